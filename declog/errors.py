@@ -1,0 +1,186 @@
+"""The exception tree, and what every error says: a code, a place, a cause and a fix.
+
+Nothing is imported here but the standard library, so that every layer can raise these.
+
+    DeclogError
+     ├── ConfigError            the profile is wrong; found before step 0, all problems at once
+     │    ├── CompositionError  Hydra could not compose it
+     │    └── PlanMismatchError ranks compiled different plans
+     ├── InputError             the training code gave something the profile does not allow
+     │    ├── UnknownSignalError
+     │    └── MissingSignalError
+     ├── UsageError             the API was called in the wrong order
+     └── RuntimeFailure         declog itself failed after step 0; reported, never raised into a step unless strict
+          ├── SinkError
+          └── CommError
+
+Codes are grouped by layer: DL1xx composition, DL2xx schema, DL3xx language and types, DL4xx plan,
+DL5xx input at run time, DL6xx sinks and ranks.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+Path = tuple[str | int, ...]
+
+CODES: dict[str, str] = {
+    "DL101": "Hydra could not compose the configuration",
+    "DL102": "a value is still missing (???)",
+    "DL103": "an interpolation does not resolve",
+    "DL104": "no such preset",
+    "DL201": "unknown key",
+    "DL202": "a value has the wrong type or is not allowed",
+    "DL203": "a required key is missing",
+    "DL204": "an entry's id is not an identifier",
+    "DL205": "this part of the language is not executed yet",
+    "DL301": "the expression cannot be parsed",
+    "DL302": "unknown name in an expression",
+    "DL303": "unknown function",
+    "DL304": "wrong arguments of a function",
+    "DL305": "wrong kind of value",
+    "DL306": "unknown or unusable axis",
+    "DL307": "this syntax is not part of the language",
+    "DL308": "the expression is too large",
+    "DL309": "signals are defined in a circle",
+    "DL310": "the value has the wrong axis for this place",
+    "DL311": "unknown reduction",
+    "DL312": "the reduction does not fit the value",
+    "DL313": "signals of different events in one expression",
+    "DL314": "a function's result does not have its declared type",
+    "DL401": "a selector matches nothing",
+    "DL402": "two outputs have one name",
+    "DL403": "unknown reference",
+    "DL404": "a name template is wrong",
+    "DL405": "a sink cannot take what is sent to it",
+    "DL406": "a constant is pinned to another value",
+    "DL407": "something that was deleted or switched off is still used",
+    "DL501": "unknown signal",
+    "DL502": "a required signal was not observed",
+    "DL503": "a signal has the wrong shape",
+    "DL504": "a signal has the wrong type",
+    "DL505": "signals of one batch have different counts",
+    "DL506": "a tensor was changed after it was observed",
+    "DL507": "rows cannot be grouped",
+    "DL508": "a run-time name shadows a declared one",
+    "DL509": "a column of log_extra does not fit",
+    "DL510": "the recorder is used outside its life",
+    "DL601": "a sink could not be opened",
+    "DL602": "a sink could not write",
+    "DL603": "ranks could not exchange their windows",
+    "DL604": "ranks compiled different plans",
+    "DL605": "a window could not be evaluated",
+}
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to ``name``, or None if nothing is close."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str], *, what: str = "known") -> str:
+    """A fix line for an unknown name: the nearest known one, or the list of all."""
+    names = sorted(known)
+    close = nearest(name, names)
+    if close is not None:
+        return f"did you mean `{close}`?"
+    if not names:
+        return f"there are no {what} here"
+    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return f"{what}: {shown}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a profile.
+
+    ``path`` is the key in the composed configuration, below the ``declog`` node. ``source`` is the
+    scalar's own text and ``span`` the half-open character range in it that is at fault, where known.
+    """
+
+    code: str
+    message: str
+    path: Path = ()
+    fix: str | None = None
+    source: str | None = None
+    span: tuple[int, int] | None = None
+
+    def at(self, *prefix: str | int) -> Problem:
+        """The same problem with ``prefix`` put before its path."""
+        return replace(self, path=(*prefix, *self.path))
+
+    def plain(self) -> str:
+        """The problem without its place in a file: what an exception's ``str`` shows."""
+        where = ".".join(str(part) for part in self.path) or "<profile>"
+        lines = [f"error[{self.code}] {where}", f"  {self.message}"]
+        if self.source is not None and "\n" not in self.source and len(self.source) <= 400:
+            lines.append(f"    {self.source}")
+            if self.span is not None:
+                start, end = self.span
+                lines.append("    " + " " * start + "^" * max(1, end - start))
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+class DeclogError(Exception):
+    """Base of everything that declog raises on purpose. ``code`` is one of ``CODES``."""
+
+    code = "DL000"
+
+
+class ConfigError(DeclogError):
+    """The profile is wrong. ``problems`` holds all of them; ``rendered`` shows their places if known."""
+
+    def __init__(self, problems: Sequence[Problem], rendered: str | None = None) -> None:
+        self.problems = tuple(problems)
+        self.rendered = rendered
+        if self.problems:
+            self.code = self.problems[0].code
+        super().__init__(rendered or "\n\n".join(problem.plain() for problem in self.problems))
+
+
+class CompositionError(ConfigError):
+    """Hydra could not compose the configuration."""
+
+
+class PlanMismatchError(ConfigError):
+    """Ranks compiled different plans."""
+
+
+class _Coded(DeclogError):
+    def __init__(self, code: str, message: str, fix: str | None = None) -> None:
+        self.code = code
+        self.fix = fix
+        super().__init__(f"[{code}] {message}" + (f"\n  fix: {fix}" if fix else ""))
+
+
+class InputError(_Coded):
+    """The training code gave a value that the profile does not allow."""
+
+
+class UnknownSignalError(InputError):
+    """A name was observed that the plan does not know."""
+
+
+class MissingSignalError(InputError):
+    """A required signal never came."""
+
+
+class UsageError(_Coded):
+    """The API was called in the wrong order."""
+
+
+class RuntimeFailure(_Coded):
+    """declog itself failed after step 0."""
+
+
+class SinkError(RuntimeFailure):
+    """A sink could not be opened or written."""
+
+
+class CommError(RuntimeFailure):
+    """Ranks could not exchange their windows."""

@@ -1,0 +1,107 @@
+"""What sinks receive: plain, immutable values, already reduced, named and typed.
+
+Nothing is imported from the rest of declog, so that a sink can be written against this file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Number = float | int | bool
+ColumnType = Literal["int", "float", "bool", "text", "json"]
+Level = Literal["info", "warn", "error"]
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One reduced value. ``metric`` is the id in the profile, ``name`` what trackers show.
+
+    ``partial`` is true when some ranks were missing from the window.
+    """
+
+    name: str
+    value: Number
+    metric: str
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of values between edges; ``len(edges) == len(counts) + 1``."""
+
+    name: str
+    counts: Sequence[int]
+    edges: Sequence[float]
+    metric: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table column's contract."""
+
+    name: str
+    type: ColumnType
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows picked at one log event, by column. Every list of ``data`` has ``rows`` entries; None is null.
+
+    ``table`` is the id in the profile, ``name`` what trackers show. Values are Python ints, floats,
+    bools and strings; a ``json`` column holds values made of dicts, lists and those.
+    """
+
+    name: str
+    table: str
+    columns: tuple[Column, ...]
+    data: Mapping[str, Sequence[Any]]
+    rows: int
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert that fired at this log event."""
+
+    name: str
+    level: Level
+    text: str
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything one log event has for one sink."""
+
+    mode: str = "train"
+    time: float = 0.0
+    scalars: tuple[Scalar, ...] = ()
+    histograms: tuple[Histogram, ...] = ()
+    tables: tuple[Table, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.scalars or self.histograms or self.tables or self.alerts)
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a sink knows of the run when it is opened.
+
+    ``output_dir`` exists when a sink is opened. ``config`` is the resolved declog configuration as plain
+    data, ``run_config`` the profile's run metadata; both are sent once, as run config. ``plan`` is the
+    text of ``Plan.explain()``.
+    """
+
+    name: str
+    run_id: str
+    output_dir: Path
+    fingerprint: str
+    rank: int = 0
+    world_size: int = 1
+    config: Mapping[str, Any] = field(default_factory=dict)
+    run_config: Mapping[str, Any] = field(default_factory=dict)
+    plan: str = ""
+    version: str = ""
