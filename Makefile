@@ -1,0 +1,44 @@
+# Everything runs in .venv, made on first use. PYTHON chooses the interpreter that makes it:
+#   make test PYTHON=python3.12
+# pip's own variables work as ever, e.g. PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu for the small torch.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types docs bench clean
+
+# torch goes first and alone, so that the pinned build is in place before anything else asks for one.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/grpo_arithmetic.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/training_thread.py
+
+clean:
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
