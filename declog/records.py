@@ -92,7 +92,7 @@ class RunInfo:
 
     ``output_dir`` exists when a sink is opened. ``config`` is the resolved declog configuration as plain
     data, ``run_config`` the profile's run metadata; both are sent once, as run config. ``plan`` is the
-    text of ``Plan.explain()``.
+    text of ``Plan.explain()``. ``sink`` is the sink's own id in the profile, filled in by its runner.
     """
 
     name: str
@@ -105,3 +105,4 @@ class RunInfo:
     run_config: Mapping[str, Any] = field(default_factory=dict)
     plan: str = ""
     version: str = ""
+    sink: str = ""

@@ -2,15 +2,32 @@
 
 One file per backend. A sink imports its tracker inside its constructor only, never torch, and knows
 nothing of plans or profiles: it is opened once, written in step order from one thread, closed once.
+Importing this package imports no backend; a kind's module is loaded when somebody asks for the kind.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, runtime_checkable
+import importlib
+import importlib.metadata
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from declog.errors import SinkError, did_you_mean
 from declog.records import Records, RunInfo
 
 SCALAR, HISTOGRAM, TABLE, ALERT = "scalar", "histogram", "table", "alert"
+
+KINDS: Mapping[str, str] = {
+    "console": "declog.sinks.console:ConsoleSink",
+    "jsonl": "declog.sinks.jsonl:JsonlSink",
+    "parquet": "declog.sinks.parquet:ParquetSink",
+    "tensorboard": "declog.sinks.tensorboard:TensorboardSink",
+    "trackio": "declog.sinks.trackio:TrackioSink",
+    "wandb": "declog.sinks.wandb:WandbSink",
+}
+ENTRY_POINTS = "declog.sinks"
 
 
 @runtime_checkable
@@ -23,7 +40,83 @@ class Sink(Protocol):
         """Start; raise to refuse the run (a sink that was asked for and cannot open is fatal)."""
 
     def write(self, step: int, records: Records) -> None:
-        """Take one log event's records. May block or raise: the caller isolates it."""
+        """Take one log event's records. May block or raise: the caller isolates it.
+
+        An ``OSError`` says that nothing was taken: the caller may call once more with the same records.
+        """
 
     def close(self) -> None:
         """Finish; called once, also after a failed write."""
+
+
+def known_kinds() -> tuple[str, ...]:
+    """The names that a sink's ``kind`` may have: the built-in ones and those of installed packages."""
+    return tuple(sorted({*KINDS, *(entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS))}))
+
+
+def sink_class(kind: str) -> type[Sink]:
+    """The class of a kind: a built-in name, a name in the entry-point group, or a path ``module:Class``.
+
+    Raises ``SinkError`` DL601 for a kind that nobody knows, or whose module cannot be imported.
+    """
+    module, _, name = _class_path(kind).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as cause:
+        raise SinkError("DL601", f"the sink kind `{kind}` could not be loaded from `{module}:{name}`: {cause}") from cause
+    if not inspect.isclass(found):
+        raise SinkError("DL601", f"the sink kind `{kind}` is `{module}:{name}`, which is not a class")
+    return typing.cast("type[Sink]", found)
+
+
+def _class_path(kind: str) -> str:
+    if ":" in kind:
+        return kind
+    if kind in KINDS:
+        return KINDS[kind]
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS, name=kind):
+        return entry.value
+    raise SinkError("DL601", f"no sink of the kind `{kind}`", did_you_mean(kind, known_kinds(), what="kinds"))
+
+
+def option_names(kind: str) -> tuple[str, ...]:
+    """The names of a kind's own options, in the order of its constructor."""
+    return tuple(_options(sink_class(kind)))
+
+
+def check_options(kind: str, options: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a sink's own options, one text for each; empty when all is well."""
+    from pydantic import TypeAdapter, ValidationError
+
+    cls = sink_class(kind)
+    parameters = _options(cls)
+    hints = typing.get_type_hints(cls.__init__)
+    errors = [
+        f"the sink kind `{kind}` needs the option `{name}`"
+        for name, parameter in parameters.items()
+        if parameter.default is inspect.Parameter.empty and name not in options
+    ]
+    for name, value in options.items():
+        if name not in parameters:
+            fix = did_you_mean(name, parameters, what="options")
+            errors.append(f"the sink kind `{kind}` has no option `{name}`: {fix}")
+            continue
+        try:
+            TypeAdapter(hints.get(name, Any)).validate_python(value, strict=True)
+        except ValidationError as cause:
+            reasons = "; ".join(dict.fromkeys(error["msg"] for error in cause.errors()))
+            errors.append(f"option `{name}` of the sink kind `{kind}`: {reasons} (got {value!r})")
+    return errors
+
+
+def make_sink(kind: str, options: Mapping[str, Any]) -> Sink:
+    """Construct a sink; ``SinkError`` DL601 says which option is wrong or which package is missing."""
+    errors = check_options(kind, options)
+    if errors:
+        raise SinkError("DL601", "\n".join(errors))
+    return sink_class(kind)(**options)
+
+
+def _options(cls: type[Sink]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(cls).parameters
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}

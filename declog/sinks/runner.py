@@ -1,0 +1,229 @@
+"""The thread that runs one sink: a queue bounded in bytes, failures isolated, counted and reported once.
+
+A sink may block, raise or hang; none of it reaches whoever submits. The thread is a daemon and is left
+behind when ``close`` runs out of time, so nothing that cannot be left in the middle (torch, comm) may
+come in here. Standard library and declog's contracts only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from declog.errors import RuntimeFailure, SinkError
+from declog.records import Records, RunInfo, Table
+from declog.sinks import Sink
+
+logger = logging.getLogger("declog")
+
+Overflow = Literal["block_worker", "drop_oldest"]
+OnError = Literal["report", "raise"]
+
+DEFAULT_MAX_BYTES = 64 * 2**20
+RETRY_AFTER_S = 0.1
+
+
+@dataclass(frozen=True)
+class CloseReport:
+    """How a sink ended, in log events: ``dropped`` found no room or came too late, ``failed`` raised,
+    ``pending`` were not written when time ran out. ``finished`` is false when the sink was left behind."""
+
+    dropped: int = 0
+    failed: int = 0
+    pending: int = 0
+    first_error: BaseException | None = None
+    finished: bool = True
+
+
+class SinkRunner:
+    """Opens, writes and closes ``sink`` on a thread of its own; ``id`` is its name in the profile."""
+
+    def __init__(
+        self,
+        id: str,
+        sink: Sink,
+        *,
+        overflow: Overflow = "block_worker",
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        on_error: OnError = "report",
+    ) -> None:
+        self.id = id
+        self._sink = sink
+        self._overflow = overflow
+        self._max_bytes = max_bytes
+        self._on_error = on_error
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[int, Records, int]] = deque()
+        self._bytes = 0
+        self._writing = False
+        self._closing = False
+        self._abandoned = False
+        self._dropped = 0
+        self._failed = 0
+        self._first_error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._opened = threading.Event()
+        self._open_error: BaseException | None = None
+        self._done = threading.Event()
+        self._report: CloseReport | None = None
+
+    def open(self, run: RunInfo) -> None:
+        """Open the sink on its thread and wait for it; ``SinkError`` DL601 when it refuses."""
+        self._thread = threading.Thread(
+            target=self._main, args=(replace(run, sink=self.id),), name=f"declog-sink-{self.id}", daemon=True
+        )
+        self._thread.start()
+        self._opened.wait()
+        cause = self._open_error
+        if cause is not None:
+            self._thread = None
+            reason = str(cause) if isinstance(cause, RuntimeFailure) else f"{type(cause).__name__}: {cause}"
+            fix = cause.fix if isinstance(cause, RuntimeFailure) else None
+            raise SinkError("DL601", f"sink `{self.id}` could not be opened: {reason}", fix) from cause
+
+    def submit(self, step: int, records: Records) -> None:
+        """Queue one log event. A full queue blocks the caller or drops the oldest events, as ``overflow`` says.
+
+        An event larger than the bound is taken alone. With ``on_error: raise``, an earlier failure is raised here.
+        """
+        size = estimate_bytes(records)
+        with self._changed:
+            self._raise_failure()
+            while self._queue and self._bytes + size > self._max_bytes and not self._closing:
+                if self._overflow == "drop_oldest":
+                    _, _, freed = self._queue.popleft()
+                    self._bytes -= freed
+                    self._drop(f"its queue was full ({self._max_bytes} bytes)")
+                else:
+                    self._changed.wait()
+            if self._closing or self._thread is None:
+                self._drop("it came when the sink was not open")
+                return
+            self._queue.append((step, records, size))
+            self._bytes += size
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything submitted so far was written; false when time ran out.
+
+        With ``on_error: raise``, a failure is raised here.
+        """
+        with self._changed:
+            idle = self._changed.wait_for(lambda: not self._queue and not self._writing, timeout_s)
+            self._raise_failure()
+            return idle
+
+    def close(self, deadline_s: float) -> CloseReport:
+        """Write what is queued, close the sink, and report; leave it behind after ``deadline_s``. Never raises."""
+        if self._report is not None:
+            return self._report
+        if self._thread is None:
+            self._report = CloseReport(dropped=self._dropped, first_error=self._open_error)
+            return self._report
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        finished = self._done.wait(max(0.0, deadline_s))
+        with self._changed:
+            self._abandoned = not finished
+            pending = len(self._queue) + self._writing
+            self._report = CloseReport(self._dropped, self._failed, pending, self._first_error, finished)
+        self._log_report(self._report)
+        return self._report
+
+    def _main(self, run: RunInfo) -> None:
+        try:
+            self._sink.open(run)
+        except BaseException as error:  # noqa: BLE001  (handed to the thread that waits in open)
+            self._open_error = error
+            return
+        finally:
+            self._opened.set()
+        while (item := self._take()) is not None:
+            self._write(*item)
+        try:
+            self._sink.close()
+        except BaseException as error:  # noqa: BLE001  (a thread's end: reported, nothing to raise it to)
+            self._fail("close", error)
+        self._done.set()
+
+    def _take(self) -> tuple[int, Records] | None:
+        with self._changed:
+            self._writing = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            if self._abandoned or not self._queue:
+                return None
+            step, records, size = self._queue.popleft()
+            self._bytes -= size
+            self._writing = True
+            self._changed.notify_all()
+            return step, records
+
+    def _write(self, step: int, records: Records) -> None:
+        try:
+            try:
+                self._sink.write(step, records)
+            except OSError:
+                # A full disk or a broken connection may pass; anything else would fail the same way again.
+                time.sleep(RETRY_AFTER_S)
+                self._sink.write(step, records)
+        except BaseException as error:  # noqa: BLE001  (isolated: counted and reported, whatever a backend raises)
+            self._fail(f"write step {step}", error)
+
+    def _fail(self, what: str, error: BaseException) -> None:
+        with self._changed:
+            self._failed += 1
+            first = self._first_error is None
+            if first:
+                self._first_error = error
+        if first:
+            logger.error("sink `%s` could not %s; further failures are counted", self.id, what, exc_info=error)
+
+    def _drop(self, why: str) -> None:
+        self._dropped += 1
+        if self._dropped == 1:
+            logger.warning("sink `%s` dropped a log event: %s; further drops are counted", self.id, why)
+
+    def _raise_failure(self) -> None:
+        if self._on_error == "raise" and self._first_error is not None:
+            error = self._first_error
+            raise SinkError("DL602", f"sink `{self.id}` failed: {type(error).__name__}: {error}") from error
+
+    def _log_report(self, report: CloseReport) -> None:
+        parts = []
+        if report.failed:
+            parts.append(f"{report.failed} failed (first: {type(report.first_error).__name__}: {report.first_error})")
+        if report.dropped:
+            parts.append(f"{report.dropped} dropped")
+        if report.pending:
+            parts.append(f"{report.pending} not written in time")
+        if not report.finished:
+            parts.append("the sink did not finish in time and was left behind")
+        if parts:
+            logger.warning("sink `%s` closed; log events: %s", self.id, ", ".join(parts))
+
+
+def estimate_bytes(records: Records) -> int:
+    """Roughly what one log event holds in memory, without walking more than its text."""
+    size = 256 + 128 * len(records.scalars)
+    size += sum(128 + 16 * len(histogram.counts) for histogram in records.histograms)
+    size += sum(128 + len(alert.text) for alert in records.alerts)
+    return size + sum(_table_bytes(table) for table in records.tables)
+
+
+def _table_bytes(table: Table) -> int:
+    size = 256
+    for column in table.columns:
+        values = table.data[column.name]
+        size += 64 * len(values)
+        if column.type == "text":
+            size += sum(map(len, filter(None, values)))
+        elif column.type == "json" and values:
+            sample = values[:4]
+            size += len(values) * sum(len(repr(value)) for value in sample) // len(sample)
+    return size
