@@ -1,0 +1,117 @@
+"""The first arrow: Hydra YAML and overrides to one composed configuration, and from there to plain data.
+
+``compose`` makes the configuration outside of an application, ``profile_of`` takes the profile out of it
+or out of an application's own. Imports Hydra and OmegaConf; torch, the spec and the compiler stay out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
+
+from declog.composition_errors import HYDRA_ERRORS, composition_error, unknown_preset
+from declog.diagnostics import attach_places
+from declog.errors import CompositionError, ConfigError, Path, Problem
+from declog.file_errors import first_line
+from declog.provenance import ORIGIN, Origin, provenance_of
+from declog.resolve import key_path, resolved
+from declog.searchpath import GROUP, ROOT, config_loader, current_hydra
+
+Error = TypeVar("Error", bound=ConfigError)
+
+
+def compose(
+    config_name: str = "grpo", overrides: Sequence[str] = (), *, config_dir: str | FilePath | None = None
+) -> DictConfig:
+    """The preset ``config_name`` with ``overrides``, under the node ``declog``, as Hydra composes it.
+
+    ``config_dir`` is a directory whose ``declog`` folder holds presets of your own; they win over shipped
+    ones of the same name. Overrides are Hydra's: ``declog.profile=slim``, ``~declog.metrics.kl``,
+    ``declog/sinks=[console,trackio]``. Raises ``CompositionError`` with every override that is wrong. A
+    running ``@hydra.main`` application is neither used nor disturbed.
+    """
+    directory = None if config_dir is None else FilePath(config_dir).absolute()
+    if directory is not None and not directory.is_dir():
+        message = f"there is no directory {config_dir}"
+        raise CompositionError([Problem("DL101", message, fix="give the directory that holds your `declog` folder")])
+    origin = Origin(config_name, tuple(overrides), directory)
+    with current_hydra():
+        loader = config_loader(directory)
+        known = loader.get_group_options(GROUP)
+        if config_name not in known:
+            raise CompositionError([unknown_preset(config_name, known, directory)])
+        try:
+            config = loader.load_configuration(ROOT, origin.lines, RunMode.RUN, from_shell=False)
+        except HYDRA_ERRORS as error:
+            raise composition_error(loader, origin, error) from None
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    OmegaConf.set_struct(config, True)
+    if GROUP not in config:
+        message = f"nothing of the preset `{config_name}` stands under `{GROUP}`"
+        raise CompositionError([Problem("DL101", message, fix="a preset has keys, and no `# @package` line")])
+    OmegaConf.get_cache(config)[ORIGIN] = origin
+    return config
+
+
+def presets(config_dir: str | FilePath | None = None) -> list[str]:
+    """The names that ``compose`` takes, your own ones in ``config_dir`` included."""
+    with current_hydra():
+        return config_loader(None if config_dir is None else FilePath(config_dir).absolute()).get_group_options(GROUP)
+
+
+def profile_of(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The profile in ``config`` as plain, resolved data.
+
+    ``config`` is a whole configuration with a node ``declog``, that node itself, or a profile as a
+    mapping. Interpolations are resolved against the whole configuration. Raises ``CompositionError`` with
+    every ``???`` (DL102) and every interpolation that does not resolve (DL103).
+    """
+    data, problems = resolved(_node(config))
+    if problems:
+        raise located(CompositionError(problems), config)
+    return data
+
+
+def prefix_of(config: DictConfig | Mapping[str, Any]) -> Path:
+    """Where the profile stands in its configuration: ``("declog",)``, unless it was composed elsewhere."""
+    return key_path(_node(config))
+
+
+def located(error: Error, config: DictConfig | Mapping[str, Any]) -> Error:
+    """The same error, each problem with its file, line and column or its override, where that is known."""
+    return attach_places(error, provenance_of(config), prefix=prefix_of(config))
+
+
+def _node(config: object) -> DictConfig:
+    """The profile's node, still attached to its configuration."""
+    whole = config if isinstance(config, DictConfig) else _wrapped(config)
+    if GROUP not in list(whole):  # `GROUP in whole` is also false for one that is ??? or does not resolve
+        return whole
+    if OmegaConf.is_missing(whole, GROUP):
+        raise CompositionError([Problem("DL102", f"the node `{GROUP}` has no value yet (???)")])
+    try:
+        node = whole[GROUP]
+    except OmegaConfBaseException as error:
+        raise CompositionError([Problem("DL103", first_line(error))]) from None
+    if not isinstance(node, DictConfig):
+        kind = "empty" if node is None else f"a {type(node).__name__}"
+        raise ConfigError([Problem("DL202", f"the node `{GROUP}` is {kind}; a profile is a mapping")])
+    return node
+
+
+def _wrapped(config: object) -> DictConfig:
+    if not isinstance(config, Mapping):
+        raise ConfigError([Problem("DL202", f"a profile is a mapping, not a {type(config).__name__}")])
+    try:
+        return OmegaConf.create(dict(config))
+    except OmegaConfBaseException as error:
+        path = tuple(re.findall(r"[^.\[\]]+", error.full_key or ""))
+        code = "DL202" if isinstance(error, UnsupportedValueType) else "DL103"
+        raise ConfigError([Problem(code, first_line(error), path)]) from None

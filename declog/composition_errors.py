@@ -1,0 +1,235 @@
+"""What Hydra's refusals mean: its exceptions as problems with a plain cause and a fix to paste.
+
+Hydra stops at the first override it cannot apply and names it in prose. Here each override is tried on
+its own, on top of those that are good, so that all of them are reported, each at its place. Used on
+errors only; imports Hydra and OmegaConf.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path as FilePath
+
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from declog.diagnostics import Excerpt, render_at
+from declog.errors import CompositionError, Problem, did_you_mean, nearest
+from declog.file_errors import file_problem, first_line
+from declog.provenance import Origin
+from declog.searchpath import GROUP, ROOT
+
+# All that composing raises for something that a user wrote: ValueError for malformed defaults lists and keys.
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
+
+
+def composition_error(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> CompositionError:
+    """Why ``loader`` could not compose ``origin``: every wrong override, or else what is wrong in the files."""
+    problems: dict[int, Problem] = {}
+    overrides: list[tuple[int, Override]] = []
+    for index, line in enumerate(origin.overrides):
+        try:
+            overrides += [(index, parsed) for parsed in OverridesParser.create().parse_overrides([line])]
+        except HydraException as refused:
+            problems[index] = _unreadable(line, refused)
+    problems |= _refused(loader, origin, overrides)
+    if not problems:
+        problem, text = file_problem(loader, error)
+        return CompositionError([problem], text)
+    found = [problems[index] for index in sorted(problems)]
+    return CompositionError(found, "\n\n".join(_at_override(problem) for problem in found))
+
+
+def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
+    """DL104. ``directory`` is where the caller's own presets were looked for."""
+    fix = did_you_mean(name, known, what="presets")
+    if directory is not None and (directory / f"{name}.yaml").is_file():
+        fix = f"move {name}.yaml into a folder `{GROUP}` of that directory: presets are Hydra's group `{GROUP}`"
+    return Problem("DL104", f"there is no preset `{name}`", fix=fix)
+
+
+def unknown_key(root: DictConfig, dotted: str) -> str:
+    """A fix for a key that the configuration does not have."""
+    known, node = _deepest(root, dotted.split("."))
+    wrong = dotted.split(".")[len(known)]
+    names = _names(node)
+    close = nearest(wrong, names)
+    return f"did you mean `{'.'.join([*known, close])}`?" if close else did_you_mean(wrong, names, what="known keys")
+
+
+def _refused(loader: ConfigLoaderImpl, origin: Origin, overrides: Iterable[tuple[int, Override]]) -> dict[int, Problem]:
+    """The overrides that cannot be applied, each tried on top of the good ones, groups first as Hydra does."""
+    problems: dict[int, Problem] = {}
+    accepted = [f"{GROUP}={origin.config_name}"]
+    try:
+        config = _load(loader, accepted)
+    except HYDRA_ERRORS:
+        return {}  # The files alone do not compose.
+    for index, override in sorted(overrides, key=lambda each: not loader.repository.group_exists(each[1].key_or_group)):
+        line = override.input_line or ""
+        try:
+            config = _load(loader, [*accepted, line])
+        except HYDRA_ERRORS as error:
+            problems[index] = _explained(loader, override, line, error, config)
+        else:
+            accepted.append(line)
+    return problems
+
+
+def _load(loader: ConfigLoaderImpl, lines: list[str]) -> DictConfig:
+    return loader.load_configuration(ROOT, lines, RunMode.RUN, from_shell=False)
+
+
+def _at_override(problem: Problem) -> str:
+    text = problem.source or ""
+    start, end = problem.span or (0, len(text))
+    return render_at(problem, f"override '{text}'", Excerpt("", text, start, end))
+
+
+def _unreadable(line: str, error: Exception) -> Problem:
+    """An override that Hydra's grammar does not take: mostly an expression without quotes."""
+    key, equals, value = line.partition("=")
+    if "/" in key and "." in key:
+        fix = "a key cannot hold `/`: give the entry an identifier, and what trackers see as its `name`"
+        return _problem(line, f"Hydra cannot read the key `{key.lstrip('+~')}`", fix, span=(0, len(key)))
+    if not equals:
+        return _problem(
+            line, f"Hydra cannot read this: {_detail(error)}", "an override is key=value, +key=value or ~key"
+        )
+    quoted = _quoted(key, value)
+    if quoted is not None:
+        return _problem(line, f"Hydra cannot read `{value}` without quotes", quoted, value=True)
+    inside = "inside [...] and {...}, quote a text that is more than a word" if value[:1] in "[{" else None
+    return _problem(line, f"Hydra cannot read this value: {_detail(error)}", inside, value=True)
+
+
+def _detail(error: Exception) -> str:
+    """What Hydra's parser says, without the override, the caret and the link around it."""
+    noise = ("LexerNoViableAltException", "Error parsing override", "^", "See https")
+    told = [line.strip() for line in str(error).splitlines() if not line.strip().startswith(noise)]
+    return told[0] if told else "its grammar has no such form"
+
+
+def _quoted(key: str, value: str) -> str | None:
+    """The override with its value quoted for Hydra and the whole for a shell, if Hydra then reads it back."""
+    if value[:1] in ("'", '"', "[", "{") or "${" in value:
+        return None
+    line = key + '="' + value.replace('"', '\\"') + '"'
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([line])
+    except HydraException:
+        return None
+    return shlex.quote(line) if parsed.value() == value else None
+
+
+def _explained(
+    loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
+) -> Problem:
+    """Why an override that can be read cannot be applied to ``config``."""
+    key, value = override.key_or_group, line.partition("=")[2]
+    if override.is_sweep_override():
+        message = f"`{value}` is a sweep over several values, which needs --multirun"
+        return _problem(line, message, f"{key}=[{value}] for a list, {_quoted(key, value)} for one text", value=True)
+    if loader.repository.group_exists(key):
+        return _group_problem(loader, override, line, error)
+    if "/" in key:
+        groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
+        span = (line.find(key), line.find(key) + len(key))
+        return _problem(line, f"there is no group `{key}`", did_you_mean(key, groups, what="groups"), span=span)
+    return _key_problem(loader, override, line, error, config)
+
+
+def _group_problem(loader: ConfigLoaderImpl, override: Override, line: str, error: Exception) -> Problem:
+    group, given = override.key_or_group, override.value()
+    options = loader.get_group_options(group)
+    for name in given if isinstance(given, list) else [given]:
+        if isinstance(name, str) and name not in options:
+            at = line.find(name, line.find("="))
+            span = (at, at + len(name)) if at >= 0 else None
+            fix = did_you_mean(name, options, what="presets" if group == GROUP else "options")
+            if group == GROUP:
+                return _problem(line, f"there is no preset `{name}`", fix, span=span, code="DL104")
+            return _problem(line, f"there is no `{name}` in the group {group}", fix, span=span)
+    if override.is_delete():
+        return _problem(line, f"a group with a list of options cannot be deleted: {first_line(error)}", f"{group}=[]")
+    addable = "No match in the defaults list" in str(error)
+    return _problem(line, first_line(error), f"+{line}" if addable else None)
+
+
+def _key_problem(
+    loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
+) -> Problem:
+    keys = override.key_or_group.split(".")
+    known, node = _deepest(config, keys)
+    here = ".".join(known)
+    if len(known) == len(keys):
+        return _existing_key(loader, override, line, error, node)
+    wrong, names = keys[len(known)], _names(node)
+    at = line.find(override.key_or_group) + len(here) + bool(here)
+    span = (at, at + len(wrong))
+    if not isinstance(node, DictConfig | ListConfig):
+        message = f"{here} is `{node}` here, which has no keys"
+        fix = f"set the whole entry: '{here}={{expr: ..., {keys[-1]}: {line.partition('=')[2]}}}'"
+        return _problem(line, message, fix, span=span)
+    message = f"there is no key `{wrong}` in {here}" if here else f"there is no key `{wrong}` at the top"
+    if not known and wrong in _names(config[GROUP]):
+        return _problem(line, message, line.replace(wrong, f"{GROUP}.{wrong}", 1), span=span)
+    close = nearest(wrong, names)
+    fixes = [line[: span[0]] + close + line[span[1] :]] if close else []
+    if not override.is_delete():
+        fixes.append(f"+{line} to add it")
+    elif not close:
+        fixes.append(did_you_mean(wrong, names, what="known keys"))
+    return _problem(line, message, "  or  ".join(fixes), span=span)
+
+
+def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, node: object) -> Problem:
+    key, value = override.key_or_group, override.value()
+    if override.is_add() and not isinstance(value, dict | list):
+        return _problem(line, f"{key} is there already, and + only adds", line.removeprefix("+"))
+    if isinstance(node, DictConfig) and isinstance(value, list):
+        group = key.replace(".", "/")
+        fix = line.replace(key, group, 1) if loader.repository.group_exists(group) else f"'{key}={{entry: ...}}'"
+        return _problem(line, f"{key} is a mapping, which cannot become a list", fix, value=True)
+    if isinstance(node, ListConfig) and isinstance(value, dict):
+        return _problem(line, f"{key} is a list, which cannot become a mapping", f"{key}=[...]", value=True)
+    return _problem(line, first_line(error), None)
+
+
+def _problem(
+    line: str,
+    message: str,
+    fix: str | None,
+    *,
+    value: bool = False,
+    span: tuple[int, int] | None = None,
+    code: str = "DL101",
+) -> Problem:
+    """A problem with an override; ``value`` puts the caret under what stands behind the ``=``."""
+    if span is None:
+        span = (line.find("=") + 1 if value else 0, len(line))
+    return Problem(code, message, fix=fix, source=line, span=span)
+
+
+def _deepest(config: DictConfig, keys: Sequence[str]) -> tuple[list[str], object]:
+    """How far ``keys`` exist in ``config``, and what is there."""
+    node: object = config
+    for depth, key in enumerate(keys):
+        if isinstance(node, DictConfig) and key in list(node):  # `key in node` hides what is ???
+            node = "???" if OmegaConf.is_missing(node, key) else node[key]
+        elif isinstance(node, ListConfig) and key.isdigit() and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            return list(keys[:depth]), node
+    return list(keys), node
+
+
+def _names(node: object) -> list[str]:
+    return [str(key) for key in node if key != "hydra"] if isinstance(node, DictConfig) else []

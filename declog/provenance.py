@@ -1,0 +1,187 @@
+"""Provenance: every key of a composed configuration, and the files and overrides that set it.
+
+Hydra keeps only the result. This composes the defaults list once more and reads the marks of the YAML
+files behind it, which takes some 30 ms: only on an error, or when somebody asks. Imports Hydra and
+PyYAML; the result is plain data (``places.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigSource
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from declog.errors import Path
+from declog.places import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
+from declog.searchpath import GROUP, ROOT, config_loader, current_hydra
+
+YAML_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+MERGE_TAG = "tag:yaml.org,2002:merge"
+
+# Under this name a configuration that declog composed remembers how, in OmegaConf's own cache (which
+# copies and pickles along with it).
+ORIGIN = "declog.origin"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a configuration was composed: enough to compose it again."""
+
+    config_name: str
+    overrides: tuple[str, ...]
+    config_dir: FilePath | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """All overrides of the primary configuration, the choice of the preset included."""
+        return [f"{GROUP}={self.config_name}", *self.overrides]
+
+
+def provenance(
+    config_name: str = "grpo", overrides: Sequence[str] = (), *, config_dir: str | FilePath | None = None
+) -> Provenance:
+    """Where every key of ``compose(config_name, overrides, config_dir=config_dir)`` comes from."""
+    directory = None if config_dir is None else FilePath(config_dir).absolute()
+    return _of_origin(Origin(config_name, tuple(overrides), directory))
+
+
+def provenance_of(config: object) -> Provenance | None:
+    """Where the keys of a composed configuration, or of a node of it, come from; None if nobody knows.
+
+    Known are the configurations of ``declog.compose``, and that of a running ``@hydra.main`` application.
+    """
+    if not isinstance(config, DictConfig):
+        return None
+    root = config._get_root()
+    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
+    if isinstance(origin, Origin):
+        return _of_origin(origin)
+    if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
+        return None
+    loader = GlobalHydra.instance().config_loader()
+    if not isinstance(loader, ConfigLoaderImpl):
+        return None
+    running = HydraConfig.get()
+    return layers_of(loader, running.job.config_name, [*running.overrides.hydra, *running.overrides.task])
+
+
+def _of_origin(origin: Origin) -> Provenance:
+    with current_hydra():
+        return layers_of(config_loader(origin.config_dir), ROOT, origin.lines)
+
+
+def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequence[str]) -> Provenance:
+    """The provenance of what ``loader`` composes; raises what Hydra raises where it cannot."""
+    composed = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN)
+    _, repository = loader._parse_overrides_and_create_caching_repo(config_name, list(overrides))
+    layers: dict[Path, list[Layer]] = {}
+    texts: dict[str, str] = {}
+    rank = 0
+
+    def add(found: Iterable[tuple[Path, Place, bool]]) -> None:
+        nonlocal rank
+        rank += 1
+        for path, place, replaces in found:
+            layers.setdefault(path, []).append(Layer(rank, place, replaces))
+
+    for default in composed.defaults:
+        name = default.config_path
+        if name is None or name.startswith("hydra/"):
+            continue
+        package = tuple(part for part in (default.package or "").split(".") if part)
+        source = next((each for each in repository.get_sources() if each.is_config(name)), None)
+        file = None if source is None else source_file(source, name)
+        if file is not None:
+            path, texts[path] = file
+            add(_in_file(path, texts[path], package))
+        elif source is not None:
+            content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
+            add(_in_value(package, content, StorePlace(f"{source.scheme()}://{name}")))
+    for override in composed.config_overrides:
+        add(_in_override(override))
+    return Provenance({path: tuple(found) for path, found in layers.items()}, texts)
+
+
+def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
+    """The path and the text of a configuration that is a file; None for one that is not."""
+    if source.scheme() == "file":
+        file = FilePath(source.path).joinpath(f"{name}.yaml")
+        return str(file), file.read_text(encoding="utf-8")
+    if source.scheme() == "pkg":
+        resource = resources.files(source.path).joinpath(f"{name}.yaml")
+        return str(resource), resource.read_text(encoding="utf-8")
+    return None
+
+
+def keys_of_file(file: str, text: str) -> Iterator[tuple[Path, FilePlace]]:
+    """Every key of one YAML file, as it stands there."""
+    for path, place, _ in _in_file(file, text, ()):
+        yield path, place
+
+
+def _in_file(file: str, text: str, package: Path) -> Iterator[tuple[Path, FilePlace, bool]]:
+    root = yaml.compose(text, Loader=YAML_LOADER)
+    if isinstance(root, yaml.MappingNode):
+        for key, value in root.value:
+            if key.value not in ("defaults", "hydra"):
+                yield from _in_entry(file, package, key, value)
+
+
+def _in_entry(file: str, path: Path, key: yaml.Node, value: yaml.Node) -> Iterator[tuple[Path, FilePlace, bool]]:
+    if key.tag == MERGE_TAG:
+        for merged in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
+            yield from _in_node(file, path, merged)
+        return
+    here = (*path, yaml.constructor.SafeConstructor().construct_object(key, deep=True))
+    yield here, FilePlace(file, span(key), span(value), _style(value)), not isinstance(value, yaml.MappingNode)
+    yield from _in_node(file, here, value)
+
+
+def _in_node(file: str, path: Path, node: yaml.Node) -> Iterator[tuple[Path, FilePlace, bool]]:
+    if isinstance(node, yaml.MappingNode):
+        # What `<<` brings gives way to the mapping's own keys, wherever it stands.
+        for key, value in sorted(node.value, key=lambda pair: pair[0].tag != MERGE_TAG):
+            yield from _in_entry(file, path, key, value)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield (*path, index), FilePlace(file, None, span(value), _style(value)), True
+            yield from _in_node(file, (*path, index), value)
+
+
+def span(node: yaml.Node) -> Span:
+    """Where a YAML node stands."""
+    start, end = node.start_mark, node.end_mark
+    return Span(start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+
+
+def _style(node: yaml.Node) -> str | None:
+    return (node.style or "plain") if isinstance(node, yaml.ScalarNode) else None
+
+
+def _in_override(override: Override) -> Iterator[tuple[Path, Place, bool]]:
+    keys = override.key_or_group.split(".")
+    path: Path = tuple(int(key) if key.isdigit() else key for key in keys)
+    place = OverridePlace(override.input_line or override.key_or_group)
+    if override.is_delete():
+        yield path, place, True
+    else:
+        yield from _in_value(path, override.value(), place)
+
+
+def _in_value(path: Path, value: object, place: Place) -> Iterator[tuple[Path, Place, bool]]:
+    if path:
+        yield path, place, not isinstance(value, dict)
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in entries:
+        yield from _in_value((*path, key), each, place)
