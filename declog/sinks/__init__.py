@@ -63,7 +63,9 @@ def sink_class(kind: str) -> type[Sink]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as cause:
-        raise SinkError("DL601", f"the sink kind `{kind}` could not be loaded from `{module}:{name}`: {cause}") from cause
+        raise SinkError(
+            "DL601", f"the sink kind `{kind}` could not be loaded from `{module}:{name}`: {cause}"
+        ) from cause
     if not inspect.isclass(found):
         raise SinkError("DL601", f"the sink kind `{kind}` is `{module}:{name}`, which is not a class")
     return typing.cast("type[Sink]", found)

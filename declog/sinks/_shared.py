@@ -6,6 +6,7 @@ Only the standard library and declog's contracts are imported here.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import math
 from pathlib import Path
@@ -20,9 +21,19 @@ def require(module: str, *, kind: str, extra: str | None = None) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as cause:
-        package = module.partition(".")[0]
-        install = f"pip install 'declog[{extra}]'" if extra else f"pip install {package}"
-        raise SinkError("DL601", f"the {kind} sink needs `{package}`, which cannot be imported: {cause}", install) from cause
+        raise _missing(module, kind, extra, str(cause)) from cause
+
+
+def require_installed(module: str, *, kind: str, extra: str) -> None:
+    """The same check without the import, for a backend that may only be imported later."""
+    if importlib.util.find_spec(module) is None:
+        raise _missing(module, kind, extra, "it is not installed")
+
+
+def _missing(module: str, kind: str, extra: str | None, reason: str) -> SinkError:
+    package = module.partition(".")[0]
+    install = f"pip install 'declog[{extra}]'" if extra else f"pip install {package}"
+    return SinkError("DL601", f"the {kind} sink needs `{package}`, which cannot be imported: {reason}", install)
 
 
 def run_folder(run: RunInfo, folder: str | None, kind: str) -> Path:

@@ -1,0 +1,171 @@
+"""The jsonl sink: append-only files of one JSON object per line, for a shell, jq and pandas.
+
+    <dir>/scalars.jsonl        {"step", "mode", "time", "scalars": {name: value}}, one line per log event;
+                               "partial": [names] where ranks were missing
+    <dir>/histograms.jsonl     {"step", "mode", "time", "name", "counts", "edges"}
+    <dir>/alerts.jsonl         {"step", "mode", "time", "name", "level", "text"}
+    <dir>/tables/<id>.jsonl    one line per row: its columns, and step and mode where it has no such column
+
+``<dir>`` is ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise. Every line is strictly
+valid JSON: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Lines are written whole
+and flushed; a torn last line that an earlier crash left is cut off when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from declog.errors import SinkError
+from declog.records import Records, RunInfo, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks._shared import json_text, run_folder
+
+MAX_PENDING_BYTES = 8 * 2**20
+
+
+class JsonlSink:
+    """Writes JSON lines; ``fsync: true`` also asks the disk to keep each log event before the next one."""
+
+    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+
+    def __init__(self, *, dir: str | None = None, fsync: bool = False) -> None:
+        self._dir = dir
+        self._fsync = fsync
+        self._files: dict[str, LineFile] = {}
+        self._folder = Path()
+
+    def open(self, run: RunInfo) -> None:
+        """Create the folder, or continue the files that are in it."""
+        self._folder = run_folder(run, self._dir, "jsonl")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in (*self._folder.glob("*.jsonl"), *self._folder.glob("tables/*.jsonl")):
+            self._file(str(path.relative_to(self._folder)))
+
+    def write(self, step: int, records: Records) -> None:
+        """Append one log event. Each file keeps what it could not write for its next turn."""
+        failures: list[OSError] = []
+        for name, lines in _lines(step, records):
+            try:
+                self._file(name).append("".join(f"{line}\n" for line in lines))
+            except OSError as error:
+                failures.append(error)
+        _raise(failures)
+
+    def close(self) -> None:
+        """Write what is still pending and close the files."""
+        failures: list[OSError] = []
+        for file in self._files.values():
+            try:
+                file.close()
+            except OSError as error:
+                failures.append(error)
+        self._files.clear()
+        _raise(failures)
+
+    def _file(self, name: str) -> LineFile:
+        if name not in self._files:
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._files[name] = LineFile(path, fsync=self._fsync)
+        return self._files[name]
+
+
+class LineFile:
+    """A file of whole lines. A failed write leaves no half line behind; its text goes before the next one."""
+
+    def __init__(self, path: Path, *, fsync: bool = False) -> None:
+        self._path = path
+        self._fsync = fsync
+        self._pending = b""
+        self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115  (closed by close)
+        self._end = repair(path)
+
+    def append(self, text: str) -> None:
+        """Write whole lines. An ``OSError`` leaves them pending, up to a bound; beyond it they are refused."""
+        # A lone surrogate is written as its JSON escape, which is what it is inside a string.
+        data = text.encode(errors="backslashreplace")
+        if len(self._pending) + len(data) > MAX_PENDING_BYTES:
+            self._write()
+        self._pending += data
+        self._write()
+
+    def close(self) -> None:
+        try:
+            self._write()
+        finally:
+            self._file.close()
+
+    def _write(self) -> None:
+        if not self._pending:
+            return
+        try:
+            done = 0
+            while done < len(self._pending):
+                done += self._file.write(self._pending[done:])
+            if self._fsync:
+                os.fsync(self._file.fileno())
+        except OSError:
+            os.truncate(self._path, self._end)
+            raise
+        self._end += len(self._pending)
+        self._pending = b""
+
+
+def repair(path: Path) -> int:
+    """Cut off a torn last line (or end a whole one that lacks its newline); returns the file's length."""
+    with open(path, "r+b") as file:
+        length = end = file.seek(0, os.SEEK_END)
+        tail = b""
+        while end > 0 and b"\n" not in tail:
+            start = max(0, end - 65536)
+            file.seek(start)
+            tail = file.read(end - start) + tail
+            end = start
+        _, _, last = tail.rpartition(b"\n")
+        if not last:
+            return length
+        try:
+            json.loads(last)
+        except ValueError:
+            file.truncate(length - len(last))
+            return length - len(last)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n")
+        return length + 1
+
+
+def _lines(step: int, records: Records) -> Iterator[tuple[str, Iterator[str]]]:
+    stamp: dict[str, Any] = {"step": step, "mode": records.mode, "time": records.time}
+    if records.scalars:
+        event = {**stamp, "scalars": {scalar.name: scalar.value for scalar in records.scalars}}
+        partial = [scalar.name for scalar in records.scalars if scalar.partial]
+        yield "scalars.jsonl", iter([json_text({**event, "partial": partial} if partial else event)])
+    if records.histograms:
+        rows = (
+            {**stamp, "name": histogram.name, "counts": list(histogram.counts), "edges": list(histogram.edges)}
+            for histogram in records.histograms
+        )
+        yield "histograms.jsonl", map(json_text, rows)
+    if records.alerts:
+        alerts = ({**stamp, "name": alert.name, "level": alert.level, "text": alert.text} for alert in records.alerts)
+        yield "alerts.jsonl", map(json_text, alerts)
+    for table in records.tables:
+        yield f"tables/{table.table}.jsonl", map(json_text, _rows(step, records.mode, table))
+
+
+def _rows(step: int, mode: str, table: Table) -> Iterator[dict[str, Any]]:
+    names = [column.name for column in table.columns]
+    for values in zip(*(table.data[name] for name in names), strict=True):
+        yield {"step": step, "mode": mode, **dict(zip(names, values, strict=True))}
+
+
+def _raise(failures: list[OSError]) -> None:
+    if failures:
+        reasons = "; ".join(dict.fromkeys(str(error) for error in failures))
+        raise SinkError(
+            "DL602", f"{reasons} (its lines wait, up to 8 MiB a file, for the next log event)"
+        ) from failures[0]

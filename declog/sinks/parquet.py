@@ -1,0 +1,190 @@
+"""The parquet sink: the primary record of a run, typed, for pandas, polars, pyarrow and DuckDB.
+
+    <dir>/scalars/part-*.parquet      step, mode, name, metric, value, int_value, partial, time: one row per scalar
+    <dir>/histograms/part-*.parquet   step, mode, name, metric, counts, edges, time
+    <dir>/alerts/part-*.parquet       step, mode, name, level, text, time
+    <dir>/tables/<id>/part-*.parquet  the table's own columns, and step and mode where it has no such column
+
+Each folder is one dataset: ``pandas.read_parquet(folder)`` and ``polars.read_parquet(folder)`` read it at any
+moment, also after a ``kill -9`` (see ``_parts``). ``<dir>`` is ``<output_dir>/<sink id>`` unless the option
+``dir`` says otherwise. ``value`` is float64 with NaN for NaN; ``int_value`` holds integers exactly and is null
+for everything else. ``time`` is in seconds since 1970. Columns of a table are int64, float64, bool or string by
+its schema; a ``json`` column is a string of JSON. The plan's fingerprint, the run's id and declog's version are
+in the metadata of each part.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from declog.errors import SinkError
+from declog.records import Column, Records, RunInfo, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks._parts import PartDataset
+from declog.sinks._shared import as_float, clean_text, json_text, require, run_folder
+
+INT64 = range(-(2**63), 2**63)
+
+
+class ParquetSink:
+    """Writes growing parquet datasets; a part is closed at ``part_events`` log events or ``part_mb`` megabytes."""
+
+    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+
+    def __init__(
+        self,
+        *,
+        dir: str | None = None,
+        compression: Literal["zstd", "snappy", "gzip", "none"] = "zstd",
+        part_events: int = 256,
+        part_mb: float = 2.0,
+    ) -> None:
+        self._pa = require("pyarrow", kind="parquet")
+        self._pq = require("pyarrow.parquet", kind="parquet")
+        self._dir = dir
+        self._compression = compression
+        self._part_events = max(1, part_events)
+        self._part_bytes = int(part_mb * 2**20)
+        self._folder = self._scratch = Path()
+        self._metadata: dict[str, str] = {}
+        self._datasets: dict[str, PartDataset] = {}
+
+    def open(self, run: RunInfo) -> None:
+        """Create the folders, or continue the datasets that are in them."""
+        self._folder = run_folder(run, self._dir, "parquet")
+        # Not inside a dataset: polars reads every file of a folder, a crash's leftovers too.
+        self._scratch = self._folder / ".scratch"
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(parents=True)
+        self._metadata = {
+            "declog.fingerprint": run.fingerprint,
+            "declog.run_id": run.run_id,
+            "declog.version": run.version,
+        }
+        for part in (*self._folder.glob("*/part-*.parquet"), *self._folder.glob("tables/*/part-*.parquet")):
+            self._dataset(str(part.parent.relative_to(self._folder)))
+
+    def write(self, step: int, records: Records) -> None:
+        """Add one log event to each dataset. What a full disk refused is kept, and written with the next one."""
+        self._each((name, partial(self._append, name, make)) for name, make in self._frames(step, records))
+
+    def close(self) -> None:
+        """Write what a full disk refused earlier."""
+        self._each((name, dataset.flush) for name, dataset in self._datasets.items())
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _each(self, actions: Iterator[tuple[str, Callable[[], None]]]) -> None:
+        """Run all of them, so that one broken dataset does not cost the others a row, then raise once."""
+        failures: list[tuple[str, Exception]] = []
+        for name, action in actions:
+            try:
+                action()
+            except (SinkError, OSError, self._pa.ArrowException, ValueError, TypeError) as error:
+                failures.append((name, error))
+        if failures:
+            reasons = "; ".join(f"{name}: {error}" for name, error in failures)
+            raise SinkError("DL602", reasons) from failures[0][1]
+
+    def _append(self, name: str, make: Callable[[], Any]) -> None:
+        self._dataset(name).append(make())
+
+    def _dataset(self, name: str) -> PartDataset:
+        if name not in self._datasets:
+            self._datasets[name] = PartDataset(
+                self._pa,
+                self._pq,
+                self._folder / name,
+                self._scratch,
+                metadata=self._metadata,
+                compression=self._compression,
+                part_events=self._part_events,
+                part_bytes=self._part_bytes,
+            )
+        return self._datasets[name]
+
+    def _frames(self, step: int, records: Records) -> Iterator[tuple[str, Callable[[], Any]]]:
+        if records.scalars:
+            yield "scalars", partial(self._scalars, step, records)
+        if records.histograms:
+            yield "histograms", partial(self._histograms, step, records)
+        if records.alerts:
+            yield "alerts", partial(self._alerts, step, records)
+        for table in records.tables:
+            if table.rows:
+                yield f"tables/{table.table}", partial(self._table, step, records.mode, table)
+
+    def _scalars(self, step: int, records: Records) -> Any:
+        pa, scalars = self._pa, records.scalars
+        values = [scalar.value for scalar in scalars]
+        return self._frame(
+            {
+                "step": (pa.int64(), [step] * len(scalars)),
+                "mode": (pa.string(), [records.mode] * len(scalars)),
+                "name": (pa.string(), [scalar.name for scalar in scalars]),
+                "metric": (pa.string(), [scalar.metric for scalar in scalars]),
+                "value": (pa.float64(), [as_float(value) for value in values]),
+                "int_value": (pa.int64(), [int(v) if isinstance(v, int) and v in INT64 else None for v in values]),
+                "partial": (pa.bool_(), [scalar.partial for scalar in scalars]),
+                "time": (pa.float64(), [records.time] * len(scalars)),
+            }
+        )
+
+    def _histograms(self, step: int, records: Records) -> Any:
+        pa, histograms = self._pa, records.histograms
+        return self._frame(
+            {
+                "step": (pa.int64(), [step] * len(histograms)),
+                "mode": (pa.string(), [records.mode] * len(histograms)),
+                "name": (pa.string(), [histogram.name for histogram in histograms]),
+                "metric": (pa.string(), [histogram.metric for histogram in histograms]),
+                "counts": (pa.list_(pa.int64()), [list(histogram.counts) for histogram in histograms]),
+                "edges": (
+                    pa.list_(pa.float64()),
+                    [[float(edge) for edge in histogram.edges] for histogram in histograms],
+                ),
+                "time": (pa.float64(), [records.time] * len(histograms)),
+            }
+        )
+
+    def _alerts(self, step: int, records: Records) -> Any:
+        pa, alerts = self._pa, records.alerts
+        return self._frame(
+            {
+                "step": (pa.int64(), [step] * len(alerts)),
+                "mode": (pa.string(), [records.mode] * len(alerts)),
+                "name": (pa.string(), [alert.name for alert in alerts]),
+                "level": (pa.string(), [alert.level for alert in alerts]),
+                "text": (pa.string(), [clean_text(alert.text) for alert in alerts]),
+                "time": (pa.float64(), [records.time] * len(alerts)),
+            }
+        )
+
+    def _table(self, step: int, mode: str, table: Table) -> Any:
+        columns = {"step": (self._pa.int64(), [step] * table.rows), "mode": (self._pa.string(), [mode] * table.rows)}
+        for column in table.columns:
+            columns[column.name] = self._column(column, table.data[column.name])
+        return self._frame(columns)
+
+    def _column(self, column: Column, values: Sequence[Any]) -> tuple[Any, list[Any]]:
+        pa = self._pa
+        if column.type == "float":
+            # pyarrow refuses integers beyond 2**53 in a float column.
+            return pa.float64(), [None if value is None else as_float(value) for value in values]
+        if column.type == "text":
+            return pa.string(), [None if value is None else clean_text(value) for value in values]
+        if column.type == "json":
+            return pa.string(), [None if value is None else clean_text(json_text(value)) for value in values]
+        return {"int": pa.int64(), "bool": pa.bool_()}[column.type], list(values)
+
+    def _frame(self, columns: Mapping[str, tuple[Any, list[Any]]]) -> Any:
+        arrays = {}
+        for name, (type_, values) in columns.items():
+            try:
+                arrays[name] = self._pa.array(values, type_)
+            except (self._pa.ArrowException, OverflowError, TypeError) as cause:
+                raise SinkError("DL602", f"column `{name}` does not fit {type_}: {cause}") from cause
+        return self._pa.table(arrays)

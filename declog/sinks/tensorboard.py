@@ -1,0 +1,119 @@
+"""The tensorboard sink, through tensorboard's own event writer (torch's would import torch).
+
+Scalars are float32, which is all that the format's scalars hold; ``parquet`` keeps them exactly. A histogram
+keeps its own edges. A table is a Markdown table under the Text tab, an alert and the run config are texts too.
+Files go to ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from declog.records import Alert, Histogram, Records, RunInfo, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks._shared import as_float, clean_text, json_text, require, run_folder, tracker_config
+
+FLOAT32_MAX = 3.4028234663852886e38
+
+
+class TensorboardSink:
+    """Writes one event file; ``flush_secs`` is how long a value may wait before it is on disk."""
+
+    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+
+    def __init__(self, *, dir: str | None = None, flush_secs: float = 10.0) -> None:
+        prefix = "tensorboard.compat.proto."
+        self._events, self._summaries, self._tensors, self._types = (
+            require(prefix + name, kind="tensorboard", extra="tensorboard")
+            for name in ("event_pb2", "summary_pb2", "tensor_pb2", "types_pb2")
+        )
+        module = "tensorboard.summary.writer.event_file_writer"
+        self._writer_class = require(module, kind="tensorboard", extra="tensorboard").EventFileWriter
+        self._dir, self._flush_secs = dir, flush_secs
+        self._writer: Any = None
+
+    def open(self, run: RunInfo) -> None:
+        """Start an event file with the run config in it."""
+        folder = run_folder(run, self._dir, "tensorboard")
+        self._writer = self._writer_class(str(folder), flush_secs=self._flush_secs)
+        config = f"```json\n{json_text(tracker_config(run))}\n```"
+        self._add(0, time.time(), [self._text("declog/config", config)])
+
+    def write(self, step: int, records: Records) -> None:
+        """Add one event with all values of this log event."""
+        values = [
+            self._summaries.Summary.Value(tag=scalar.name, simple_value=float32_range(as_float(scalar.value)))
+            for scalar in records.scalars
+        ]
+        values += [self._histogram(histogram) for histogram in records.histograms]
+        values += [self._text(table.name, markdown(table)) for table in records.tables]
+        values += [self._text(f"alerts/{alert.name}", _alert(alert)) for alert in records.alerts]
+        self._add(step, records.time, values)
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _add(self, step: int, wall_time: float, values: list[Any]) -> None:
+        event = self._events.Event(step=step, wall_time=wall_time, summary=self._summaries.Summary(value=values))
+        self._writer.add_event(event)
+
+    def _text(self, tag: str, text: str) -> Any:
+        plugin = self._summaries.SummaryMetadata.PluginData(plugin_name="text")
+        tensor = self._tensors.TensorProto(dtype=self._types.DT_STRING, string_val=[clean_text(text).encode()])
+        metadata = self._summaries.SummaryMetadata(plugin_data=plugin)
+        return self._summaries.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
+
+    def _histogram(self, histogram: Histogram) -> Any:
+        counts, edges = histogram.counts, [float(edge) for edge in histogram.edges]
+        filled = [place for place, count in enumerate(counts) if count]
+        middles = [(left + right) / 2 for left, right in pairwise(edges)]
+        proto = self._summaries.HistogramProto(
+            # tensorboard takes min and max as the outer edges of the first and last bins that hold something.
+            min=edges[filled[0]] if filled else edges[0],
+            max=edges[filled[-1] + 1] if filled else edges[-1],
+            num=sum(counts),
+            sum=sum(count * middle for count, middle in zip(counts, middles, strict=True)),
+            sum_squares=sum(count * middle**2 for count, middle in zip(counts, middles, strict=True)),
+            bucket_limit=edges[1:],
+            bucket=[float(count) for count in counts],
+        )
+        return self._summaries.Summary.Value(tag=histogram.name, histo=proto)
+
+
+def float32_range(value: float) -> float:
+    """A value beyond float32 as the infinity that float32 makes of it; NaN stays."""
+    if value > FLOAT32_MAX:
+        return float("inf")
+    return float("-inf") if value < -FLOAT32_MAX else value
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown, with pipes and line ends in the cells escaped."""
+    names = [column.name for column in table.columns]
+    return "\n".join([_line(names), _line(["---"] * len(names)), *(_line(row) for row in _rows(table))])
+
+
+def _rows(table: Table) -> Iterator[list[str]]:
+    columns = [
+        [
+            "" if value is None else value if column.type == "text" else json_text(value)
+            for value in table.data[column.name]
+        ]
+        for column in table.columns
+    ]
+    for row in zip(*columns, strict=True):
+        yield list(row)
+
+
+def _line(cells: list[str]) -> str:
+    escaped = (cell.replace("|", "\\|").replace("\r\n", "<br>").replace("\n", "<br>") for cell in cells)
+    return "| " + " | ".join(escaped) + " |"
+
+
+def _alert(alert: Alert) -> str:
+    return f"**{alert.level}** {alert.text}"

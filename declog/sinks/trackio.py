@@ -1,0 +1,173 @@
+"""The trackio sink: the local dashboard (``trackio show --project <project>``). It never leaves this machine.
+
+Scalars, histograms and tables of a log event go in one call at its step; a table is a ``trackio.Table`` whose
+``json`` columns are text. trackio reads ``TRACKIO_DIR`` once, when it is imported, so the option ``dir`` works
+only where declog imports it first (in ``open``, which knows the run's folder), and is an error elsewhere.
+trackio prints through ``print`` at start, at an alert and at the end; that is kept off stdout, for this thread
+only. What trackio cannot store it warns about and drops; no error reaches this sink, so a run's primary record
+is a file sink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, TextIO, cast
+
+from declog.errors import SinkError
+from declog.records import Number, Records, RunInfo, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks._shared import as_float, clean_text, json_text, require, require_installed, tracker_config
+
+REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
+INT64 = range(-(2**63), 2**63)
+
+
+class TrackioSink:
+    """Logs to a local trackio project.
+
+    ``project`` is the profile's name and ``name`` the run's id unless given. ``dir`` is where trackio keeps its
+    databases: below ``output_dir`` if relative, trackio's own place if null. ``resume: null`` continues a run of
+    the same name only where declog named it after its run id. ``system_metrics`` is trackio's own CPU and GPU
+    monitor.
+    """
+
+    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+
+    def __init__(
+        self,
+        *,
+        project: str | None = None,
+        name: str | None = None,
+        group: str | None = None,
+        dir: str | None = None,
+        resume: Literal["allow", "must", "never"] | None = None,
+        system_metrics: bool = False,
+    ) -> None:
+        require_installed("trackio", kind="trackio", extra="trackio")
+        self._project, self._name, self._group = project, name, group
+        self._dir = dir
+        self._resume = resume or ("allow" if name is None else "never")
+        self._system_metrics = system_metrics
+        self._trackio: Any = None
+        self._run: Any = None
+
+    def open(self, run: RunInfo) -> None:
+        """Start or resume the run, with the run config."""
+        for variable in REMOTE:
+            if os.environ.get(variable):
+                raise SinkError("DL601", f"{variable} is set, and the trackio sink logs locally", f"unset {variable}")
+        self._trackio = import_trackio(None if self._dir is None else run.output_dir / Path(self._dir).expanduser())
+        with quiet():
+            self._run = self._trackio.init(
+                project=self._project or run.name,
+                name=self._name or run.run_id,
+                group=self._group,
+                config=tracker_config(run),
+                resume=self._resume,
+                embed=False,
+                auto_log_cpu=self._system_metrics,
+                auto_log_gpu=self._system_metrics,
+            )
+
+    def write(self, step: int, records: Records) -> None:
+        """Log one event in one call, and its alerts."""
+        values: dict[str, Any] = {scalar.name: finite_width(scalar.value) for scalar in records.scalars}
+        for histogram in records.histograms:
+            pair = (list(histogram.counts), list(histogram.edges))
+            values[histogram.name] = self._trackio.Histogram(np_histogram=pair)
+        for table in records.tables:
+            values[table.name] = self._trackio.Table(data=rows(table))
+        if values:
+            self._run.log(values, step=step)
+        for alert in records.alerts:
+            with quiet():
+                level = self._trackio.AlertLevel(alert.level)
+                self._run.alert(title=alert.name, text=clean_text(alert.text), level=level, step=step)
+
+    def close(self) -> None:
+        """Wait until trackio has stored everything."""
+        if self._run is not None:
+            with quiet():
+                self._run.finish()
+
+
+def import_trackio(folder: Path | None) -> Any:
+    """trackio, with its databases in ``folder`` if one is given."""
+    if folder is None:
+        return require("trackio", kind="trackio", extra="trackio")
+    wanted = folder.resolve()
+    before = os.environ.get("TRACKIO_DIR")
+    os.environ["TRACKIO_DIR"] = str(wanted)
+    try:
+        trackio = require("trackio", kind="trackio", extra="trackio")
+    finally:
+        if before is None:
+            del os.environ["TRACKIO_DIR"]
+        else:
+            os.environ["TRACKIO_DIR"] = before
+    used = Path(trackio.utils.TRACKIO_DIR).resolve()
+    if used != wanted:
+        raise SinkError(
+            "DL601",
+            f"trackio was imported before this sink and keeps its data in {used}, not in {wanted}",
+            f"set TRACKIO_DIR={wanted} before trackio is imported, or leave `dir` out",
+        )
+    return trackio
+
+
+def finite_width(value: Number) -> Number:
+    """A number that trackio can store: it silently drops what does not fit 64 bits."""
+    return value if isinstance(value, float) or value in INT64 else as_float(value)
+
+
+def rows(table: Table) -> list[dict[str, Any]]:
+    """The table by row, as trackio stores it."""
+    columns: list[list[Any]] = []
+    for column in table.columns:
+        values = list(table.data[column.name])
+        if column.type == "json":
+            values = [None if value is None else json_text(value) for value in values]
+        if column.type in ("json", "text"):
+            values = [None if value is None else clean_text(value) for value in values]
+        if column.type == "int":
+            values = [None if value is None else finite_width(value) for value in values]
+        columns.append(values)
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+class _Muted:
+    """A stdout that drops what one thread prints while ``muted`` and passes everything else on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._thread = threading.get_ident()
+        self.muted = True
+
+    def write(self, text: str) -> int:
+        if self.muted and threading.get_ident() == self._thread:
+            return len(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep this thread's prints off stdout, and nobody else's (``redirect_stdout`` would take the trainer's too)."""
+    stream = sys.stdout
+    filtered = _Muted(stream)
+    sys.stdout = cast("TextIO", filtered)
+    try:
+        yield
+    finally:
+        filtered.muted = False
+        # Whoever wrapped stdout in the meantime keeps a filter that now passes everything.
+        if sys.stdout is cast("TextIO", filtered):
+            sys.stdout = stream

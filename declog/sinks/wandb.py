@@ -1,0 +1,153 @@
+"""The wandb sink: one log call per log event, with its scalars, histograms and tables together.
+
+In a run that declog opens, that call has the optimizer step as wandb's own step. In a run that was open already
+(``run: auto`` joins it), wandb's step belongs to whoever opened it: declog's values go into the row that is open
+and are drawn over a step metric of their own, ``declog/step``; a row is committed only where declog would
+otherwise overwrite its own values. The same happens when somebody else logs into declog's run and gets ahead,
+since wandb drops what comes with a step that has passed.
+
+A table is a ``wandb.Table`` in incremental mode: each log event adds one increment with its rows only. wandb
+shows the last 100 increments and names all earlier ones in each row of history, so a new table object follows
+after 100; every row stays in the table's artifact. A table whose columns change continues under ``<name>_2``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+from declog.errors import SinkError
+from declog.records import Number, Records, RunInfo, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks._shared import json_text, require, tracker_config
+
+STEP = "declog/step"
+INCREMENTS = 100
+TITLE_CHARS = 63
+TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "text": str, "json": str}
+
+
+class WandbSink:
+    """Logs to a wandb run. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and ``new`` insist.
+
+    ``project`` and ``name`` are wandb's environment variables, else the profile's name and the run's id. ``id``
+    continues that run of wandb's. ``mode: null`` leaves the choice to wandb and ``WANDB_MODE``.
+    """
+
+    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+
+    def __init__(
+        self,
+        *,
+        run: Literal["auto", "join", "new"] = "auto",
+        project: str | None = None,
+        entity: str | None = None,
+        name: str | None = None,
+        id: str | None = None,
+        group: str | None = None,
+        mode: Literal["online", "offline", "disabled"] | None = None,
+    ) -> None:
+        self._wandb = require("wandb", kind="wandb", extra="wandb")
+        self._choice = run
+        self._options = {"entity": entity, "id": id, "group": group, "mode": mode}
+        self._project, self._name = project, name
+        self._run: Any = None
+        self._owned = False
+        self._own_steps = False
+        self._open_row: tuple[int, int, frozenset[str]] = (-1, -1, frozenset())
+        self._defined: set[str] = set()
+        self._tables: dict[tuple[str, tuple[str, ...]], tuple[str, Any, int]] = {}
+
+    def open(self, run: RunInfo) -> None:
+        """Join or start the run, and send the run config once."""
+        joined = None if self._choice == "new" else self._wandb.run
+        if joined is None and self._choice == "join":
+            raise SinkError("DL601", "no wandb run is open", "call wandb.init() before, or use `run: auto`")
+        config = tracker_config(run)
+        if joined is not None:
+            self._run = joined
+            # The trainer's own settings stay as they are; everything of ours is below one key.
+            held = set(joined.config.keys())
+            joined.config.update({key: value for key, value in config.items() if key not in held})
+            return
+        self._run = self._wandb.init(
+            project=self._project or os.environ.get("WANDB_PROJECT") or run.name,
+            name=self._name or os.environ.get("WANDB_NAME") or run.run_id,
+            config=config,
+            reinit="create_new" if self._choice == "new" else None,
+            resume="allow" if self._options["id"] else None,
+            **self._options,
+        )
+        self._owned = self._own_steps = True
+
+    def write(self, step: int, records: Records) -> None:
+        """Log one event in one call, then its alerts."""
+        values: dict[str, Any] = {scalar.name: _number(scalar.value) for scalar in records.scalars}
+        for histogram in records.histograms:
+            pair = (list(histogram.counts), list(histogram.edges))
+            values[histogram.name] = self._wandb.Histogram(np_histogram=pair)
+        for table in records.tables:
+            key, value = self._table(table)
+            values[key] = value
+        if values:
+            self._log(step, values)
+        for alert in records.alerts:
+            self._run.alert(title=alert.name[:TITLE_CHARS], text=alert.text, level=alert.level.upper())
+
+    def close(self) -> None:
+        """Finish the run if declog opened it."""
+        if self._run is not None and self._owned:
+            self._run.finish()
+
+    def _log(self, step: int, values: dict[str, Any]) -> None:
+        at = self._row()
+        if self._own_steps and at <= step:
+            self._run.log(values, step=step)
+            return
+        self._own_steps = False
+        self._define(values)
+        row, last, names = self._open_row
+        if at == row and (last != step or names & values.keys()):
+            # Nobody has moved on since: without a commit the earlier values would be overwritten.
+            self._run.log({}, commit=True)
+            at = self._row()
+        self._run.log({STEP: step, **values}, commit=False)
+        held = names if (at, step) == (row, last) else frozenset()
+        self._open_row = (at, step, held | values.keys())
+
+    def _row(self) -> int:
+        """wandb's step: the row of history that is open. A disabled run has none."""
+        return 0 if self._run.disabled else int(self._run.step)
+
+    def _define(self, values: dict[str, Any]) -> None:
+        if not self._defined:
+            self._run.define_metric(STEP, hidden=True)
+        for name in values.keys() - self._defined:
+            self._run.define_metric(name, step_metric=STEP, step_sync=False)
+            self._defined.add(name)
+
+    def _table(self, table: Table) -> tuple[str, Any]:
+        names = tuple(column.name for column in table.columns)
+        same = [known for known in self._tables if known[0] == table.table]
+        key, value, increments = self._tables.get((table.table, names), (None, None, 0))
+        if key is None:
+            key = table.name if not same else f"{table.name}_{len(same) + 1}"
+        if value is None or increments >= INCREMENTS:
+            types = [TYPES[column.type] for column in table.columns]
+            value = self._wandb.Table(columns=list(names), dtype=types, optional=True, log_mode="INCREMENTAL")
+            increments = 0
+        columns = [
+            [None if item is None else json_text(item) for item in table.data[column.name]]
+            if column.type == "json"
+            else table.data[column.name]
+            for column in table.columns
+        ]
+        for row in zip(*columns, strict=True):
+            value.add_data(*row)
+        self._tables[table.table, names] = (key, value, increments + 1)
+        return key, value
+
+
+def _number(value: Number) -> Number:
+    # wandb draws numbers, not truth values.
+    return int(value) if isinstance(value, bool) else value
