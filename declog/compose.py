@@ -15,13 +15,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
-from declog.composition_errors import HYDRA_ERRORS, composition_error, unknown_preset
+from declog.composition_errors import composition_error, unknown_preset
 from declog.diagnostics import attach_places
 from declog.errors import CompositionError, ConfigError, Path, Problem
 from declog.file_errors import first_line
 from declog.provenance import ORIGIN, Origin, provenance_of
 from declog.resolve import key_path, resolved
-from declog.searchpath import GROUP, ROOT, config_loader, current_hydra
+from declog.searchpath import GROUP, HYDRA_ERRORS, ROOT, config_loader, current_hydra
 
 Error = TypeVar("Error", bound=ConfigError)
 

@@ -11,23 +11,18 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
 
-import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from declog.diagnostics import Excerpt, render_at
 from declog.errors import CompositionError, Problem, did_you_mean, nearest
 from declog.file_errors import file_problem, first_line
 from declog.provenance import Origin
-from declog.searchpath import GROUP, ROOT
-
-# All that composing raises for something that a user wrote: ValueError for malformed defaults lists and keys.
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
+from declog.searchpath import GROUP, HYDRA_ERRORS, ROOT
 
 
 def composition_error(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> CompositionError:
@@ -158,7 +153,7 @@ def _group_problem(loader: ConfigLoaderImpl, override: Override, line: str, erro
                 return _problem(line, f"there is no preset `{name}`", fix, span=span, code="DL104")
             return _problem(line, f"there is no `{name}` in the group {group}", fix, span=span)
     if override.is_delete():
-        return _problem(line, f"a group with a list of options cannot be deleted: {first_line(error)}", f"{group}=[]")
+        return _problem(line, "a group that holds a list of options cannot be deleted", f"{group}=[]")
     addable = "No match in the defaults list" in str(error)
     return _problem(line, first_line(error), f"+{line}" if addable else None)
 

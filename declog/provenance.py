@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -24,10 +24,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from declog.errors import Path
 from declog.places import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
-from declog.searchpath import GROUP, ROOT, config_loader, current_hydra
+from declog.searchpath import GROUP, HYDRA_ERRORS, ROOT, config_loader, current_hydra
 
 YAML_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 MERGE_TAG = "tag:yaml.org,2002:merge"
+
+# What a layer does to what earlier ones said of a key: a mapping merges, ??? in a file leaves it as it is.
+Effect = Literal["replaces", "merges", "leaves"]
+Setting = tuple[Path, Place, Effect]
 
 # Under this name a configuration that declog composed remembers how, in OmegaConf's own cache (which
 # copies and pickles along with it).
@@ -59,14 +63,21 @@ def provenance(
 def provenance_of(config: object) -> Provenance | None:
     """Where the keys of a composed configuration, or of a node of it, come from; None if nobody knows.
 
-    Known are the configurations of ``declog.compose``, and that of a running ``@hydra.main`` application.
+    Known are the configurations of ``declog.compose``, and that of a running ``@hydra.main`` application,
+    as long as their files can be read.
     """
-    if not isinstance(config, DictConfig):
+    root = config._get_root() if isinstance(config, DictConfig) else None
+    if not isinstance(root, DictConfig):
         return None
-    root = config._get_root()
-    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
-    if isinstance(origin, Origin):
-        return _of_origin(origin)
+    origin = OmegaConf.get_cache(root).get(ORIGIN)
+    try:
+        return _of_origin(origin) if isinstance(origin, Origin) else _of_application()
+    except (*HYDRA_ERRORS, OSError):
+        # A file was edited or removed since it was composed: what is to be reported is not this.
+        return None
+
+
+def _of_application() -> Provenance | None:
     if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
         return None
     loader = GlobalHydra.instance().config_loader()
@@ -89,11 +100,12 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
     texts: dict[str, str] = {}
     rank = 0
 
-    def add(found: Iterable[tuple[Path, Place, bool]]) -> None:
+    def add(found: Iterable[Setting]) -> None:
         nonlocal rank
         rank += 1
-        for path, place, replaces in found:
-            layers.setdefault(path, []).append(Layer(rank, place, replaces))
+        for path, place, effect in found:
+            layer = Layer(rank if effect != "leaves" else 0, place, replaces=effect == "replaces")
+            layers.setdefault(path, []).append(layer)
 
     for default in composed.defaults:
         name = default.config_path
@@ -110,7 +122,8 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
             add(_in_value(package, content, StorePlace(f"{source.scheme()}://{name}")))
     for override in composed.config_overrides:
         add(_in_override(override))
-    return Provenance({path: tuple(found) for path, found in layers.items()}, texts)
+    in_order = {path: tuple(sorted(found, key=lambda layer: layer.rank)) for path, found in layers.items()}
+    return Provenance(in_order, texts)
 
 
 def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
@@ -127,10 +140,11 @@ def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
 def keys_of_file(file: str, text: str) -> Iterator[tuple[Path, FilePlace]]:
     """Every key of one YAML file, as it stands there."""
     for path, place, _ in _in_file(file, text, ()):
-        yield path, place
+        if isinstance(place, FilePlace):
+            yield path, place
 
 
-def _in_file(file: str, text: str, package: Path) -> Iterator[tuple[Path, FilePlace, bool]]:
+def _in_file(file: str, text: str, package: Path) -> Iterator[Setting]:
     root = yaml.compose(text, Loader=YAML_LOADER)
     if isinstance(root, yaml.MappingNode):
         for key, value in root.value:
@@ -138,24 +152,24 @@ def _in_file(file: str, text: str, package: Path) -> Iterator[tuple[Path, FilePl
                 yield from _in_entry(file, package, key, value)
 
 
-def _in_entry(file: str, path: Path, key: yaml.Node, value: yaml.Node) -> Iterator[tuple[Path, FilePlace, bool]]:
+def _in_entry(file: str, path: Path, key: yaml.Node, value: yaml.Node) -> Iterator[Setting]:
     if key.tag == MERGE_TAG:
         for merged in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
             yield from _in_node(file, path, merged)
         return
     here = (*path, yaml.constructor.SafeConstructor().construct_object(key, deep=True))
-    yield here, FilePlace(file, span(key), span(value), _style(value)), not isinstance(value, yaml.MappingNode)
+    yield here, FilePlace(file, span(key), span(value), _style(value)), _effect(value)
     yield from _in_node(file, here, value)
 
 
-def _in_node(file: str, path: Path, node: yaml.Node) -> Iterator[tuple[Path, FilePlace, bool]]:
+def _in_node(file: str, path: Path, node: yaml.Node) -> Iterator[Setting]:
     if isinstance(node, yaml.MappingNode):
         # What `<<` brings gives way to the mapping's own keys, wherever it stands.
         for key, value in sorted(node.value, key=lambda pair: pair[0].tag != MERGE_TAG):
             yield from _in_entry(file, path, key, value)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            yield (*path, index), FilePlace(file, None, span(value), _style(value)), True
+            yield (*path, index), FilePlace(file, None, span(value), _style(value)), _effect(value)
             yield from _in_node(file, (*path, index), value)
 
 
@@ -169,19 +183,25 @@ def _style(node: yaml.Node) -> str | None:
     return (node.style or "plain") if isinstance(node, yaml.ScalarNode) else None
 
 
-def _in_override(override: Override) -> Iterator[tuple[Path, Place, bool]]:
+def _effect(node: yaml.Node) -> Effect:
+    if isinstance(node, yaml.MappingNode):
+        return "merges"
+    return "leaves" if node.value == "???" else "replaces"
+
+
+def _in_override(override: Override) -> Iterator[Setting]:
     keys = override.key_or_group.split(".")
     path: Path = tuple(int(key) if key.isdigit() else key for key in keys)
     place = OverridePlace(override.input_line or override.key_or_group)
     if override.is_delete():
-        yield path, place, True
+        yield path, place, "replaces"
     else:
         yield from _in_value(path, override.value(), place)
 
 
-def _in_value(path: Path, value: object, place: Place) -> Iterator[tuple[Path, Place, bool]]:
+def _in_value(path: Path, value: object, place: Place) -> Iterator[Setting]:
     if path:
-        yield path, place, not isinstance(value, dict)
+        yield path, place, "merges" if isinstance(value, dict) else "replaces"
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in entries:
         yield from _in_value((*path, key), each, place)

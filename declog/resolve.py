@@ -52,8 +52,9 @@ class _Walk:
         try:
             value = container[key]
         except OmegaConfBaseException as error:
+            cause = first_line(error).split(" raised while resolving interpolation: ")[-1].strip('"')
             fix = _interpolation_fix(container, error)
-            self.problems.append(Problem("DL103", first_line(error), here, fix=fix, source=_source(container, key)))
+            self.problems.append(Problem("DL103", cause, here, fix=fix, source=_source(container, key)))
             return None
         if id(value) in above:
             message = f"{dotted} refers to what it is a part of"

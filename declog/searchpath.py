@@ -12,18 +12,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
+import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.core.utils import setup_globals
+from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 PROVIDER = "declog"
 GROUP = "declog"
 ROOT = "declog_root"
+
+# All that composing raises for something that a user wrote: ValueError for malformed defaults lists and keys.
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
 
 
 def conf_location() -> str:
