@@ -1,0 +1,87 @@
+"""Axes, kinds and value types: what a value is and what it has one of.
+
+Axes nest: token in completion in group in step; a coarser value repeats over the finer axis. The column
+axis of a family stands beside them. Imports nothing but errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+
+
+class Axis(IntEnum):
+    """The row axes, from the coarsest to the finest; a greater axis is finer.
+
+    ``STEP`` is what a step signal has: one value per rank and batch of its event. ``BATCH`` is what an
+    aggregate over groups leaves: one value per batch, over all ranks.
+    """
+
+    BATCH = 0
+    STEP = 1
+    GROUP = 2
+    COMPLETION = 3
+    TOKEN = 4
+
+    @property
+    def label(self) -> str:
+        """The name in YAML and in messages."""
+        return self.name.lower()
+
+
+AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.BATCH}  # what YAML can name
+COLUMN = "column"  # the axis of a family, by name in `over=column`
+
+
+class Kind(Enum):
+    """What one value is. ``NUMBER`` is a float; an ``INT`` or a ``BOOL`` is also accepted as a number."""
+
+    NUMBER = "number"
+    INT = "int"
+    BOOL = "bool"
+    TEXT = "text"
+    OBJECT = "object"
+
+    @property
+    def numeric(self) -> bool:
+        """True where arithmetic is allowed; a bool counts as 0 or 1 only under aggregates."""
+        return self in (Kind.NUMBER, Kind.INT)
+
+
+KINDS: dict[str, Kind] = {"float": Kind.NUMBER, "int": Kind.INT, "bool": Kind.BOOL, "text": Kind.TEXT, "object": Kind.OBJECT}
+
+
+@dataclass(frozen=True)
+class Type:
+    """A value's kind, its finest axis (None: a constant), whether it is a family, and its event.
+
+    ``event`` is None for constants and for values that every event has, such as ``step``.
+    """
+
+    kind: Kind
+    axis: Axis | None = None
+    family: bool = False
+    event: str | None = None
+
+    def with_kind(self, kind: Kind) -> Type:
+        """The same shape with another kind."""
+        return replace(self, kind=kind)
+
+    def with_axis(self, axis: Axis | None) -> Type:
+        """The same kind on another axis."""
+        return replace(self, axis=axis)
+
+    def __str__(self) -> str:
+        noun = f"{self.kind.value} family" if self.family else self.kind.value
+        return f"constant {noun}" if self.axis is None else f"{noun} per {self.axis.label}"
+
+
+def finest(*axes: Axis | None) -> Axis | None:
+    """The finest of some axes; None where all are constants."""
+    present = [axis for axis in axes if axis is not None]
+    return max(present) if present else None
+
+
+def per(axis: Axis | None) -> str:
+    """``per token`` and so on, for messages."""
+    return "a constant" if axis is None else f"per {axis.label}"

@@ -1,0 +1,96 @@
+"""The compiler: a ``LogSpec`` in, a ``Plan`` out, through a visible tuple of small passes.
+
+Every pass takes the draft, reads what earlier passes wrote, and reports all problems it finds; the
+compilation stops after the first group of passes that found any. Only this package sees both the models of
+the YAML and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from declog import functions as _functions
+from declog import reducers as _reducers
+from declog.compiler import lowering, metrics, outputs, signals, tables
+from declog.compiler.draft import Constant, Draft
+from declog.errors import ConfigError, Problem
+from declog.plan import Plan
+from declog.spec import LogSpec
+
+Pass = Callable[[Draft], None]
+
+
+def unsupported(draft: Draft) -> None:
+    """What the language has and is not executed yet is refused, never ignored."""
+    spec = draft.spec
+    if spec.every == "trainer":
+        draft.report("DL205", "`every: trainer` is not executed yet", "every", fix="every: 1")
+    for key in ("pool", "combine", "nan"):
+        if getattr(spec.metric_defaults, key) is not None:
+            draft.report("DL205", "`metric_defaults` are not executed yet", "metric_defaults", key, fix="set it per metric")
+    for name, mode in spec.modes.items():
+        if name != "train" or mode.prefix:
+            draft.report("DL205", f"the mode `{name}` is not executed yet", "modes", name, fix="drop it (null)")
+        elif mode.every is not None:
+            draft.report("DL205", "`every` of a mode is not executed yet", "modes", name, "every", fix="drop it: the profile's `every` counts")
+    if spec.axes.completion.ids is not None:
+        draft.report("DL205", "joining events by ids is not executed yet", "axes", "completion", "ids", fix="drop `ids`")
+    if spec.tests:
+        draft.report("DL205", "profile tests are not executed yet", "tests", fix="drop `tests`")
+
+
+PASSES: tuple[tuple[Pass, ...], ...] = (
+    (unsupported, signals.constants, signals.switches),
+    (signals.declarations, signals.default_event, signals.groups, signals.typing, metrics.metrics, metrics.formulas, metrics.conditions,
+     outputs.names, outputs.destinations, outputs.profiles, tables.filters, tables.tables, tables.alerts),
+    (outputs.selection, lowering.lower),
+)  # fmt: skip
+
+
+def compile(
+    spec: LogSpec,
+    *,
+    constants: Mapping[str, Constant] | None = None,
+    profiles: Iterable[str] = (),
+    functions: _functions.Functions = _functions.DEFAULT,
+    reductions: _reducers.Reductions = _reducers.DEFAULT,
+    config: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of a profile; raises ``ConfigError`` with everything that is wrong.
+
+    ``constants`` are values from an adapter's trainer; ``profiles`` those that sinks given in code use;
+    ``config`` is the plain configuration, kept in the plan for the run's metadata.
+    """
+    draft = Draft(spec, functions, reductions, constants or {}, frozenset(profiles))
+    for stage in PASSES:
+        for one in stage:
+            one(draft)
+        if draft.problems:
+            raise ConfigError(_distinct(draft.problems))
+    return Plan(
+        name=spec.name,
+        every=spec.every if isinstance(spec.every, int) else 1,
+        events=draft.events,
+        grouping=draft.grouping,
+        metrics=tuple(draft.metrics),
+        formulas=tuple(draft.formulas),
+        tables=tuple(draft.tables),
+        profiles=draft.profiles,
+        sinks=tuple(draft.sinks),
+        alerts=tuple(draft.alerts),
+        logged=draft.logged,
+        extra=draft.extra,
+        modes={"train": ""},
+        inactive=tuple(draft.inactive.items()),
+        known=frozenset(signal.from_ or name for name, signal in draft.signals.items() if signal.expr is None),
+        run_config=spec.run_config,
+        config=config or {},
+        output_dir=spec.output_dir,
+        strict=spec.strict,
+        blocking=spec.blocking,
+    )
+
+
+def _distinct(problems: list[Problem]) -> list[Problem]:
+    return list(dict.fromkeys(problems))

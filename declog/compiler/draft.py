@@ -1,0 +1,92 @@
+"""What the passes work on: the profile, what is known so far, and the problems found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from declog.axes import Axis, Type
+from declog.errors import Path, Problem
+from declog.expr import ExpressionError
+from declog.frame import Grouping
+from declog.functions import Functions
+from declog.plan import AlertOp, EventOp, FilterOp, FormulaOp, MetricOp, ProfileOp, SignalOp, SinkOp, TableOp
+from declog.reducers import Reductions
+from declog.spec import LogSpec, SignalSpec
+from declog.tree import Node, Pool
+
+Constant = bool | int | float | str
+DEFAULT_EVENT = "default"
+
+
+class SwitchedOff(Exception):
+    """An expression reads something that is off: what it feeds is off too, and is no error."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass
+class Draft:
+    """The state of one compilation. Every pass reads what earlier ones wrote and reports to ``problems``."""
+
+    spec: LogSpec
+    functions: Functions
+    reductions: Reductions
+    given: Mapping[str, Constant]  # constants from an adapter
+    wanted: frozenset[str]  # profiles that sinks given in code use
+    pool: Pool = field(default_factory=Pool)
+    problems: list[Problem] = field(default_factory=list)
+    inactive: dict[str, str] = field(default_factory=dict)  # "metrics.kl" to why
+    constants: dict[str, Constant] = field(default_factory=dict)
+    signals: dict[str, SignalSpec] = field(default_factory=dict)
+    signal_paths: dict[str, Path] = field(default_factory=dict)
+    nodes: dict[str, Node | Problem | SwitchedOff] = field(default_factory=dict)
+    typing: list[str] = field(default_factory=list)  # derived signals being typed, outermost first
+    default_event: str = DEFAULT_EVENT
+    grouping: Grouping | None = None
+    metrics: list[MetricOp] = field(default_factory=list)
+    formulas: list[FormulaOp] = field(default_factory=list)
+    tables: list[TableOp] = field(default_factory=list)
+    filters: dict[str, FilterOp] = field(default_factory=dict)
+    alerts: list[AlertOp] = field(default_factory=list)
+    sinks: list[SinkOp] = field(default_factory=list)
+    profiles: dict[str, ProfileOp] = field(default_factory=dict)
+    events: dict[str, EventOp] = field(default_factory=dict)
+    logged: SignalOp | None = None
+    extra: str | None = None
+
+    def report(self, code: str, message: str, *path: str | int, fix: str | None = None) -> None:
+        """Note a problem at a path of the profile."""
+        self.problems.append(Problem(code, message, tuple(path), fix))
+
+    @contextmanager
+    def at(self, *path: str | int, off: str | None = None) -> Iterator[None]:
+        """Collect what goes wrong with the expression at ``path``; ``off`` is what a switched-off signal switches off."""
+        try:
+            yield
+        except ExpressionError as error:
+            self.problems.append(replace(error.problem, path=tuple(path)))
+        except SwitchedOff as error:
+            if off is not None:
+                self.inactive[off] = error.reason
+
+    def deleted(self, entry: str) -> bool:
+        """Whether the profile deleted an entry, such as ``metrics.kl``."""
+        return entry in self.spec.deleted
+
+    @property
+    def outputs(self) -> list[MetricOp | FormulaOp]:
+        """Metrics and formulas together."""
+        return [*self.metrics, *self.formulas]
+
+    def event_of(self, type: Type) -> str:
+        """The event of a value; the default one where every event has it."""
+        return self.default_event if type.event is None else type.event
+
+
+def needs_axis(type: Type, axis: Axis) -> bool:
+    """Whether a value fits a place that has one value per ``axis``: it is on it, or coarser."""
+    return type.axis is None or type.axis <= axis

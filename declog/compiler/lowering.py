@@ -1,0 +1,214 @@
+"""The last passes: split every expression between the device, the rank and the worker of rank 0.
+
+Per-token parts become folds on the device; parts that read text become local columns, computed where the
+text is; the rest is evaluated over the rows of all ranks. What is left over is the list of signals to record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from declog.axes import AXES, KINDS, Axis, Kind
+from declog.compiler.draft import Draft
+from declog.compiler.scopes import signal_node, token_mask
+from declog.compiler.signals import LOGGED
+from declog.plan import STATS_OF_AGGREGATE, EventOp, FilterOp, FoldOp, LocalOp, MetricOp, SignalOp, TableOp
+from declog.tree import FOLD, LEAVES, SIGNAL, TEXTVALUE, Node, walk
+
+_STATS = ("n", "total", "m2", "min", "max", "first", "last")
+_GROUPED = frozenset({"rank", "index", "size", "pass_at"})
+
+
+@dataclass
+class _Lowering:
+    draft: Draft
+    folds: dict[tuple[str, int | None, frozenset[int]], tuple[Node | None, frozenset[Node], set[str]]] = field(default_factory=dict)
+    fold_names: dict[tuple[str, int | None, frozenset[int]], str] = field(default_factory=dict)
+    locals: dict[int, tuple[str, Node]] = field(default_factory=dict)
+    local_ops: list[LocalOp] = field(default_factory=list)
+    memo: dict[int, Node] = field(default_factory=dict)
+    recorded: set[str] = field(default_factory=set)
+    folded: set[str] = field(default_factory=set)
+    travels: set[str] = field(default_factory=set)
+    grouped: set[str] = field(default_factory=set)  # events in which groups are needed
+
+    # -- folds
+
+    def fold(self, event: str, expr: Node | None, mask: frozenset[Node], stats: tuple[str, ...]) -> str:
+        """The name of the fold of a per-token expression, with these statistics among its columns."""
+        key = (event, None if expr is None else expr.index, frozenset(node.index for node in mask))
+        if key not in self.folds:
+            self.fold_names[key] = f"fold{len(self.folds)}"
+            self.folds[key] = (expr, mask, set())
+        self.folds[key][2].update(stats)
+        for root in (*mask, *(() if expr is None else (expr,))):
+            for node in walk(root):
+                inner = [node, *(item for m in node.mask for item in walk(m))]
+                self.folded |= {item.param("name") for item in inner if item.op == SIGNAL}
+        return self.fold_names[key]
+
+    def fold_ops(self) -> list[FoldOp]:
+        return [
+            FoldOp(self.fold_names[key], key[0], expr, tuple(sorted(mask, key=lambda node: node.index)), tuple(stat for stat in _STATS if stat in stats))
+            for key, (expr, mask, stats) in self.folds.items()
+        ]
+
+    # -- worker nodes
+
+    def lower(self, node: Node, event: str) -> Node:
+        """The node as the worker evaluates it."""
+        known = self.memo.get(node.index)
+        if known is None:
+            known = self.memo[node.index] = self._lower(node, event)
+        if known.type.axis is Axis.GROUP or known.op in _GROUPED:
+            self.grouped.add(event)
+        return known
+
+    def _lower(self, node: Node, event: str) -> Node:
+        event = node.type.event or event
+        if node.op == SIGNAL:
+            self.recorded.add(node.param("name"))
+            return node
+        if node.op in LEAVES:
+            return node
+        if node.over is Axis.TOKEN:
+            (arg,) = node.args
+            name = self.fold(event, arg, arg.mask, STATS_OF_AGGREGATE[node.op])
+            return self._leaf(node, name, node.op)
+        if node.op == "size" and node.param("axis") is Axis.TOKEN:
+            return self._leaf(node, self.fold(event, None, token_mask(self.draft), ("n",)), "count")
+        if any(arg.type.kind in (Kind.TEXT, Kind.OBJECT) for arg in node.args) and node.type.kind not in (Kind.TEXT, Kind.OBJECT):
+            return self._local(node, event)
+        args = [self.lower(arg, event) for arg in node.args]
+        return self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
+
+    def _leaf(self, node: Node, name: str, stat: str) -> Node:
+        return self.draft.pool.make(FOLD, type=node.type, name=name, stat=stat)
+
+    def _local(self, node: Node, event: str) -> Node:
+        """A column of this rank: its text does not travel."""
+        if node.index not in self.locals:
+            before = set(self.travels)
+            args = [self.lower(arg, event) for arg in node.args]
+            self.travels = before
+            inner = self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
+            name = f"local{len(self.locals)}"
+            self.locals[node.index] = (name, inner)
+            self.local_ops.append(LocalOp(name, event, inner))
+            if node.type.axis is Axis.GROUP:
+                self.grouped.add(event)
+                if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
+                    self.draft.report("DL310", f"`{node}` reads text of groups that are spread over ranks", "axes", "group", "split", fix="split: none")
+        return self.draft.pool.make(TEXTVALUE, type=node.type, name=self.locals[node.index][0])
+
+    def label(self, node: Node, event: str) -> Node:
+        """A node whose text leaves every rank must send."""
+        lowered = self.lower(node, event)
+        self.travels |= {item.param("name") for item in walk(lowered) if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT)}
+        return lowered
+
+
+def lower(draft: Draft) -> None:
+    """Split expressions, and list what each event records."""
+    work = _Lowering(draft)
+    draft.metrics = [_metric(work, op) for op in draft.metrics]
+    draft.tables = [_table(work, table) for table in draft.tables]
+    if draft.problems:
+        return
+    _groups(work)
+    _logged(draft)
+    _events(work)
+
+
+def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
+    event = op.event
+    by = None if op.by is None else work.label(op.by, event)
+    weight = None if op.weight is None else work.lower(op.weight, event)
+    if op.axis is not Axis.TOKEN:
+        args = tuple(work.lower(node, event) for node in op.args)
+        return replace(op, args=args, where=None if op.where is None else work.lower(op.where, event), by=by, weight=weight)
+    (expr,) = op.args
+    mask, where = expr.mask, op.where
+    if where is not None and where.type.axis is Axis.TOKEN:
+        mask, where = mask | where.mask | {where}, None
+    name = work.fold(event, expr, mask, tuple(op.reduction.stats))
+    return replace(op, args=(), fold=name, where=None if where is None else work.lower(where, event), by=by, weight=weight)
+
+
+def _table(work: _Lowering, table: TableOp) -> TableOp:
+    columns = []
+    for column in table.columns:
+        expr = column.expr
+        if expr is not None:
+            expr = work.lower(expr, table.event) if expr.op == SIGNAL else work.label(expr, table.event)
+        columns.append(replace(column, expr=expr))
+    return replace(table, columns=tuple(columns), filter=None if table.filter is None else _filter(work, table.filter, table.event))
+
+
+def _filter(work: _Lowering, op: FilterOp, event: str) -> FilterOp:
+    if op.within == "group":
+        work.grouped.add(event)
+    return replace(
+        op, event=event,
+        key=None if op.key is None else work.lower(op.key, event),
+        where=None if op.where is None else work.lower(op.where, event),
+        source=None if op.source is None else _filter(work, op.source, event),
+    )  # fmt: skip
+
+
+def _groups(work: _Lowering) -> None:
+    grouping = work.draft.grouping
+    if grouping is None or grouping.of is None or not work.grouped:
+        return
+    name = grouping.of
+    node = signal_node(work.draft, name)
+    assert isinstance(node, Node)
+    others = sorted(work.grouped - {node.type.event or ""})
+    if others:
+        work.draft.report("DL313", f"groups are named by `{name}` of event `{node.type.event}`, and are needed in `{', '.join(others)}`", "axes", "group", "of", fix="observe the ids there too")
+    work.recorded.add(name)
+    if node.type.kind is Kind.TEXT:
+        work.travels.add(name)
+
+
+def _logged(draft: Draft) -> None:
+    spec = draft.signals.get(LOGGED)
+    if spec is None or not any(op.id == LOGGED for op in draft.metrics):
+        return
+    event = spec.event if isinstance(spec.event, str) else draft.default_event
+    if spec.axis == "step" and spec.family:
+        draft.logged = SignalOp(LOGGED, LOGGED, KINDS[spec.type], Axis.STEP, True, event, True, recorded=True, folded=False)
+
+
+def _events(work: _Lowering) -> None:
+    draft = work.draft
+    folds = work.fold_ops()
+    used = work.recorded | work.folded
+    by_event: dict[str, list[SignalOp]] = {}
+    for name in draft.signals:
+        if name not in used or draft.signals[name].expr is not None:
+            continue
+        spec, node = draft.signals[name], signal_node(draft, name)
+        assert isinstance(node, Node) and spec.axis is not None
+        event = draft.event_of(node.type)
+        op = SignalOp(
+            name, spec.from_ or name, KINDS[spec.type], AXES[spec.axis], spec.family, event, spec.optional,
+            recorded=name in work.recorded, folded=name in work.folded,
+        )  # fmt: skip
+        by_event.setdefault(event, []).append(op)
+    extra = [table.event for table in draft.tables if any(column.expr is None and column.undeclared != "drop" for column in table.columns)]
+    draft.extra = extra[0] if extra else next((table.event for table in draft.tables), None)
+    metric_events = {op.event for op in draft.metrics}
+    names = [*by_event, *sorted((metric_events | {table.event for table in draft.tables}) - set(by_event))]
+    for event in sorted(names, key=_event_order):
+        signals = tuple(by_event.get(event, ()))
+        draft.events[event] = EventOp(
+            event, signals, tuple(fold for fold in folds if fold.event == event), tuple(op for op in work.local_ops if op.event == event),
+            frozenset(signal.name for signal in signals if signal.name in work.travels),
+        )  # fmt: skip
+
+
+def _event_order(event: str) -> tuple[int, str]:
+    return ({"rollout": 0, LOGGED: 2}.get(event, 1), event)
+
+

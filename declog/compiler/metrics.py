@@ -1,0 +1,338 @@
+"""Metrics and formulas: from YAML to typed reductions, not lowered yet."""
+
+from __future__ import annotations
+
+import ast
+import string
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from declog.axes import Axis, Kind, per
+from declog.compiler.draft import Draft, needs_axis
+from declog.compiler.scopes import MetricScope, SignalScope
+from declog.compiler.signals import LOGGED
+from declog.errors import Problem, did_you_mean
+from declog.expr import Compiler, ExpressionError, Parsed, compile_expression, parse
+from declog.functions import REQUIRED
+from declog.plan import FormulaOp, MetricOp, NameOp
+from declog.reducers import Reduction
+from declog.spec import MetricSpec
+from declog.tree import METRIC, Node, walk
+
+Params = tuple[tuple[str, Any], ...]
+FIELDS = frozenset({"id", "reduce", "column", "label"})
+
+
+def metrics(draft: Draft) -> None:
+    """Every metric that reduces an expression."""
+    entries = dict(draft.spec.metrics)
+    if LOGGED not in entries and not draft.deleted(f"metrics.{LOGGED}"):
+        entries[LOGGED] = MetricSpec(expr=LOGGED, name="logged/{column}")
+    for name, spec in entries.items():
+        if f"metrics.{name}" in draft.inactive or spec.formula is not None:
+            continue
+        with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
+            draft.metrics += _Metric(draft, name, spec).ops()
+
+
+def _refuse(code: str, message: str, fix: str | None = None, source: str | None = None, span: tuple[int, int] | None = None) -> NoReturn:
+    raise ExpressionError(Problem(code, message, fix=fix, source=source, span=span))
+
+
+class _Metric:
+    """One metric's expressions and reductions."""
+
+    def __init__(self, draft: Draft, id: str, spec: MetricSpec) -> None:
+        self.draft = draft
+        self.id = id
+        self.spec = spec
+        self.path: tuple[str, ...] = ("metrics", id) if spec.short else ("metrics", id, "expr")
+
+    def ops(self) -> list[MetricOp]:
+        self._limits()
+        args, reductions = self._expressions()
+        if args is None:
+            return []
+        where = self._clause("where", self.spec.where)
+        by = self._clause("by", self.spec.by)
+        weight = self._clause("weight", self.spec.weight)
+        return [self._op(suffix, reduction, params, args, where, by, weight) for suffix, (reduction, params) in reductions.items() if reduction is not None]
+
+    def _limits(self) -> None:
+        """What a metric may say and is not executed yet, and `every`."""
+        draft, spec, path = self.draft, self.spec, ("metrics", self.id)
+        for key in ("cumulative", "blocking"):
+            if getattr(spec, key):
+                draft.report("DL205", f"`{key}` is not executed yet", *path, key, fix=f"drop `{key}`")
+        if spec.ranks == "main":
+            draft.report("DL205", "`ranks: main` is not executed yet", *path, "ranks", fix="drop `ranks`")
+        if isinstance(draft.spec.every, int) and spec.every is not None and spec.every % draft.spec.every:
+            draft.report("DL202", f"`every` must be a multiple of the profile's {draft.spec.every}", *path, "every", fix=f"every: {draft.spec.every * max(1, round(spec.every / draft.spec.every))}")
+
+    # -- expressions and reductions
+
+    def _expressions(self) -> tuple[tuple[Node, ...] | None, dict[str | None, tuple[Reduction | None, Params]]]:
+        spec = self.spec
+        scope = SignalScope(self.draft)
+        if isinstance(spec.expr, list):
+            reductions = self._reductions(spec.reduce or "mean")
+            nodes = [self._compile(text, ("metrics", self.id, "expr", place)) for place, text in enumerate(spec.expr)]
+            return (None if any(node is None for node in nodes) else tuple(node for node in nodes if node is not None)), reductions
+        text = self.id if spec.expr is None else str(spec.expr).lower() if isinstance(spec.expr, bool) else str(spec.expr)
+        parsed = self._parse(text)
+        if parsed is None:
+            return None, {}
+        if spec.reduce is None and (found := self._short(parsed)) is not None:
+            return found
+        node = self._typed(parsed, text, scope)
+        return (None if node is None else (node,)), self._reductions(spec.reduce or "mean")
+
+    def _where_from(self) -> tuple[str, ...]:
+        return ("metrics", self.id) if self.spec.short or self.spec.expr is None else ("metrics", self.id, "expr")
+
+    def _parse(self, text: str) -> Parsed | None:
+        with self.draft.at(*self._where_from()):
+            return parse(text)
+        return None
+
+    def _typed(self, parsed: Parsed, text: str, scope: SignalScope) -> Node | None:
+        try:
+            return Compiler(text, scope, self.draft.pool, self.draft.functions).visit(parsed.body)
+        except ExpressionError as error:
+            problem = error.problem
+            if self.spec.expr is None and problem.code == "DL302":
+                fix = did_you_mean(self.id, self.draft.signals, what="signals") + ", or give `expr`, or declare the signal here with `axis`"
+                problem = Problem("DL302", f"there is no signal `{self.id}` for this metric to reduce", fix=fix)
+            self.draft.problems.append(problem.at(*self._where_from()))
+            return None
+
+    def _compile(self, text: str, path: tuple[str | int, ...]) -> Node | None:
+        with self.draft.at(*path, off=f"metrics.{self.id}"):
+            return compile_expression(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
+        return None
+
+    def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, dict[str | None, tuple[Reduction | None, Params]]] | None:
+        """``p95(reward)``: a call of a reduction without ``over`` reduces its arguments."""
+        body = parsed.body
+        if parsed.call is None or not isinstance(body, ast.Call):
+            return None
+        reduction = self.draft.reductions.get(parsed.call)
+        if reduction is None or any(item.arg in ("over", "within") for item in body.keywords):
+            return None
+        with self.draft.at(*self._where_from(), off=f"metrics.{self.id}"):
+            compiler = Compiler(parsed.text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
+            if len(body.args) != reduction.arity:
+                compiler.fail(body, "DL304", f"`{reduction.name}` takes {reduction.arity} expression{'s' * (reduction.arity != 1)}")
+            params = self._constants(reduction, body, compiler)
+            return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
+        return None, {}
+
+    def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
+        known = dict(reduction.params or {})
+        for keyword in call.keywords:
+            if keyword.arg not in known:
+                compiler.fail(keyword.value, "DL304", f"`{reduction.name}` has no parameter `{keyword.arg}`", did_you_mean(str(keyword.arg), known, what="parameters"))
+            value = compiler.visit(keyword.value)
+            if value.op != "const" or not isinstance(value.param("value"), int | float):
+                compiler.fail(keyword.value, "DL304", f"`{keyword.arg}` must be a constant number")
+            known[keyword.arg] = value.param("value")
+        if (bins := known.get("bins")) is not None and bins is not REQUIRED and not (isinstance(bins, int) and 1 <= bins <= 10_000):
+            compiler.fail(call, "DL304", "`bins` must be a whole number from 1 to 10000")
+        for name, value in known.items():
+            if value is REQUIRED:
+                compiler.fail(call, "DL304", f"`{reduction.name}` misses `{name}`")
+        return tuple(known.items())
+
+    def _reductions(self, reduce: str | list[str] | dict[str, str]) -> dict[str | None, tuple[Reduction | None, Params]]:
+        path = ("metrics", self.id, "reduce")
+        if isinstance(reduce, str):
+            return {None: self._reduction(reduce, path)}
+        entries: Mapping[str, str] = reduce if isinstance(reduce, dict) else {_suffix(item): item for item in reduce}
+        if not entries:
+            self.draft.report("DL311", "`reduce` names no reduction", *path, fix="reduce: mean")
+        places = list(entries) if isinstance(reduce, dict) else list(range(len(reduce)))
+        return {suffix: self._reduction(text, (*path, place)) for (suffix, text), place in zip(entries.items(), places, strict=False)}
+
+    def _reduction(self, text: str, path: tuple[str | int, ...]) -> tuple[Reduction | None, Params]:
+        with self.draft.at(*path):
+            parsed = parse(text)
+            name = parsed.call if parsed.call is not None else parsed.body.id if isinstance(parsed.body, ast.Name) else text
+            reduction = self.draft.reductions.get(name)
+            if reduction is None:
+                fix = did_you_mean(name, [*self.draft.reductions.names(), "p50", "p95", "p99.9"], what="reductions")
+                _refuse("DL311", f"unknown reduction `{name}`", fix, text, (0, len(name)))
+            compiler = Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
+            call = parsed.body if isinstance(parsed.body, ast.Call) else ast.Call(func=parsed.body, args=[], keywords=[])
+            if call.args:
+                compiler.fail(call.args[0], "DL304", "the expressions stand in `expr`", "reduce: ece(bins=10)")
+            return reduction, self._constants(reduction, call, compiler)
+        return None, ()
+
+    def _clause(self, key: str, text: str | None) -> Node | None:
+        return None if text is None else self._compile(text, ("metrics", self.id, key))
+
+    # -- the op
+
+    def _op(self, suffix: str | None, reduction: Reduction, params: Params, args: tuple[Node, ...], where: Node | None, by: Node | None, weight: Node | None) -> MetricOp:
+        spec, draft = self.spec, self.draft
+        first = args[0]
+        place = ("metrics", self.id, "reduce") if spec.reduce is not None else self._where_from()
+        if len(args) != reduction.arity:
+            draft.report("DL312", f"`{reduction.name}` reduces {reduction.arity} expressions, and {len(args)} are given", *place, fix="expr: [confidence, correct]")
+        axis = max((node.type.axis or Axis.STEP) for node in args)
+        for node in args:
+            if node.type.kind not in reduction.accepts:
+                draft.report("DL312", f"`{reduction.name}` needs numbers, and `{node}` is {node.type}", *self._where_from(), fix=f"count it: `1 if present({node}) else 0`")
+        if axis is Axis.TOKEN and not reduction.foldable:
+            fix = f"reduce the tokens first: `{reduction.name}(mean({first}, over=token))`"
+            draft.report("DL205", f"`{reduction.name}` over tokens is not executed yet", *place, fix=fix)
+        if reduction.arity > 1 and any(node.type.family for node in args):
+            draft.report("DL312", f"`{reduction.name}` does not take a family", *self._where_from(), fix="pick a member: column(family, 'name')")
+        self._fits("where", where, axis, (Kind.BOOL,))
+        self._fits("by", by, axis, (Kind.TEXT, Kind.INT, Kind.BOOL))
+        self._fits("weight", weight, axis, (Kind.NUMBER, Kind.INT))
+        if axis is Axis.TOKEN and by is not None and by.type.axis is Axis.TOKEN:
+            draft.report("DL310", "`by` per token is not possible: labels are per completion", "metrics", self.id, "by", fix="label the completion")
+        if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
+            draft.report("DL310", "`weight` per token is not possible", "metrics", self.id, "weight", fix="multiply in `expr`, or weigh the completion")
+        if weight is not None and not reduction.weighted:
+            draft.report("DL312", f"`weight` works with mean and sum, not with {reduction.name}", "metrics", self.id, "weight", fix="drop `weight`")
+        events = {node.type.event for node in (*args, where, by, weight) if node is not None and node.type.event is not None}
+        if len(events) > 1:
+            draft.report("DL313", f"`{self.id}` reads values of different events: {', '.join(sorted(events))}", *self._where_from(), fix="observe them in one event")
+        kind = first.type.kind if reduction.keeps_kind else Kind.NUMBER
+        if reduction.name in ("sum", "count") and first.type.kind is Kind.BOOL or reduction.name == "count":
+            kind = Kind.INT
+        key = self.id if suffix is None else f"{self.id}.{suffix}"
+        pool, combine = spec.pool or "window", spec.combine or "mean"
+        return MetricOp(
+            self.id, key, suffix, reduction, params, args, None, events.pop() if events else draft.default_event, axis, first.type.family, kind,
+            where, by, weight, spec.every or _period(draft), pool, combine, spec.nan or "skip", _empty(draft, self.id, spec), self._names(suffix, first.type.family, by is not None),
+            tuple(spec.tags), spec.cumulative, spec.ranks, spec.max_labels, spec.log, None, spec.help,
+        )  # fmt: skip
+
+    def _fits(self, key: str, node: Node | None, axis: Axis, kinds: tuple[Kind, ...]) -> None:
+        if node is None:
+            return
+        path = ("metrics", self.id, key)
+        if node.type.kind not in kinds:
+            wanted = " or ".join(kind.value for kind in kinds)
+            self.draft.report("DL305", f"`{key}` needs {wanted}, and `{node}` is {node.type.kind.value}", *path, fix=f"compare it, such as `{node} > 0`" if kinds == (Kind.BOOL,) else None)
+        if not needs_axis(node.type, axis):
+            finer = node.type.axis
+            fix = f"any({node}, over={finer.label})" if finer is not None and node.type.kind is Kind.BOOL else f"mean({node}, over={finer.label if finer else 'token'})"
+            self.draft.report("DL310", f"`{key}` is {per(finer)}, and the expression is {per(axis)}: it may not be finer", *path, fix=fix)
+        if node.type.family:
+            self.draft.report("DL305", f"`{key}` cannot be a family", *path, fix="pick a member: column(family, 'name')")
+
+    def _names(self, suffix: str | None, family: bool, by: bool) -> tuple[NameOp, ...]:
+        return names_of(self.draft, self.id, self.spec, suffix, family=family, by=by)
+
+
+def _suffix(text: str) -> str:
+    return text.split("(")[0].replace(".", "_")
+
+
+def _period(draft: Draft) -> int:
+    return draft.spec.every if isinstance(draft.spec.every, int) else 1
+
+
+def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
+    if spec.empty is None:
+        return None
+    if isinstance(spec.empty, str):
+        draft.report("DL202", f"`empty` is a number, not {spec.empty!r}", "metrics", id, "empty", fix="empty: 0")
+        return None
+    return float(spec.empty)
+
+
+def names_of(draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, by: bool) -> tuple[NameOp, ...]:
+    """The output names of a reduction: its name template, and its aliases."""
+    default = "{id}" + ("/{reduce}" if suffix is not None else "") + ("/{column}" if family else "") + ("/{label}" if by else "")
+    found = [NameOp(_template(draft, spec.name or default, ("metrics", id, "name"), id, suffix, family=family, by=by))]
+    aliases = {None: spec.alias} if isinstance(spec.alias, str) else spec.alias or {}
+    for label, template in aliases.items():
+        path = ("metrics", id, "alias") if label is None else ("metrics", id, "alias", label)
+        found.append(NameOp(_template(draft, template, path, id, suffix, family=family, by=by), alias=True))
+    return tuple(found)
+
+
+def _template(draft: Draft, template: str, path: tuple[str, ...], id: str, suffix: str | None, *, family: bool, by: bool) -> str:
+    """Check a template and fill in what is known: {id} and {reduce}."""
+    try:
+        used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    except ValueError as error:
+        draft.report("DL404", f"the name `{template}` cannot be read: {error}", *path, fix="{id}/{reduce}")
+        return template
+    for name in sorted(used - FIELDS):
+        draft.report("DL404", f"`{{{name}}}` is not known in a name", *path, fix=did_you_mean(name, FIELDS, what="fields"))
+    needed = {"column": family, "label": by}
+    for name, there in needed.items():
+        if there and name not in used:
+            what = "a family has one value per member" if name == "column" else "`by` gives one value per label"
+            draft.report("DL404", f"{what}, and the name `{template}` has no {{{name}}}", *path, fix=f"{template}/{{{name}}}")
+        if name in used and not there:
+            why = "it reduces no family" if name == "column" else "it has no `by`"
+            draft.report("DL404", f"the name `{template}` has {{{name}}}, and {why}", *path, fix=template.replace(f"{{{name}}}", "").strip("/"))
+    if not template:
+        draft.report("DL404", "the name is empty", *path, fix="drop `name`: the default is the id")
+    return template.replace("{id}", id).replace("{reduce}", suffix or "")
+
+
+def formulas(draft: Draft) -> None:
+    """Formulas over metrics, each after those it reads."""
+    waiting = {name: spec for name, spec in draft.spec.metrics.items() if spec.formula is not None and f"metrics.{name}" not in draft.inactive}
+    visiting: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in visiting:
+            draft.report("DL309", f"formulas are defined in a circle: {' -> '.join([*visiting, name])}", "metrics", name, "formula", fix="break the circle")
+            waiting.pop(name, None)
+            return
+        spec = waiting.get(name)
+        if spec is None:
+            return
+        assert spec.formula is not None
+        visiting.append(name)
+        with draft.at("metrics", name, "formula", off=f"metrics.{name}"):
+            for other in sorted({node.id for node in ast.walk(parse(spec.formula).body) if isinstance(node, ast.Name)}):
+                if other != name and other in waiting:
+                    visit(other)
+            _formula(draft, name, spec)
+        waiting.pop(name, None)
+        visiting.pop()
+
+    for name in list(waiting):
+        visit(name)
+
+
+def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
+    for key in ("expr", "reduce", "where", "by", "weight", "pool", "combine"):
+        if getattr(spec, key) is not None:
+            draft.report("DL202", f"a formula has no `{key}`: it is computed from other metrics", "metrics", name, key, fix=f"drop `{key}`")
+    node = compile_expression(spec.formula or "", MetricScope(draft), draft.pool, draft.functions)
+    used = [item.param("name") for item in walk(node) if item.op == METRIC]
+    ops = {op.key: op for op in draft.outputs}
+    pools = {(ops[key].pool, ops[key].every) for key in used}
+    if len(pools) > 1:
+        _refuse("DL310", "a formula needs metrics of one window and pool", "give them the same `every` and `pool`", spec.formula)
+    if not used:
+        _refuse("DL310", "the formula reads no metric", "use `expr:` for signals", spec.formula)
+    if node.type.kind in (Kind.TEXT, Kind.OBJECT):
+        _refuse("DL305", f"a formula gives a number, and this is {node.type.kind.value}", source=spec.formula)
+    if any(isinstance(op := ops[key], MetricOp) and op.by is not None for key in used):
+        _refuse("DL205", "a formula over a metric with `by` is not executed yet", source=spec.formula)
+    first = ops[used[0]]
+    family = any(ops[key].family for key in used)
+    names = names_of(draft, name, spec, None, family=family, by=False)
+    draft.formulas.append(FormulaOp(name, name, node, first.every, first.pool, first.combine, _empty(draft, name, spec), family, names, tuple(spec.tags), spec.log, None, spec.help))
+
+
+def conditions(draft: Draft) -> None:
+    """`when` of metrics: checked at each log event, over the values of that event."""
+    for name, spec in draft.spec.metrics.items():
+        if spec.when is None or f"metrics.{name}" in draft.inactive:
+            continue
+        draft.report("DL205", "`when` of a metric is not executed yet", "metrics", name, "when", fix="drop `when`")
+
+

@@ -1,0 +1,162 @@
+"""Sinks, profiles and output names: what is shown where, and so what is needed at all."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable
+
+from declog import sinks
+from declog.compiler.draft import Draft
+from declog.errors import SinkError, did_you_mean
+from declog.plan import ProfileOp, SinkOp
+from declog.spec import ProfileSpec, SelectorSpec
+from declog.tree import METRIC, walk
+
+Output = tuple[str, bool]
+
+
+def names(draft: Draft) -> None:
+    """Two outputs with one name are an error; a family member that takes a declared name is refused at run time."""
+    seen: dict[str, str] = {}
+    for op in draft.outputs:
+        for item in op.names if op.shown else ():
+            other = seen.setdefault(item.template, op.key)
+            if other != op.key:
+                draft.report("DL402", f"`{other}` and `{op.key}` both write `{item.template}`", "metrics", op.id, "name", fix="give one of them another `name`, or put {reduce} into it")
+
+
+def destinations(draft: Draft) -> None:
+    """The enabled sinks, with their kinds' options checked."""
+    for name, spec in draft.spec.sinks.items():
+        if f"sinks.{name}" in draft.inactive:
+            continue
+        kind = spec.kind or name
+        options = dict(spec.model_extra or {})
+        try:
+            accepts = sinks.sink_class(kind).accepts
+        except SinkError as error:
+            draft.report("DL403", f"unknown sink kind `{kind}`", "sinks", name, *(("kind",) if spec.kind else ()), fix=error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds"))
+            continue
+        for message in sinks.check_options(kind, options):
+            draft.report("DL202", message, "sinks", name, fix=f"options of {kind}: {', '.join(sinks.option_names(kind))}")
+        if spec.ranks == "each":
+            draft.report("DL205", "`ranks: each` is not executed yet", "sinks", name, "ranks", fix="ranks: main")
+        profile = spec.profile or draft.spec.profile
+        if profile not in draft.spec.profiles and profile != "full":
+            path = ("sinks", name, "profile") if spec.profile else ("profile",)
+            draft.report("DL403", f"unknown profile `{profile}`", *path, fix=did_you_mean(profile, {"full", *draft.spec.profiles}, what="profiles"))
+            continue
+        draft.sinks.append(
+            SinkOp(name, kind, tuple(options.items()), profile, spec.every, spec.prefix, spec.ranks, spec.on_error, spec.overflow, spec.queue_bytes, accepts)
+        )
+
+
+def profiles(draft: Draft) -> None:
+    """Resolve the selectors of every profile; the active ones decide what is compiled."""
+    active = {sink.profile for sink in draft.sinks} | draft.wanted
+    known = {"full": ProfileSpec(), **draft.spec.profiles}
+    if not draft.sinks and not draft.wanted:
+        active.add(draft.spec.profile)
+    if draft.spec.profile not in known:
+        draft.report("DL403", f"unknown profile `{draft.spec.profile}`", "profile", fix=did_you_mean(draft.spec.profile, known, what="profiles"))
+    for name, spec in known.items():
+        profile = _profile(draft, name, spec)
+        if name in active:
+            draft.profiles[name] = profile
+
+
+def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
+    every = {(op.key, item.alias) for op in draft.outputs if op.shown for item in op.names}
+    tables = {table for table in draft.spec.tables if f"tables.{table}" not in draft.inactive}
+    shown, kept = set(every), set(tables)
+    if spec.include:
+        shown, named = set(), set()
+        by_table = False
+        for key, selector in spec.include.items():
+            if selector.when is not None:
+                draft.report("DL205", "`when` of an include is not executed yet", "profiles", name, "include", key, "when", fix="use `exclude` without `when`")
+            outputs, matched, had_table = _select(draft, selector, ("profiles", name, "include", key))
+            shown |= outputs
+            named |= matched
+            by_table |= had_table
+        kept = named if by_table else kept
+    for key, selector in spec.exclude.items():
+        if selector.when is not None:
+            draft.report("DL205", "`when` of an exclude is not executed yet", "profiles", name, "exclude", key, "when", fix="drop `when`: the metric is then not compiled")
+            continue
+        outputs, matched, _ = _select(draft, selector, ("profiles", name, "exclude", key))
+        shown -= outputs
+        kept -= matched
+    return ProfileOp(name, frozenset(shown & every), frozenset(kept), runtime=not spec.include)
+
+
+def _select(draft: Draft, selector: SelectorSpec, path: tuple[str, ...]) -> tuple[set[Output], set[str], bool]:
+    outputs: set[Output] = set()
+    tables: set[str] = set()
+    had_table = False
+    for word in selector.select.split():
+        if word.startswith("table:"):
+            had_table = True
+            glob = word.removeprefix("table:")
+            found = {table for table in draft.spec.tables if fnmatch.fnmatchcase(table, glob)}
+            if not found:
+                draft.report("DL401", f"`{word}` matches no table", *path, fix=did_you_mean(glob, draft.spec.tables, what="tables"))
+            tables |= found
+            continue
+        matched = set(_matching(draft, word))
+        if not matched and not _is_off(draft, word):
+            draft.report("DL401", f"`{word}` matches nothing", *path, fix=_suggestion(draft, word))
+        outputs |= matched
+    if not selector.select.split():
+        draft.report("DL401", "the selector is empty", *path, fix="select: 'tag:core'")
+    return outputs, tables, had_table
+
+
+def _matching(draft: Draft, word: str) -> Iterable[Output]:
+    for op in draft.outputs:
+        for item in op.names:
+            if word.startswith("tag:"):
+                tag = word.removeprefix("tag:")
+                if tag in op.tags or (tag == "alias" and item.alias):
+                    yield op.key, item.alias
+            elif fnmatch.fnmatchcase(op.key, word) or fnmatch.fnmatchcase(op.id, word):
+                yield op.key, item.alias
+
+
+def _is_off(draft: Draft, word: str) -> bool:
+    """Whether the selector means something that is only switched off."""
+    off = [key.removeprefix("metrics.") for key in draft.inactive if key.startswith("metrics.")]
+    if word.startswith("tag:"):
+        tag = word.removeprefix("tag:")
+        return any(tag in draft.spec.metrics[name].tags for name in off if name in draft.spec.metrics) or (tag == "alias")
+    head = word.split(".")[0]
+    return any(fnmatch.fnmatchcase(name, head) for name in off)
+
+
+def _suggestion(draft: Draft, word: str) -> str:
+    if word.startswith("tag:"):
+        tags = Counter(tag for op in draft.outputs for tag in op.tags)
+        return did_you_mean(word, [f"tag:{tag}" for tag in tags], what="tags")
+    head = word.split(".")[0]
+    if draft.deleted(f"metrics.{head}"):
+        return f"`{head}` was deleted (null): delete this selector too"
+    return did_you_mean(word, {item for op in draft.outputs for item in (op.key, op.id)}, what="metrics")
+
+
+def selection(draft: Draft) -> None:
+    """Drop what no active profile, formula or alert needs."""
+    needed = {key for profile in draft.profiles.values() for key, _ in profile.outputs}
+    for alert in draft.alerts:
+        needed |= {node.param("name") for node in walk(alert.when) if node.op == METRIC}
+    for formula in reversed(draft.formulas):
+        if formula.key in needed:
+            needed |= {node.param("name") for node in walk(formula.expr) if node.op == METRIC}
+    for op in draft.outputs:
+        if op.key not in needed:
+            reason = "`log: false` and nothing reads it" if not op.shown else f"no active profile ({', '.join(sorted(draft.profiles))}) shows it"
+            draft.inactive[f"metrics.{op.key}"] = reason
+    draft.metrics = [op for op in draft.metrics if op.key in needed]
+    draft.formulas = [op for op in draft.formulas if op.key in needed]
+
+

@@ -1,0 +1,207 @@
+"""What names mean: in expressions over signals, in formulas over metrics, and where only constants are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from declog.axes import AXES, KINDS, Axis, Kind, Type
+from declog.compiler.draft import Draft, SwitchedOff
+from declog.errors import Problem, did_you_mean
+from declog.expr import ExpressionError, compile_expression
+from declog.tree import BUILTIN, METRIC, SIGNAL, Node
+
+BUILTINS: dict[str, Type] = {
+    "step": Type(Kind.INT, Axis.STEP),
+    "rank": Type(Kind.INT, Axis.STEP),
+    "elapsed": Type(Kind.NUMBER, Axis.STEP),
+}
+
+
+class ConstantScope:
+    """Only constants: `enabled`."""
+
+    noun = "constant"
+    groups = False
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+
+    def resolve(self, name: str) -> Node | Problem | None:
+        if name in self.draft.constants:
+            return self.draft.pool.constant(self.draft.constants[name])
+        if name in self.draft.spec.constants:
+            return Problem("DL203", f"the constant `{name}` has no value", fix=f"constants: {{{name}: {{default: ...}}}}")
+        if name in self.draft.spec.signals or name in self.draft.spec.metrics:
+            return Problem("DL302", f"`{name}` is not known before the run: only constants can be used here", fix="use `when` or `where`")
+        return None
+
+    @property
+    def token_event(self) -> str | None:
+        """The event of the token mask, where there is one."""
+        return None
+
+    def attribute(self, name: str, attribute: str) -> Node | Problem | None:
+        return None
+
+    def names(self) -> Iterable[str]:
+        return self.draft.constants
+
+
+class SignalScope(ConstantScope):
+    """Signals, constants and built-in names: `expr`, `where`, `by`, `weight`, `key`, columns."""
+
+    noun = "signal"
+
+    @property
+    def groups(self) -> bool:  # type: ignore[override]
+        return self.draft.grouping is not None
+
+    @property
+    def token_event(self) -> str | None:
+        return next((node.type.event for node in token_mask(self.draft)), None)
+
+    def resolve(self, name: str) -> Node | Problem | None:
+        draft = self.draft
+        if name in draft.constants or name in draft.spec.constants:
+            return super().resolve(name)
+        if name in draft.signals:
+            return signal_node(draft, name)
+        if name in BUILTINS:
+            return draft.pool.make(BUILTIN, type=BUILTINS[name], name=name)
+        if draft.deleted(f"signals.{name}"):
+            return Problem("DL407", f"the signal `{name}` was deleted (null), and is used here", fix=f"delete what uses it, or keep `signals.{name}`")
+        if name in draft.spec.metrics:
+            return Problem("DL302", f"`{name}` is a metric; an expression reads signals", fix="use `formula:` to compute with metrics")
+        return None
+
+    def names(self) -> Iterable[str]:
+        return [*self.draft.signals, *self.draft.constants]
+
+
+class MetricScope(ConstantScope):
+    """Metrics by id, or id.suffix for one of several reductions, and constants: `formula`, `when`, alerts."""
+
+    noun = "metric"
+
+    def resolve(self, name: str) -> Node | Problem | None:
+        draft = self.draft
+        found = [op for op in draft.outputs if op.id == name]
+        if len(found) > 1:
+            choices = " or ".join(f"`{op.key}`" for op in found)
+            return Problem("DL302", f"`{name}` has several reductions", fix=f"write {choices}")
+        if found:
+            return self._metric(found[0].key, found[0].family)
+        if f"metrics.{name}" in draft.inactive:
+            raise SwitchedOff(f"`{name}` is off: {draft.inactive[f'metrics.{name}']}")
+        if name in draft.constants or name in draft.spec.constants:
+            return super().resolve(name)
+        if draft.deleted(f"metrics.{name}"):
+            return Problem("DL407", f"the metric `{name}` was deleted (null), and is used here", fix=f"delete what uses it, or set `metrics.{name}.log: false`")
+        if name in draft.signals:
+            return Problem("DL302", f"`{name}` is a signal; here only metrics and constants are known", fix=f"declare a metric: `{name}: {{expr: {name}}}`")
+        return None
+
+    def attribute(self, name: str, attribute: str) -> Node | Problem | None:
+        draft = self.draft
+        key = f"{name}.{attribute}"
+        for op in draft.outputs:
+            if op.key == key:
+                return self._metric(key, op.family)
+        if f"metrics.{name}" in draft.inactive:
+            raise SwitchedOff(f"`{name}` is off: {draft.inactive[f'metrics.{name}']}")
+        keys = [op.key for op in draft.outputs]
+        return Problem("DL302", f"unknown metric `{key}`", fix=did_you_mean(key, keys, what="metrics"))
+
+    def names(self) -> Iterable[str]:
+        return [*(op.key for op in self.draft.outputs), *self.draft.constants]
+
+    def _metric(self, key: str, family: bool) -> Node:
+        return self.draft.pool.make(METRIC, type=Type(Kind.NUMBER, None, family), name=key)
+
+
+def signal_node(draft: Draft, name: str) -> Node | Problem:
+    """The typed tree of a signal: a leaf where it is observed, its expression where it is derived."""
+    known = draft.nodes.get(name)
+    if known is None:
+        known = draft.nodes[name] = _typed_signal(draft, name)
+    if isinstance(known, SwitchedOff):
+        raise known
+    return known
+
+
+def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
+    spec = draft.signals[name]
+    if f"signals.{name}" in draft.inactive:
+        return SwitchedOff(f"the signal `{name}` is off ({draft.inactive[f'signals.{name}']})")
+    if spec.expr is None:
+        return _observed(draft, name)
+    if name in draft.typing:
+        circle = [*draft.typing[draft.typing.index(name) :], name]
+        return Problem("DL309", f"signals are defined in a circle: {' -> '.join(circle)}", fix="let one of them be observed")
+    if len(draft.typing) >= 60:
+        return Problem("DL308", f"derived signals are nested more than 60 deep at `{name}`", fix="observe one of them")
+    draft.typing.append(name)
+    try:
+        node = compile_expression(str(spec.expr), SignalScope(draft), draft.pool, draft.functions)
+        return node if spec.mask is None else _masked(draft, name, node)
+    except ExpressionError as error:
+        # reported once, at the signal; what uses it says so shortly
+        path = (*draft.signal_paths[name], "expr")
+        if all(problem.path != path for problem in draft.problems):
+            draft.problems.append(replace(error.problem, path=path))
+        return SwitchedOff(f"the signal `{name}` has an error")
+    except SwitchedOff as off:
+        draft.inactive[f"signals.{name}"] = off.reason
+        return off
+    finally:
+        draft.typing.pop()
+
+
+def _observed(draft: Draft, name: str) -> Node:
+    spec = draft.signals[name]
+    assert spec.axis is not None
+    axis = AXES[spec.axis]
+    event = spec.event if isinstance(spec.event, str) else None if spec.event is None else next(iter(spec.event))
+    type = Type(KINDS[spec.type], axis, spec.family, event or draft.default_event)
+    mask = mask_of(draft, name) if axis is Axis.TOKEN else frozenset()
+    return draft.pool.make(SIGNAL, type=type, mask=mask, name=name)
+
+
+def _masked(draft: Draft, name: str, node: Node) -> Node:
+    """A derived per-token value under a mask of its own instead of that of what it reads."""
+    if node.type.axis is not Axis.TOKEN:
+        raise ExpressionError(Problem("DL310", f"`mask` says which tokens exist, and `{name}` is {node.type}", fix="drop `mask`"))
+    return draft.pool.make(node.op, node.args, type=node.type, mask=mask_of(draft, name), **dict(node.params))
+
+
+def mask_of(draft: Draft, name: str) -> frozenset[Node]:
+    """The mask of a per-token signal: its own, or the token axis'. ``all``, and the mask itself, have none."""
+    own = draft.signals[name].mask
+    if own is None:
+        return frozenset() if name == (draft.spec.axes.token.mask or "").strip() else token_mask(draft)
+    return frozenset() if own.strip() == name else _mask(draft, own, (*draft.signal_paths[name], "mask"))
+
+
+def token_mask(draft: Draft) -> frozenset[Node]:
+    """The mask of the token axis; empty where every token exists."""
+    text = draft.spec.axes.token.mask
+    return frozenset() if text is None else _mask(draft, text, ("axes", "token", "mask"))
+
+
+def _mask(draft: Draft, text: str, path: tuple[str, ...]) -> frozenset[Node]:
+    label = f"mask {text}"
+    if text.strip() == "all" or label in draft.typing:  # a mask's own signals are read as they are
+        return frozenset()
+    draft.typing.append(label)
+    try:
+        node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
+        if node.type.kind is not Kind.BOOL or node.type.axis is not Axis.TOKEN:
+            raise ExpressionError(Problem("DL310", f"a mask is a bool per token, and `{text}` is {node.type}", fix="declare it {axis: token, type: bool}", source=text))
+        return frozenset({node})
+    except ExpressionError as error:
+        if all(problem.path != path for problem in draft.problems):
+            draft.problems.append(replace(error.problem, path=path))
+        return frozenset()
+    finally:
+        draft.typing.pop()

@@ -1,0 +1,301 @@
+"""The rows of one event of one window, on the host: numpy columns and how their axes nest.
+
+Rows stand in the order (step, batch, rank, row). A frame is built from the batches that the training
+thread recorded, merged with the frames of other ranks, and read by every evaluator; it is also what is
+sent and captured. Imports numpy, axes and kernels only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.axes import Axis
+from declog.errors import RuntimeFailure
+from declog.kernels import Segments
+
+Array = NDArray[Any]
+Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns of one axis and dtype: ``data[k, rows]``, one row of it per key."""
+
+    axis: Axis
+    keys: tuple[Key, ...]
+    data: Array
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What a group is: ``size`` consecutive rows, or the rows of one value of the signal ``of``."""
+
+    size: int | None = None
+    of: str | None = None
+    split: str = "none"  # none | batches | ranks
+
+
+@dataclass(frozen=True)
+class Batches:
+    """One entry per (step, batch, rank), all ``[batches]``."""
+
+    step: NDArray[np.int64]
+    batch: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    elapsed: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def take(self, order: Array) -> Batches:
+        """Some batches, in some order."""
+        return Batches(self.step[order], self.batch[order], self.rank[order], self.rows[order], self.elapsed[order])
+
+    @classmethod
+    def join(cls, parts: Sequence[Batches]) -> Batches:
+        """The batches of several frames, one after the other."""
+        names = ("step", "batch", "rank", "rows", "elapsed")
+        return cls(*(np.concatenate([part.__dict__[name] for part in parts]) for name in names))
+
+
+@dataclass
+class Frame:
+    """The columns of one event. ``texts`` holds what is no number: object arrays by key, with their axis."""
+
+    event: str
+    batches: Batches
+    blocks: list[Block]
+    texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
+    grouping: Grouping | None = None
+
+    # -- reading
+
+    @cached_property
+    def _places(self) -> dict[str, list[tuple[str | None, Block, int]]]:
+        places: dict[str, list[tuple[str | None, Block, int]]] = {}
+        for block in self.blocks:
+            for row, (name, member) in enumerate(block.keys):
+                places.setdefault(name, []).append((member, block, row))
+        return places
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """The members of a family, in the order in which they were first seen; none where it never came."""
+        found = [member for member, _, _ in self._places.get(name, []) if member is not None]
+        return tuple(found) + tuple(member for text, member in self.texts if text == name and member is not None)
+
+    def column(self, name: str) -> Array | None:
+        """A column ``[rows]`` or a family ``[members, rows]`` in its own dtype; None where it never came."""
+        places = self._places.get(name)
+        if places is None:
+            texts = [values for (text, _), (_, values) in self.texts.items() if text == name]
+            if not texts:
+                return None
+            return texts[0] if (name, None) in self.texts else np.stack(texts)
+        member, block, row = places[0]
+        if member is None:
+            return block.data[row]
+        if all(other is block for _, other, _ in places) and len(places) == places[-1][2] - row + 1:
+            return block.data[row : row + len(places)]
+        return np.stack([other.data[place].astype(np.float64) for _, other, place in places])
+
+    def count(self, axis: Axis) -> int:
+        """How many entries an axis has."""
+        if axis is Axis.COMPLETION:
+            return int(self.batches.rows.sum())
+        if axis is Axis.STEP:
+            return len(self.batches)
+        return self.parts(Axis.COMPLETION if axis is Axis.GROUP else Axis.STEP, axis).count
+
+    # -- how axes nest
+
+    @cached_property
+    def _memo(self) -> dict[tuple[Axis, Axis], Segments]:
+        return {}
+
+    def parts(self, fine: Axis, coarse: Axis) -> Segments:
+        """The partition of the entries of an axis by those of a coarser one."""
+        known = self._memo.get((fine, coarse))
+        if known is None:
+            known = self._memo[fine, coarse] = self._parts(fine, coarse)
+        return known
+
+    def _parts(self, fine: Axis, coarse: Axis) -> Segments:
+        if fine is Axis.COMPLETION and coarse is Axis.STEP:
+            rows = self.batches.rows
+            equal = int(rows[0]) if len(rows) and (rows == rows[0]).all() else None
+            return Segments(np.repeat(np.arange(len(rows)), rows), len(rows), equal or None)
+        if fine is Axis.COMPLETION and coarse is Axis.GROUP:
+            return self._groups()
+        if fine is Axis.STEP and coarse is Axis.BATCH:
+            return Segments.of_keys(self.batches.step, self.batches.batch)
+        if fine is Axis.GROUP and coarse is Axis.STEP:
+            groups = self.parts(Axis.COMPLETION, Axis.GROUP)
+            first = np.zeros(groups.count, np.int64)
+            first[groups.index[::-1]] = np.arange(len(groups.index))[::-1]
+            return Segments(self.parts(Axis.COMPLETION, Axis.STEP).index[first], len(self.batches))
+        middle = Axis.STEP
+        inner, outer = self.parts(fine, middle), self.parts(middle, coarse)
+        return Segments(outer.index[inner.index], outer.count)
+
+    def _groups(self) -> Segments:
+        grouping = self.grouping
+        assert grouping is not None
+        batches = self.batches
+        rows = np.repeat(np.arange(len(batches)), batches.rows)
+        if grouping.of is not None:
+            ids = self.column(grouping.of)
+            if ids is None:
+                raise RuntimeFailure("DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in event `{self.event}`")
+            if ids.dtype.kind == "O":
+                _, ids = np.unique(np.array([str(item) for item in ids]), return_inverse=True)
+            keys: list[Array] = [batches.step[rows], ids]
+            if grouping.split == "none":
+                keys[1:1] = [batches.batch[rows], batches.rank[rows]]
+            elif grouping.split == "ranks":
+                keys[1:1] = [batches.batch[rows]]
+            else:
+                keys[1:1] = [batches.rank[rows]]
+            return Segments.of_keys(*keys)
+        size = grouping.size
+        assert size is not None
+        if grouping.split == "none":
+            wrong = np.flatnonzero(batches.rows % size)
+            if len(wrong):
+                at = int(wrong[0])
+                raise RuntimeFailure(
+                    "DL507",
+                    f"rows cannot be grouped: groups have {size} completions, and step {batches.step[at]} of rank {batches.rank[at]} has a batch of {batches.rows[at]}",
+                    "set axes.group.size, or axes.group.split where groups are spread over batches or ranks",
+                )
+            total = len(rows)
+            return Segments(np.arange(total) // size, total // size, size if total else None)
+        whole = [batches.step[rows], batches.batch[rows]] if grouping.split == "ranks" else [batches.step[rows], batches.rank[rows]]
+        pieces = Segments.of_keys(*whole)
+        if (pieces.counts % size).any():
+            raise RuntimeFailure("DL507", f"rows cannot be grouped: groups have {size} completions, and the pieces have {pieces.counts.tolist()}", "check axes.group")
+        return Segments.of_keys(pieces.index, pieces.position // size)
+
+    def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
+        """``values[..., coarse]`` repeated over a finer axis."""
+        return values if coarse is fine else values[..., self.parts(fine, coarse).index]
+
+    @cached_property
+    def latest(self) -> NDArray[np.int64]:
+        """Batches ordered so that the last one is the latest: of the last step and batch, of the lowest rank."""
+        batches = self.batches
+        return np.lexsort((-batches.rank, batches.batch, batches.step))
+
+    # -- building
+
+    def only(self, names: Iterable[str]) -> Frame:
+        """The frame with some of its columns."""
+        wanted = set(names)
+        blocks = []
+        for block in self.blocks:
+            rows = [row for row, key in enumerate(block.keys) if key[0] in wanted]
+            if len(rows) == len(block.keys):
+                blocks.append(block)
+            elif rows:
+                blocks.append(Block(block.axis, tuple(block.keys[row] for row in rows), block.data[rows]))
+        texts = {key: value for key, value in self.texts.items() if key[0] in wanted}
+        return Frame(self.event, self.batches, blocks, texts, self.grouping)
+
+    def tail(self) -> Frame:
+        """The rows of the last step and batch only, of all ranks."""
+        if not len(self.batches):
+            return self
+        last = self.latest[-1]
+        keep = (self.batches.step == self.batches.step[last]) & (self.batches.batch == self.batches.batch[last])
+        order = np.flatnonzero(keep)
+        return self._reordered(order) if len(order) < len(self.batches) else self
+
+    def _reordered(self, order: NDArray[np.int64]) -> Frame:
+        """Some batches, in some order, with their rows."""
+        picks: dict[Axis, Array] = {}
+
+        def pick(axis: Axis) -> Array:
+            if axis not in picks:
+                picks[axis] = _ranges(self._sizes(axis), order)
+            return picks[axis]
+
+        blocks = [replace(block, data=block.data[:, pick(block.axis)]) for block in self.blocks]
+        texts = {key: (axis, values[pick(axis)]) for key, (axis, values) in self.texts.items()}
+        return Frame(self.event, self.batches.take(order), blocks, texts, self.grouping)
+
+    def _sizes(self, axis: Axis) -> NDArray[np.int64]:
+        if axis is Axis.STEP:
+            return np.ones(len(self.batches), np.int64)
+        if axis is Axis.GROUP:
+            return np.bincount(self.parts(Axis.GROUP, Axis.STEP).index, minlength=len(self.batches))
+        return self.batches.rows
+
+    @classmethod
+    def merge(cls, frames: Sequence[Frame]) -> Frame:
+        """The rows of several frames of one event, sorted by (step, batch, rank)."""
+        frames = [frame for frame in frames if len(frame.batches)] or list(frames[:1])
+        if len(frames) == 1:
+            return frames[0]
+        batches = Batches.join([frame.batches for frame in frames])
+        whole = cls(frames[0].event, batches, _joined(frames), _joined_texts(frames), frames[0].grouping)
+        order = np.lexsort((batches.rank, batches.batch, batches.step))
+        return whole if (order[1:] > order[:-1]).all() else whole._reordered(order)
+
+
+def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
+    """The rows of some batches: ranges of the given sizes, laid one after the other in the given order."""
+    starts = np.cumsum(sizes) - sizes
+    counts = sizes[order]
+    begin = np.repeat(starts[order] - (np.cumsum(counts) - counts), counts)
+    return begin + np.arange(int(counts.sum()))
+
+
+def _joined(frames: Sequence[Frame]) -> list[Block]:
+    layouts = [tuple((block.axis, block.keys, block.data.dtype) for block in frame.blocks) for frame in frames]
+    if all(layout == layouts[0] for layout in layouts):
+        return [Block(block.axis, block.keys, np.concatenate([frame.blocks[place].data for frame in frames], axis=1)) for place, block in enumerate(frames[0].blocks)]
+    axes: dict[Key, Axis] = {key: block.axis for frame in frames for block in frame.blocks for key in block.keys}
+    blocks = []
+    for key, axis in axes.items():
+        pieces = []
+        for frame in frames:
+            found = next((block.data[block.keys.index(key)] for block in frame.blocks if key in block.keys), None)
+            pieces.append(np.full(int(frame._sizes(axis).sum()), np.nan) if found is None else found)
+        blocks.append(Block(axis, (key,), np.concatenate(pieces)[None]))
+    return blocks
+
+
+def _joined_texts(frames: Sequence[Frame]) -> dict[Key, tuple[Axis, Array]]:
+    axes: dict[Key, Axis] = {key: axis for frame in frames for key, (axis, _) in frame.texts.items()}
+    joined = {}
+    for key, axis in axes.items():
+        pieces = [frame.texts[key][1] if key in frame.texts else np.full(int(frame._sizes(axis).sum()), None, object) for frame in frames]
+        joined[key] = (axis, np.concatenate(pieces))
+    return joined
+
+
+def batches_of(entries: Sequence[tuple[int, int, int, int, float]]) -> Batches:
+    """Batches from (step, batch, rank, rows, elapsed)."""
+    columns = list(zip(*entries, strict=True)) if entries else [()] * 5
+    return Batches(*(np.array(column, np.int64) for column in columns[:4]), np.array(columns[4], np.float64))
+
+
+def texts_of(values: Sequence[Any]) -> Array:
+    """A list as an object array ``[rows]``; lists inside it stay values."""
+    array = np.empty(len(values), object)
+    array[:] = list(values) if not any(isinstance(item, list | tuple) for item in values) else [None] * len(values)
+    if any(isinstance(item, list | tuple) for item in values):
+        for place, item in enumerate(values):
+            array[place] = item
+    return array
+
+
+def as_numbers(values: Mapping[Key, Sequence[Any]]) -> dict[Key, Array]:
+    """Lists with None as float columns with NaN."""
+    return {key: np.array([np.nan if item is None else item for item in column], np.float64) for key, column in values.items()}

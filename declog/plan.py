@@ -1,0 +1,321 @@
+"""The plan: what a profile compiles to. Frozen data that every rank derives alike and the runtime executes.
+
+Imports neither the models of the YAML nor the compiler. ``Plan.explain`` (in ``explain.py``) prints it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from declog.axes import Axis, Kind
+from declog.frame import Grouping
+from declog.reducers import Reduction, Stat
+from declog.tree import Node
+
+Key = str  # a metric's id, or id.suffix for one of several reductions
+
+
+@dataclass(frozen=True)
+class SignalOp:
+    """A signal that the plan needs: the name it is observed under, its type, and how it is used."""
+
+    name: str
+    source: str
+    kind: Kind
+    axis: Axis
+    family: bool
+    event: str
+    optional: bool
+    recorded: bool  # its rows are recorded
+    folded: bool  # a token fold reads it
+
+
+@dataclass(frozen=True)
+class FoldOp:
+    """A per-token expression folded on the device to statistics per completion.
+
+    ``expr`` None counts the tokens of the mask. Its columns are ``{name}.{stat}``.
+    """
+
+    name: str
+    event: str
+    expr: Node | None
+    mask: tuple[Node, ...]
+    stats: tuple[str, ...]  # of n, total, m2, min, max, first, last
+
+    def column(self, stat: str) -> str:
+        """The column that holds a statistic."""
+        return f"{self.name}.{stat}"
+
+
+@dataclass(frozen=True)
+class LocalOp:
+    """A value computed from text where the text is, before the window travels: a numeric or label column."""
+
+    name: str
+    event: str
+    expr: Node
+
+
+@dataclass(frozen=True)
+class NameOp:
+    """A name template of an output, and whether it is an alias."""
+
+    template: str
+    alias: bool = False
+
+
+@dataclass(frozen=True)
+class MetricOp:
+    """One reduction of one expression. ``args`` are worker nodes; ``fold`` names the fold of a token value."""
+
+    id: str
+    key: Key
+    suffix: str | None
+    reduction: Reduction
+    params: tuple[tuple[str, Any], ...]
+    args: tuple[Node, ...]
+    fold: str | None
+    event: str
+    axis: Axis
+    family: bool
+    kind: Kind
+    where: Node | None
+    by: Node | None
+    weight: Node | None
+    every: int
+    pool: str
+    combine: str
+    nan: str
+    empty: float | None
+    names: tuple[NameOp, ...]
+    tags: tuple[str, ...] = ()
+    cumulative: bool = False
+    ranks: str = "all"
+    max_labels: int = 64
+    shown: bool = True
+    when: Node | None = None
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class FormulaOp:
+    """An expression over the values of other metrics, cell by cell, in dependency order."""
+
+    id: str
+    key: Key
+    expr: Node
+    every: int
+    pool: str
+    combine: str
+    empty: float | None
+    family: bool
+    names: tuple[NameOp, ...]
+    tags: tuple[str, ...] = ()
+    shown: bool = True
+    when: Node | None = None
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class FilterOp:
+    """Which rows are taken; ``source`` is filtered first."""
+
+    id: str
+    kind: str
+    event: str
+    key: Node | None
+    where: Node | None
+    top: int
+    bottom: int
+    within: str
+    n: int
+    fraction: float
+    seed: int
+    limit: int | None
+    source: FilterOp | None = None
+
+    @cached_property
+    def chain(self) -> tuple[FilterOp, ...]:
+        """This filter and what it filters, the first to run first."""
+        return (*(self.source.chain if self.source else ()), self)
+
+
+@dataclass(frozen=True)
+class ColumnOp:
+    """A column of a table. ``expr`` None: columns of ``log_extra`` go here."""
+
+    id: str
+    template: str
+    type: Literal["int", "float", "bool", "text", "json"]
+    expr: Node | None
+    family: bool
+    nullable: bool
+    max_chars: int | None
+    redact: tuple[tuple[str, str], ...]
+    undeclared: str = "drop"
+
+
+@dataclass(frozen=True)
+class TableOp:
+    """Rows of some columns, picked by a filter."""
+
+    id: str
+    name: str
+    axis: Axis
+    event: str
+    columns: tuple[ColumnOp, ...]
+    filter: FilterOp | None
+    every: int
+    keep: str
+    sinks: tuple[str, ...]
+    texts: tuple[str, ...]  # text signals that only picked rows need
+
+
+@dataclass(frozen=True)
+class ProfileOp:
+    """What a profile shows: outputs by (key, alias), tables by id; ``conditions`` hide outputs at a log event."""
+
+    name: str
+    outputs: frozenset[tuple[Key, bool]]
+    tables: frozenset[str]
+    conditions: tuple[tuple[frozenset[tuple[Key, bool]], Node], ...] = ()
+    runtime: bool = True  # values of log_metric are shown
+
+
+@dataclass(frozen=True)
+class AlertOp:
+    """A condition over metrics' values."""
+
+    id: str
+    when: Node
+    patience: int
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SinkOp:
+    """A configured sink."""
+
+    id: str
+    kind: str
+    options: tuple[tuple[str, Any], ...]
+    profile: str
+    every: int
+    prefix: str
+    ranks: str
+    on_error: Literal["report", "raise"]
+    overflow: Literal["block_worker", "drop_oldest"]
+    queue_bytes: int
+    accepts: frozenset[str]
+
+
+@dataclass(frozen=True)
+class EventOp:
+    """An event's signals, folds and locals, in the order in which they are recorded."""
+
+    name: str
+    signals: tuple[SignalOp, ...]
+    folds: tuple[FoldOp, ...]
+    locals: tuple[LocalOp, ...]
+    travels: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels and group ids
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the runtime needs to know; see ``declog.compiler.compile``."""
+
+    name: str
+    every: int
+    events: Mapping[str, EventOp]
+    grouping: Grouping | None
+    metrics: tuple[MetricOp, ...]
+    formulas: tuple[FormulaOp, ...]
+    tables: tuple[TableOp, ...]
+    profiles: Mapping[str, ProfileOp]
+    sinks: tuple[SinkOp, ...]
+    alerts: tuple[AlertOp, ...] = ()
+    logged: SignalOp | None = None  # where log_metric goes
+    extra: str | None = None  # the event whose rows log_extra describes
+    ids: str | None = None
+    modes: Mapping[str, str] = field(default_factory=dict)  # mode to prefix
+    inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
+    known: frozenset[str] = frozenset()  # names that may be observed, needed or not
+    signal_types: tuple[tuple[str, str], ...] = ()
+    run_config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    output_dir: str | None = None
+    strict: bool = False
+    blocking: bool = False
+
+    @cached_property
+    def sources(self) -> dict[str, tuple[SignalOp, ...]]:
+        """The needed signals by the name they are observed under; one may be needed in several events."""
+        found: dict[str, tuple[SignalOp, ...]] = {}
+        for event in self.events.values():
+            for signal in event.signals:
+                found[signal.source] = (*found.get(signal.source, ()), signal)
+        return found
+
+    @cached_property
+    def folds(self) -> dict[str, FoldOp]:
+        """All token folds by name."""
+        return {fold.name: fold for event in self.events.values() for fold in event.folds}
+
+    @cached_property
+    def periods(self) -> tuple[int, ...]:
+        """The windows of metrics and tables, in optimizer steps, ascending; the profile's own is among them."""
+        return tuple(sorted({self.every, *(op.every for op in self.metrics), *(op.every for op in self.formulas), *(op.every for op in self.tables)}))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of what every rank must agree on: 16 hexadecimal digits."""
+        text = json.dumps(self.canonical, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def canonical(self) -> dict[str, str]:
+        """The plan as flat text, part by part: equal on two ranks if their plans are."""
+        parts = {"name": self.name, "every": str(self.every), "grouping": str(self.grouping)}
+        for event in self.events.values():
+            for signal in event.signals:
+                parts[f"signal {event.name}.{signal.name}"] = f"{signal.source} {signal.kind.value} {signal.axis.label} {signal.family} {signal.optional}"
+            for fold in event.folds:
+                parts[f"fold {fold.name}"] = f"{fold.expr} {sorted(map(str, fold.mask))} {fold.stats}"
+            for local in event.locals:
+                parts[f"local {local.name}"] = str(local.expr)
+        for op in self.metrics:
+            parts[f"metric {op.key}"] = (
+                f"{op.reduction.name}{dict(op.params)} of {[str(arg) for arg in op.args]} {op.fold} where {op.where} by {op.by} weight {op.weight} "
+                f"every {op.every} {op.pool} {op.combine} {op.names}"
+            )
+        for formula in self.formulas:
+            parts[f"formula {formula.key}"] = f"{formula.expr} {formula.names}"
+        for table in self.tables:
+            chain = table.filter.chain if table.filter else ()
+            parts[f"table {table.id}"] = f"{[(column.id, str(column.expr), column.type) for column in table.columns]} {[(f.kind, str(f.key), str(f.where), f.top, f.bottom, f.n) for f in chain]}"
+        return parts
+
+    @property
+    def ops(self) -> int:
+        """How many things the plan does: recorded signals, folds, reductions, formulas, tables."""
+        return sum(len(event.signals) + len(event.folds) + len(event.locals) for event in self.events.values()) + len(self.metrics) + len(self.formulas) + len(self.tables)
+
+    def explain(self) -> str:
+        """The plan in words: signals, what is recorded and folded, metrics, what each profile and sink takes."""
+        from declog.explain import explain
+
+        return explain(self)
+
+
+STATS_OF_AGGREGATE: Mapping[str, tuple[Stat | Literal["first", "last"], ...]] = {
+    "count": ("n",), "mean": ("n", "total"), "sum": ("n", "total"), "min": ("n", "min"), "max": ("n", "max"),
+    "var": ("n", "total", "m2"), "std": ("n", "total", "m2"), "pstd": ("n", "total", "m2"),
+    "any": ("n", "total"), "all": ("n", "total"), "first": ("first",), "last": ("last",),
+}  # fmt: skip

@@ -1,0 +1,439 @@
+"""The YAML of a profile as pydantic models, and ``validate``: plain data in, a ``LogSpec`` out.
+
+Only shapes and literals are checked here: names, axes and expressions are the compiler's. A ``null`` entry
+or leaf is dropped, so that it deletes an entry and resets a leaf. Imports errors only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from declog.errors import ConfigError, Path, Problem, did_you_mean
+
+Scalar = bool | int | float | str
+Every = int | Literal["trainer"]
+AxisName = Literal["step", "group", "completion", "token"]
+TypeName = Literal["float", "int", "bool", "text", "object"]
+Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
+Combine = Literal["mean", "min", "max", "sum", "last", "var"]
+
+IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
+SECTIONS = ("constants", "modes", "signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks")
+
+
+class Model(BaseModel):
+    """A map of the profile: keys are checked, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+
+
+class ConstantSpec(Model):
+    """A value known at compile time. A plain value in YAML pins it."""
+
+    default: Scalar | None = None
+    """Used where neither the profile nor an adapter gives a value."""
+    value: Scalar | None = None
+    """The pinned value."""
+    help: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pin(cls, data: Any) -> Any:
+        return data if isinstance(data, Mapping) else {"value": data}
+
+
+class GroupAxis(Model):
+    """What a group is: ``size`` consecutive completions, or the completions of one id."""
+
+    size: int | None = Field(None, ge=1)
+    """Completions per group, where groups are consecutive rows."""
+    of: str | None = None
+    """The signal that names each completion's group."""
+    split: Literal["none", "batches", "ranks"] = "none"
+    """How far a group may be spread: within one batch of one rank, over batches of a rank, or over ranks."""
+
+
+class CompletionAxis(Model):
+    """How completions are told apart."""
+
+    ids: str | None = None
+    """The signal that names each completion in every event."""
+
+
+class TokenAxis(Model):
+    """Which tokens exist."""
+
+    mask: str | None = None
+    """A signal or expression that is true where a token exists; ``all``: every token."""
+
+
+class AxesSpec(Model):
+    """The axes of the profile's values."""
+
+    group: GroupAxis = GroupAxis()
+    completion: CompletionAxis = CompletionAxis()
+    token: TokenAxis = TokenAxis()
+
+
+class ModeSpec(Model):
+    """A mode has its own windows; its names get ``prefix``."""
+
+    prefix: str = ""
+    every: Every | Literal["end"] | None = None
+
+
+class SignalSpec(Model):
+    """A signal: observed (it has an axis), or derived (it has an expression). A string is an expression."""
+
+    axis: AxisName | None = None
+    type: TypeName = "float"
+    family: bool = False
+    """One value per member: a mapping of member to values is observed."""
+    event: str | dict[str, str] | None = None
+    """Where in the step it is observed; a map of label to event where in several."""
+    from_: str | None = Field(None, alias="from")
+    """The name it is observed under."""
+    mask: str | None = None
+    """Which of its tokens exist; ``all``: every one."""
+    optional: bool = False
+    """It may never come; what derives from it is then absent."""
+    enabled: bool | str = True
+    """A constant expression; switched off, it takes what only it feeds with it."""
+    expr: Scalar | None = None
+    help: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, data: Any) -> Any:
+        return data if isinstance(data, Mapping) else {"expr": data}
+
+    @model_validator(mode="after")
+    def _one_of(self) -> SignalSpec:
+        if (self.axis is None) == (self.expr is None):
+            raise ValueError("a signal has either an `axis` (it is observed) or an `expr` (it is derived)")
+        return self
+
+
+class MetricDefaults(Model):
+    """What metrics of this profile have where they do not say otherwise."""
+
+    pool: Pool | None = None
+    combine: Combine | None = None
+    nan: Literal["skip", "propagate", "raise"] | None = None
+
+
+class MetricSpec(Model):
+    """A reduction of an expression, or a formula over other metrics. A string is ``reduction(expression)``."""
+
+    expr: Scalar | list[str] | None = None
+    """What is reduced; the default is the signal of the metric's own id."""
+    reduce: str | list[str] | dict[str, str] | None = None
+    """A reduction, or a map of suffix to reduction; the default is mean."""
+    formula: str | None = None
+    """An expression over other metrics' reduced values."""
+    where: str | None = None
+    """Which values count."""
+    weight: str | None = None
+    """How much each value counts."""
+    by: str | None = None
+    """A label per row; one value per label."""
+    max_labels: int = Field(64, ge=1)
+    name: str | None = None
+    """What trackers show: a template of {id}, {reduce}, {column} and {label}."""
+    alias: str | dict[str, str] | None = None
+    """More names for the same value, tagged ``alias``."""
+    tags: list[str] = []
+    log: bool = True
+    """Whether it is shown; a formula can use it all the same."""
+    enabled: bool | str = True
+    when: str | None = None
+    """A condition over other metrics' values, checked at each log event."""
+    every: int | None = Field(None, ge=1)
+    """Its own window in optimizer steps: a multiple of the profile's."""
+    pool: Pool | None = None
+    combine: Combine | None = None
+    empty: Scalar | None = None
+    """What is logged where nothing counts; absent by default."""
+    nan: Literal["skip", "propagate", "raise"] | None = None
+    cumulative: bool = False
+    """From the start of the run."""
+    ranks: Literal["all", "main"] = "all"
+    blocking: bool = False
+    axis: AxisName | None = None
+    """Declares a signal of the metric's id in place."""
+    type: TypeName = "float"
+    family: bool = False
+    event: str | None = None
+    optional: bool = False
+    help: str = ""
+    short: bool = Field(False, exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, data: Any) -> Any:
+        return data if isinstance(data, Mapping) else {"expr": data, "short": True}
+
+
+class FilterSpec(Model):
+    """Which rows of a table are taken."""
+
+    kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
+    key: str | None = None
+    top: int = Field(0, ge=0)
+    bottom: int = Field(0, ge=0)
+    within: Literal["group", "batch", "step", "window"] = "step"
+    n: int | None = Field(None, ge=0)
+    fraction: float | None = Field(None, ge=0, le=1)
+    seed: int = 0
+    limit: int | None = Field(None, ge=0)
+    where: str | None = None
+    from_: str | None = Field(None, alias="from")
+    enabled: bool | str = True
+    help: str = ""
+
+
+class ColumnSpec(Model):
+    """One column of a schema: its type is a contract."""
+
+    type: TypeName | None = None
+    name: str | None = None
+    expr: Scalar | None = None
+    call: str | None = None
+    nullable: bool = False
+    max_chars: int | None = Field(None, ge=1)
+    redact: dict[str, str] = {}
+    undeclared: Literal["keep", "drop", "error"] | None = None
+    help: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, data: Any) -> Any:
+        return {"type": data} if isinstance(data, str) else data
+
+
+class TableSpec(Model):
+    """Rows of a schema's columns, picked by a filter, sent to some sinks."""
+
+    name: str | None = None
+    rows: Literal["completion", "group", "step"] = "completion"
+    schema_: str = Field(alias="schema")
+    filter: str | None = None
+    every: int | None = Field(None, ge=1)
+    keep: Literal["window", "last_batch"] = "window"
+    to: dict[str, bool] = {}
+    as_: Literal["table", "trace"] = Field("table", alias="as")
+    max_bytes: int | None = Field(None, ge=1)
+    enabled: bool | str = True
+    help: str = ""
+
+
+class SelectorSpec(Model):
+    """Metrics, reductions or tables by id, tag or glob; several are separated by spaces."""
+
+    select: str
+    when: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, data: Any) -> Any:
+        if isinstance(data, list):
+            data = " ".join(str(item) for item in data)
+        return {"select": data} if isinstance(data, str) else data
+
+
+class ProfileSpec(Model):
+    """What is shown: everything, or what is included, less what is excluded."""
+
+    include: dict[str, SelectorSpec] = {}
+    exclude: dict[str, SelectorSpec] = {}
+    help: str = ""
+
+
+class AlertSpec(Model):
+    """A condition over metrics that is worth a message."""
+
+    metric: str | None = None
+    above: float | None = None
+    below: float | None = None
+    when: str | None = None
+    patience: int = Field(1, ge=1)
+    level: Literal["info", "warn", "error"] = "warn"
+    text: str = ""
+    enabled: bool | str = True
+    help: str = ""
+
+
+class SinkSpec(Model):
+    """A sink; keys that are not listed here are options of its kind."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str | None = None
+    enabled: bool | str = True
+    profile: str | None = None
+    every: int = Field(1, ge=1)
+    """Takes each N-th log event."""
+    prefix: str = ""
+    ranks: Literal["main", "each"] = "main"
+    on_error: Literal["report", "raise"] = "report"
+    overflow: Literal["block_worker", "drop_oldest"] = "block_worker"
+    queue_bytes: int = Field(64 * 2**20, ge=1)
+
+
+class LogSpec(Model):
+    """A whole profile."""
+
+    spec: Literal[1] = 1
+    name: str = "run"
+    profile: str = "full"
+    every: Every = 1
+    output_dir: str | None = None
+    strict: bool = False
+    """Raise declog's own later failures instead of reporting them: for tests."""
+    blocking: bool = False
+    """Finish each log event inside its step."""
+    constants: dict[str, ConstantSpec] = {}
+    axes: AxesSpec = AxesSpec()
+    modes: dict[str, ModeSpec] = {}
+    signals: dict[str, SignalSpec] = {}
+    metric_defaults: MetricDefaults = MetricDefaults()
+    metrics: dict[str, MetricSpec] = {}
+    filters: dict[str, FilterSpec] = {}
+    schemas: dict[str, dict[str, ColumnSpec]] = {}
+    tables: dict[str, TableSpec] = {}
+    profiles: dict[str, ProfileSpec] = {}
+    alerts: dict[str, AlertSpec] = {}
+    sinks: dict[str, SinkSpec] = {}
+    run_config: dict[str, Any] = {}
+    tests: dict[str, Any] = {}
+    deleted: frozenset[str] = Field(frozenset(), exclude=True)
+
+
+def validate(data: Mapping[str, Any]) -> LogSpec:
+    """The profile as models; raises ``ConfigError`` with everything that is wrong with its shape.
+
+    ``data`` is plain: resolved, without interpolations, as ``declog.compose.profile_of`` returns it.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError([Problem("DL202", f"a profile is a map, not {type(data).__name__}", fix="write `metrics: {...}`")])
+    deleted = frozenset(
+        f"{section}.{key}" for section in SECTIONS if isinstance(entries := data.get(section), Mapping) for key, value in entries.items() if value is None
+    )
+    problems = [*_ids(data), *([Problem("DL201", "unknown key `deleted`", ("deleted",))] if "deleted" in data else [])]
+    try:
+        spec = LogSpec.model_validate({**_without_null(data), "deleted": deleted})
+    except ValidationError as error:
+        problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
+        raise ConfigError(_distinct(problems)) from None
+    except RecursionError:
+        raise ConfigError([Problem("DL202", "the profile is nested too deeply")]) from None
+    problems += [_period(spec)] if isinstance(spec.every, int) and spec.every < 1 else []
+    if problems:
+        raise ConfigError(problems)
+    return spec
+
+
+def _period(spec: LogSpec) -> Problem:
+    return Problem("DL202", f"`every` counts optimizer steps and cannot be {spec.every}", ("every",), "every: 10")
+
+
+def _without_null(data: Any, depth: int = 0) -> Any:
+    if depth > 64:
+        raise ConfigError([Problem("DL202", "the profile is nested too deeply")])
+    if isinstance(data, Mapping):
+        return {key: _without_null(value, depth + 1) for key, value in data.items() if value is not None}
+    if isinstance(data, list):
+        return [_without_null(value, depth + 1) for value in data]
+    return data
+
+
+def _ids(data: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for section in SECTIONS:
+        entries = data.get(section)
+        for key in entries if isinstance(entries, Mapping) else ():
+            if not (isinstance(key, str) and IDENTIFIER.match(key)):
+                plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
+                fix = f"{section}: {{{plain}: {{name: {key}, ...}}}}" if section in ("metrics", "tables") else f"call it `{plain}`"
+                problems.append(Problem("DL204", f"`{key}` is not an id: ids are lower-case letters, digits and _", (section, str(key)), fix))
+    return problems
+
+
+def _problem(item: Any) -> Problem | None:
+    path = _key_path(item["loc"])
+    kind, message = item["type"], str(item["msg"])
+    if kind == "extra_forbidden":
+        return Problem("DL201", f"unknown key `{path[-1]}`", path, _nearest_key(path))
+    if kind == "missing":
+        return Problem("DL203", f"`{path[-1]}` is required here", path[:-1], f"add `{path[-1]}:`")
+    if kind == "value_error":
+        message = message.removeprefix("Value error, ")
+    return Problem("DL202", f"{message[0].lower()}{message[1:]}", path)
+
+
+_UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$")
+
+
+def _key_path(loc: tuple[str | int, ...]) -> Path:
+    """pydantic's location without the names of union members and models."""
+    found: list[str | int] = []
+    model: Any = LogSpec
+    for part in loc:
+        if isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part):
+            continue
+        found.append({"from_": "from", "schema_": "schema", "as_": "as"}.get(part, part) if isinstance(part, str) else part)
+        model = _below(model, part)
+    return tuple(found)
+
+
+def _is_key(model: Any, part: str) -> bool:
+    return isinstance(model, tuple) or (isinstance(model, type) and issubclass(model, BaseModel) and part in model.model_fields)
+
+
+_ENTRIES: dict[str, Any] = {
+    "constants": ConstantSpec, "modes": ModeSpec, "signals": SignalSpec, "metrics": MetricSpec, "filters": FilterSpec,
+    "schemas": dict, "tables": TableSpec, "profiles": ProfileSpec, "alerts": AlertSpec, "sinks": SinkSpec,
+    "columns": ColumnSpec, "selectors": SelectorSpec,
+}  # fmt: skip
+
+
+def _below(model: Any, part: str | int) -> Any:
+    if model is LogSpec:
+        return {"axes": AxesSpec, "metric_defaults": MetricDefaults}.get(str(part), (dict, part) if part in SECTIONS else None)
+    if isinstance(model, tuple):
+        entry = _ENTRIES[str(model[1])]
+        return (dict, "columns") if entry is dict else entry
+    if model is AxesSpec:
+        return {"group": GroupAxis, "completion": CompletionAxis, "token": TokenAxis}.get(str(part))
+    if model is ProfileSpec:
+        return (dict, "selectors")
+    return None  # a leaf, or a map of leaves
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items() if name not in ("short", "deleted")]
+
+
+def _nearest_key(path: Path) -> str | None:
+    model: Any = LogSpec
+    for part in path[:-1]:
+        model = _below(model, part)
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return did_you_mean(str(path[-1]), _keys(model), what="keys")
+    return None
+
+
+def _distinct(problems: list[Problem]) -> list[Problem]:
+    """One problem per place: a union reports each of its members."""
+    kept: dict[Path, Problem] = {}
+    for problem in problems:
+        known = kept.get(problem.path)
+        if known is None:
+            kept[problem.path] = problem
+        elif known.code == problem.code == "DL202" and problem.message not in known.message:
+            kept[problem.path] = Problem("DL202", f"{known.message}, or {problem.message}", problem.path, known.fix)
+    return list(kept.values())

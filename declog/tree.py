@@ -1,0 +1,163 @@
+"""The typed tree: what the expression compiler makes and every evaluator walks.
+
+Nodes are interned in a ``Pool``: two equal subexpressions are one object, so that common subexpressions
+are computed once by construction and a node's identity is its key. Imports axes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from declog.axes import Axis, Kind, Type
+
+CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
+LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Node:
+    """One operation of an expression: a leaf, or a registered function applied to other nodes.
+
+    ``params`` are compile-time arguments (``over``, ``bins``, a constant's ``value``, a signal's
+    ``name``). ``mask`` holds the token masks that say which of its tokens exist (empty: all of them).
+    """
+
+    op: str
+    args: tuple[Node, ...]
+    params: tuple[tuple[str, Any], ...]
+    type: Type
+    mask: frozenset[Node]
+    index: int
+
+    def param(self, name: str) -> Any:
+        """The value of a compile-time argument."""
+        for key, value in self.params:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    @property
+    def over(self) -> Axis | str | None:
+        """The axis that this node removes, or None."""
+        for key, value in self.params:
+            if key == "over":
+                return value  # type: ignore[no-any-return]
+        return None
+
+    def __repr__(self) -> str:
+        return f"<{self} : {self.type}>"
+
+    def __str__(self) -> str:
+        return show(self)
+
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
+}  # fmt: skip
+
+
+def show(node: Node, *, nested: bool = False) -> str:
+    """The expression that a node stands for, as one could write it in YAML."""
+    if node.op == CONST:
+        return _constant(node.param("value"))
+    if node.op in LEAVES:
+        return str(node.param("name"))
+    if node.op in _INFIX:
+        text = f" {_INFIX[node.op]} ".join(show(arg, nested=True) for arg in node.args)
+        return f"({text})" if nested else text
+    if node.op == "not":
+        text = f"not {show(node.args[0], nested=True)}"
+        return f"({text})" if nested else text
+    if node.op == "neg":
+        return f"-{show(node.args[0], nested=True)}"
+    if node.op == "if":
+        condition, yes, no = (show(arg, nested=True) for arg in node.args)
+        text = f"{yes} if {condition} else {no}"
+        return f"({text})" if nested else text
+    inner = [show(arg) for arg in node.args]
+    inner += [f"{key}={_parameter(value)}" for key, value in node.params]
+    return f"{node.op}({', '.join(inner)})"
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value)
+
+
+def _parameter(value: Any) -> str:
+    if isinstance(value, Axis):
+        return value.label
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_parameter(item) for item in value) + "]"
+    return value if isinstance(value, str) else _constant(value)
+
+
+class Pool:
+    """Makes nodes; equal ones are the same object. One pool serves one compilation."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[Any, ...], Node] = {}
+
+    def make(
+        self,
+        op: str,
+        args: Iterable[Node] = (),
+        *,
+        type: Type,
+        mask: Iterable[Node] | None = None,
+        **params: Any,
+    ) -> Node:
+        """The node of this operation. ``mask`` defaults to the union of the token arguments' masks."""
+        nodes = tuple(args)
+        if mask is None:
+            mask = (item for arg in nodes if arg.type.axis is Axis.TOKEN for item in arg.mask) if type.axis is Axis.TOKEN else ()
+        masks = frozenset(mask)
+        items = tuple(params.items())
+        # 1, 1.0 and True are equal in Python and different constants here
+        tags = tuple((key, value.__class__.__name__, repr(value)) for key, value in items)
+        key = (op, tuple(id(node) for node in nodes), tags, type, frozenset(id(node) for node in masks))
+        known = self._nodes.get(key)
+        if known is None:
+            known = self._nodes[key] = Node(op, nodes, items, type, masks, len(self._nodes))
+        return known
+
+    def constant(self, value: float | int | bool | str) -> Node:
+        """A constant."""
+        kind = (
+            Kind.BOOL if isinstance(value, bool)
+            else Kind.INT if isinstance(value, int)
+            else Kind.NUMBER if isinstance(value, float)
+            else Kind.TEXT
+        )  # fmt: skip
+        return self.make(CONST, type=Type(kind), value=value)
+
+
+def walk(*roots: Node) -> Iterator[Node]:
+    """Every node below the roots once, arguments before what uses them; masks are not entered."""
+    seen: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((arg, False) for arg in reversed(node.args))
+
+
+def signals_of(*roots: Node) -> set[str]:
+    """Names of the signals that some expressions read, their masks' included."""
+    names: set[str] = set()
+    for node in walk(*roots):
+        if node.op == SIGNAL:
+            names.add(node.param("name"))
+        for mask in node.mask:
+            names |= {inner.param("name") for inner in walk(mask) if inner.op == SIGNAL}
+    return names
