@@ -1,0 +1,444 @@
+"""The error renderer: golden texts, over real files and overrides."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from declog.diagnostics import attach_places, render
+from declog.errors import CompositionError, ConfigError, Problem
+from declog.provenance import provenance
+from tests.conftest import WritePreset
+
+PRESET = r"""
+profile: full
+metrics:
+  reward: {expr: rewrd, reduce: mean}
+  kl: mean(kl) + 1
+  quoted: 'source == ''math'' and kl > 1'
+  escaped: "source == \"math\" and kl > 1"
+  folded: >
+    kl > 1 and
+    reward > 0
+  block: |
+    kl > 1
+    and reward > 0
+  wrapped: kl > 1
+    and reward > 0
+  奖励: 奖励 > kl
+  nothing:
+filters:
+  hard:
+    where: kl > 1
+    tags: [core, slow]
+  "odd key": {n: 4}
+"""
+
+
+def golden(text: str) -> str:
+    return textwrap.dedent(text).strip("\n")
+
+
+@pytest.fixture
+def directory(write_preset: WritePreset) -> Path:
+    """One preset with every way to write a scalar, and one on top of it."""
+    write_preset("base", PRESET)
+    return write_preset("team", "defaults: [base, _self_]\nmetrics:\n  reward:\n    reduce: p95\n")
+
+
+def shown(directory: Path, problem: Problem, *overrides: str, name: str = "base") -> str:
+    return render([problem], provenance(name, overrides, config_dir=directory))
+
+
+def test_a_value_is_shown_at_its_column(directory: Path) -> None:
+    """The form that DESIGN promises: place, cause, line with carets, fix."""
+    problem = Problem(
+        "DL310",
+        "filters.hard.where is per token; a filter needs one value per completion",
+        ("filters", "hard", "where"),
+        fix="any(kl > 1, over=token)  or  mean(kl, over=token) > 1",
+        source="kl > 1",
+        span=(0, 6),
+    )
+    assert shown(directory, problem) == golden("""
+        error[DL310] declog/base.yaml:19:12
+          filters.hard.where is per token; a filter needs one value per completion
+            19 |     where: kl > 1
+               |            ^^^^^^
+          fix: any(kl > 1, over=token)  or  mean(kl, over=token) > 1
+    """)
+
+
+@pytest.mark.parametrize(
+    ("key", "source", "span", "expected"),
+    [
+        (
+            "kl",
+            "mean(kl) + 1",
+            (11, 12),
+            """
+            error[DL305] declog/base.yaml:4:18
+              wrong
+                4 |   kl: mean(kl) + 1
+                  |                  ^
+            """,
+        ),
+        (
+            "quoted",
+            "source == 'math' and kl > 1",
+            (21, 23),
+            """
+            error[DL305] declog/base.yaml:5:35
+              wrong
+                5 |   quoted: 'source == ''math'' and kl > 1'
+                  |                                   ^^
+            """,
+        ),
+        (
+            "escaped",
+            'source == "math" and kl > 1',
+            (10, 16),
+            r"""
+            error[DL305] declog/base.yaml:6:23
+              wrong
+                6 |   escaped: "source == \"math\" and kl > 1"
+                  |                       ^^^^^^^^
+            """,
+        ),
+        (
+            "folded",
+            "kl > 1 and reward > 0\n",
+            (11, 17),
+            """
+            error[DL305] declog/base.yaml:7:11
+              wrong
+                kl > 1 and reward > 0
+                           ^^^^^^
+            """,
+        ),
+        (
+            "block",
+            "kl > 1\nand reward > 0\n",
+            (11, 17),
+            """
+            error[DL305] declog/base.yaml:10:10
+              wrong
+                and reward > 0
+                    ^^^^^^
+            """,
+        ),
+        (
+            "wrapped",
+            "kl > 1 and reward > 0",
+            (11, 17),
+            """
+            error[DL305] declog/base.yaml:13:12
+              wrong
+                kl > 1 and reward > 0
+                           ^^^^^^
+            """,
+        ),
+        # Wide characters take two columns of a terminal, one of an editor's count.
+        (
+            "奖励",
+            "奖励 > kl",
+            (5, 7),
+            """
+            error[DL305] declog/base.yaml:15:12
+              wrong
+                15 |   奖励: 奖励 > kl
+                   |                ^^
+            """,
+        ),
+        # A span behind the end: something is missing there.
+        (
+            "kl",
+            "mean(kl) + 1",
+            (12, 12),
+            """
+            error[DL305] declog/base.yaml:4:19
+              wrong
+                4 |   kl: mean(kl) + 1
+                  |                   ^
+            """,
+        ),
+        # The text in the file is another one: all of the value, rather than a wrong part of it.
+        (
+            "kl",
+            "reward",
+            (0, 2),
+            """
+            error[DL305] declog/base.yaml:4:7
+              wrong
+                4 |   kl: mean(kl) + 1
+                  |       ^^^^^^^^^^^^
+            """,
+        ),
+    ],
+)
+def test_the_caret_stands_under_the_part_at_fault(
+    directory: Path, key: str, source: str, span: tuple[int, int], expected: str
+) -> None:
+    """Plain and quoted scalars are shown where they stand, scalars over several lines on their own."""
+    problem = Problem("DL305", "wrong", ("metrics", key), source=source, span=span)
+    assert shown(directory, problem) == golden(expected)
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        # An unknown key: the key itself.
+        (
+            Problem("DL201", "unknown key `tags`", ("filters", "hard", "tags")),
+            """
+            error[DL201] declog/base.yaml:20:5
+              unknown key `tags`
+                20 |     tags: [core, slow]
+                   |     ^^^^
+            """,
+        ),
+        # A key in quotes is marked with them.
+        (
+            Problem("DL204", "not an identifier", ("filters", "odd key")),
+            """
+            error[DL204] declog/base.yaml:21:3
+              not an identifier
+                21 |   "odd key": {n: 4}
+                   |   ^^^^^^^^^
+            """,
+        ),
+        # A required key that is missing: the innermost key that is there.
+        (
+            Problem("DL203", "filters.hard needs `kind`", ("filters", "hard", "kind")),
+            """
+            error[DL203] declog/base.yaml:18:3
+              filters.hard needs `kind`
+                18 |   hard:
+                   |   ^^^^
+            """,
+        ),
+        # A value that is a mapping or a list: its key.
+        (
+            Problem("DL202", "must be a text", ("filters", "hard")),
+            """
+            error[DL202] declog/base.yaml:18:3
+              must be a text
+                18 |   hard:
+                   |   ^^^^
+            """,
+        ),
+        # A value without a text: its key.
+        (
+            Problem("DL202", "must be a text", ("metrics", "nothing")),
+            """
+            error[DL202] declog/base.yaml:16:3
+              must be a text
+                16 |   nothing:
+                   |   ^^^^^^^
+            """,
+        ),
+        # The entry of a list.
+        (
+            Problem("DL401", "matches nothing", ("filters", "hard", "tags", 1)),
+            """
+            error[DL401] declog/base.yaml:20:18
+              matches nothing
+                20 |     tags: [core, slow]
+                   |                  ^^^^
+            """,
+        ),
+        # A value without a source is marked as a whole.
+        (
+            Problem("DL202", "not a number", ("filters", "odd key", "n")),
+            """
+            error[DL202] declog/base.yaml:21:18
+              not a number
+                21 |   "odd key": {n: 4}
+                   |                  ^
+            """,
+        ),
+        # The short form of an entry: the expression is part of the entry's own value.
+        (
+            Problem("DL302", "unknown signal `kl`", ("metrics", "kl", "expr"), source="kl", span=(0, 2)),
+            """
+            error[DL302] declog/base.yaml:4:12
+              unknown signal `kl`
+                4 |   kl: mean(kl) + 1
+                  |            ^^
+            """,
+        ),
+        # A message of several lines stays one block.
+        (
+            Problem("DL402", "two outputs have one name:\nkl and low", ("metrics", "kl")),
+            """
+            error[DL402] declog/base.yaml:4:7
+              two outputs have one name:
+              kl and low
+                4 |   kl: mean(kl) + 1
+                  |       ^^^^^^^^^^^^
+            """,
+        ),
+        # Nothing was written: the problem as it is.
+        (
+            Problem("DL203", "the profile needs `spec`", ("spec",), fix="spec: 1"),
+            """
+            error[DL203] spec
+              the profile needs `spec`
+              fix: spec: 1
+            """,
+        ),
+    ],
+)
+def test_keys_values_and_entries_have_their_own_place(directory: Path, problem: Problem, expected: str) -> None:
+    """What is wrong decides what is marked: the key, the value, or the innermost key that was written."""
+    assert shown(directory, problem) == golden(expected)
+
+
+@pytest.mark.parametrize(
+    ("override", "problem", "expected"),
+    [
+        (
+            '+declog.metrics.long.expr="rewrd * 2"',
+            Problem("DL302", "unknown signal", ("metrics", "long", "expr"), source="rewrd * 2", span=(0, 5)),
+            """
+            error[DL302] override '+declog.metrics.long.expr="rewrd * 2"'
+              unknown signal
+                +declog.metrics.long.expr="rewrd * 2"
+                                           ^^^^^
+            """,
+        ),
+        (
+            '+declog.metrics.long={expr: "rewrd * 2", wher: kl}',
+            Problem("DL302", "unknown signal", ("metrics", "long", "expr"), source="rewrd * 2", span=(0, 5)),
+            """
+            error[DL302] override '+declog.metrics.long={expr: "rewrd * 2", wher: kl}'
+              unknown signal
+                +declog.metrics.long={expr: "rewrd * 2", wher: kl}
+                                             ^^^^^
+            """,
+        ),
+        (
+            "+declog.metrics.long={expr: reward, wher: kl}",
+            Problem("DL201", "unknown key `wher`", ("metrics", "long", "wher")),
+            """
+            error[DL201] override '+declog.metrics.long={expr: reward, wher: kl}'
+              unknown key `wher`
+                +declog.metrics.long={expr: reward, wher: kl}
+                                                    ^^^^
+            """,
+        ),
+        (
+            "+declog.metrics.long.wher=kl",
+            Problem("DL201", "unknown key `wher`", ("metrics", "long", "wher")),
+            """
+            error[DL201] override '+declog.metrics.long.wher=kl'
+              unknown key `wher`
+                +declog.metrics.long.wher=kl
+                                     ^^^^
+            """,
+        ),
+        # The value is there, the expression is not found in it as it is (escapes): all of the value.
+        (
+            r'+declog.metrics.long.where="task == \"math\""',
+            Problem("DL302", "unknown signal", ("metrics", "long", "where"), source='task == "math"', span=(0, 4)),
+            r"""
+            error[DL302] override '+declog.metrics.long.where="task == \"math\""'
+              unknown signal
+                +declog.metrics.long.where="task == \"math\""
+                                           ^^^^^^^^^^^^^^^^^^
+            """,
+        ),
+        # What was deleted, and is still used.
+        (
+            "~declog.metrics.kl",
+            Problem("DL407", "alerts.runaway still uses metrics.kl", ("metrics", "kl")),
+            """
+            error[DL407] override '~declog.metrics.kl'
+              alerts.runaway still uses metrics.kl
+                ~declog.metrics.kl
+                ^^^^^^^^^^^^^^^^^^
+              also set in: declog/base.yaml:4:3
+            """,
+        ),
+    ],
+)
+def test_an_override_is_its_own_place(directory: Path, override: str, problem: Problem, expected: str) -> None:
+    """A key that an override set is shown in the override, with the caret in its text."""
+    assert shown(directory, problem, override) == golden(expected)
+
+
+def test_earlier_layers_are_told_latest_first(directory: Path) -> None:
+    """Where else the key was set, so that nobody edits the file that loses."""
+    problem = Problem("DL311", "unknown reduction `p95x`", ("metrics", "reward", "reduce"), source="p95x", span=(0, 4))
+    assert shown(directory, problem, "declog.metrics.reward.reduce=p95x", name="team") == golden("""
+        error[DL311] override 'declog.metrics.reward.reduce=p95x'
+          unknown reduction `p95x`
+            declog.metrics.reward.reduce=p95x
+                                         ^^^^
+          also set in: declog/team.yaml:4:5, declog/base.yaml:3:25
+    """)
+
+
+def test_a_file_elsewhere_is_shown_with_its_whole_path(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths are relative to the working directory only where the file lies below it."""
+    elsewhere = directory / "elsewhere"
+    elsewhere.mkdir()
+    known = provenance("base", config_dir=directory)
+    monkeypatch.chdir(elsewhere)
+    first, *_ = render([Problem("DL202", "wrong", ("profile",))], known).splitlines()
+    assert first == f"error[DL202] {directory / 'declog' / 'base.yaml'}:1:10"
+
+
+def test_the_profile_may_stand_elsewhere(directory: Path) -> None:
+    """`prefix` is the node under which the profile was composed."""
+    known = provenance("team", ["+declog@eval_log=base", "eval_log.profile=slm"], config_dir=directory)
+    problem = Problem("DL403", "no such profile", ("profile",), source="slm")
+    assert render([problem], known, prefix=("eval_log",)) == golden("""
+        error[DL403] override 'eval_log.profile=slm'
+          no such profile
+            eval_log.profile=slm
+                             ^^^
+          also set in: declog/base.yaml:1:1
+    """)
+
+
+def test_all_problems_are_rendered_in_order(directory: Path) -> None:
+    """Problems are separated by an empty line, and keep the order in which they were found."""
+    problems = [Problem("DL202", "first", ("profile",)), Problem("DL203", "second", ("spec",))]
+    assert render(problems, provenance("base", config_dir=directory)) == golden("""
+        error[DL202] declog/base.yaml:1:10
+          first
+            1 | profile: full
+              |          ^^^^
+
+        error[DL203] spec
+          second
+    """)
+
+
+def test_without_provenance_the_problems_stay_plain() -> None:
+    """A profile that is plain data has no places: the renderer shows what the exception would."""
+    problems = [Problem("DL302", "unknown signal", ("metrics", "x"), source="rewrd", span=(0, 5))]
+    error = ConfigError(problems)
+    assert render(problems) == str(error)
+    assert attach_places(error, None) is error
+
+
+def test_attaching_places_keeps_the_error_what_it_is(directory: Path) -> None:
+    """The new error has the class, the code and the problems of the old one, and the rendered text."""
+    error = CompositionError([Problem("DL202", "wrong", ("profile",))])
+    located = attach_places(error, provenance("base", config_dir=directory))
+    assert (type(located), located.code, located.problems) == (CompositionError, "DL202", error.problems)
+    assert str(located) == located.rendered == render(error.problems, provenance("base", config_dir=directory))
+
+
+def test_tabs_keep_the_caret_in_its_column(write_preset: WritePreset) -> None:
+    """A tab is as wide as the terminal makes it: the line of carets repeats it."""
+    directory = write_preset("tabs", "metrics: {a: 'kl\t', b: rewrd}\n")
+    problem = Problem("DL302", "unknown signal", ("metrics", "b"), source="rewrd", span=(0, 5))
+    assert shown(directory, problem, name="tabs").splitlines()[2:] == [
+        "    1 | metrics: {a: 'kl\t', b: rewrd}",
+        "      |                 \t      ^^^^^",
+    ]
