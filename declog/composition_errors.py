@@ -101,8 +101,10 @@ def _unreadable(line: str, error: Exception) -> Problem:
     quoted = _quoted(key, value)
     if quoted is not None:
         return _problem(line, f"Hydra cannot read `{value}` without quotes", quoted, value=True)
-    inside = "inside [...] and {...}, quote a text that is more than a word" if value[:1] in "[{" else None
-    return _problem(line, f"Hydra cannot read this value: {_detail(error)}", inside, value=True)
+    if value[:1] in ("[", "{"):
+        fix = "inside [...] and {...}, quote a text that is more than a word"
+        return _problem(line, "Hydra cannot read this value", fix, value=True)
+    return _problem(line, f"Hydra cannot read this value: {_detail(error)}", None, value=True)
 
 
 def _detail(error: Exception) -> str:

