@@ -172,7 +172,7 @@ def _key_problem(
     at = line.find(override.key_or_group) + len(here) + bool(here)
     span = (at, at + len(wrong))
     if not isinstance(node, DictConfig | ListConfig):
-        message = f"{here} is `{node}` here, which has no keys"
+        message = f"{here} is `{'null' if node is None else node}` here, which has no keys"
         fix = f"set the whole entry: '{here}={{expr: ..., {keys[-1]}: {line.partition('=')[2]}}}'"
         return _problem(line, message, fix, span=span)
     message = f"there is no key `{wrong}` in {here}" if here else f"there is no key `{wrong}` at the top"
@@ -189,6 +189,8 @@ def _key_problem(
 
 def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, node: object) -> Problem:
     key, value = override.key_or_group, override.value()
+    if override.is_delete() and node is None:
+        return _problem(line, f"{key} is null already: an earlier layer deleted it", "leave this override out")
     if override.is_add() and not isinstance(value, dict | list):
         return _problem(line, f"{key} is there already, and + only adds", line.removeprefix("+"))
     if isinstance(node, DictConfig) and isinstance(value, list):

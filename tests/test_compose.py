@@ -38,6 +38,7 @@ BASE = """
     metrics:
       reward: {expr: reward, reduce: mean}
       kl: mean(kl)
+      gone: null
 """
 
 CONSOLE = {"kind": "console", "profile": None, "every": 1, "prefix": ""}
@@ -48,7 +49,7 @@ BASE_PROFILE = {
     "spec": 1,
     "name": "base",
     "profile": "full",
-    "metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": "mean(kl)"},
+    "metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": "mean(kl)", "gone": None},
 }
 
 
@@ -83,10 +84,13 @@ def test_a_preset_is_composed_with_its_default_sinks(base: Path) -> None:
         ("declog.profile=slim", {"profile": "slim"}),
         (
             "declog.metrics.reward.reduce=p95",
-            {"metrics": {"reward": {"expr": "reward", "reduce": "p95"}, "kl": "mean(kl)"}},
+            {"metrics": {"reward": {"expr": "reward", "reduce": "p95"}, "kl": "mean(kl)", "gone": None}},
         ),
-        ("~declog.metrics.kl", {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}}}),
-        ("declog.metrics.kl=null", {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": None}}),
+        ("~declog.metrics.kl", {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "gone": None}}),
+        (
+            "declog.metrics.kl=null",
+            {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": None, "gone": None}},
+        ),
         ("declog/sinks=[console,trackio]", {"sinks": {"console": CONSOLE, "trackio": TRACKIO}}),
         ("declog/sinks=trackio", {"sinks": {"trackio": TRACKIO}}),
         ("+declog/sinks=[trackio]", {"sinks": {"console": CONSOLE, "parquet": PARQUET, "trackio": TRACKIO}}),
@@ -136,6 +140,36 @@ def test_every_sink_option_spells_out_what_people_override() -> None:
         for kind in ("console", "jsonl", "parquet", "tensorboard", "trackio", "wandb")
     }
     assert loaded == expected
+
+
+def test_grpo_is_what_its_file_says() -> None:
+    """The shipped preset composes to its own file, and the sinks that its defaults list names."""
+    written = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "declog" / "grpo.yaml"))
+    assert isinstance(written, dict)
+    assert written.pop("defaults") == [{"sinks": ["console", "parquet"]}, "_self_"]
+    assert profile_of(compose()) == {"sinks": {"console": CONSOLE, "parquet": PARQUET}, **written}
+
+
+def test_rloo_is_grpo_with_what_its_file_changes() -> None:
+    """The other preset is an extension: what its file does not name is GRPO's."""
+    changes = OmegaConf.load(REPOSITORY / "conf" / "declog" / "rloo.yaml")
+    assert isinstance(changes, DictConfig)
+    assert changes.pop("defaults") == ["grpo", "_self_"]
+    merged = OmegaConf.merge(profile_of(compose("grpo")), changes)
+    assert profile_of(compose("rloo")) == OmegaConf.to_container(merged)
+
+
+@pytest.mark.parametrize("preset", ["grpo", "rloo"])
+def test_every_shipped_metric_takes_a_plain_override(preset: str) -> None:
+    """Shipped presets spell out `expr` and `reduce`, so that no `+` and no quoting is needed to change them."""
+    written = profile_of(compose(preset))["metrics"]
+    metrics = [name for name, metric in written.items() if metric is not None]
+    changed = composed(REPOSITORY / "conf", *(f"declog.metrics.{name}.reduce=p95" for name in metrics), name=preset)
+    assert {name: changed["metrics"][name]["reduce"] for name in metrics} == dict.fromkeys(metrics, "p95")
+    assert {name: metric["expr"] for name, metric in changed["metrics"].items() if metric} == {
+        name: written[name]["expr"] for name in metrics
+    }
+    assert "reward" in metrics
 
 
 def test_presets_lists_own_and_shipped_ones(base: Path, write_preset: WritePreset) -> None:
@@ -212,7 +246,17 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
               there is no key `lk` in declog.metrics
                 ~declog.metrics.lk
                                 ^^
-              fix: known keys: kl, reward
+              fix: known keys: gone, kl, reward
+            """,
+        ),
+        (
+            "~declog.metrics.gone",
+            """
+            error[DL101] override '~declog.metrics.gone'
+              declog.metrics.gone is null already: an earlier layer deleted it
+                ~declog.metrics.gone
+                ^^^^^^^^^^^^^^^^^^^^
+              fix: leave this override out
             """,
         ),
         (
