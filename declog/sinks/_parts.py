@@ -1,31 +1,40 @@
-"""A parquet dataset that grows one log event at a time and is a whole dataset at every moment.
+"""A parquet dataset that grows by one file per log event, and is a whole dataset at every moment.
 
-The newest part holds the latest log events and is written again, whole, with each further one: to a scratch
-folder beside the dataset, fsynced, then renamed over its older self. A part that is full is never touched
-again. So there is nothing to compact and no moment at which a reader, or a ``kill -9``, finds a row twice or
-not at all: a rename replaces a part with one that has the same rows and more. The price is bounded by
-``part_events`` and ``part_bytes``: on average half a part is written per log event.
+    <folder>/000000/part-000000-000255.parquet     a block that is full: one file
+    <folder>/000001/part-000256.parquet            the block that grows: one file per log event
+    <folder>/000001/part-000257.parquet
 
-All parts of a dataset have one schema, since pandas takes the first part's and polars insists on it. A new
-column is therefore added to the older parts too, as nulls, one rename each. While that runs, or if the process
-dies in it, some parts lack the column (rows are never affected); the next ``open`` finishes the work.
+A part is written to a scratch folder beside the dataset, fsynced, renamed into its block, and not touched again.
+A full block is merged: its folder changes places, in one atomic step, with a folder that holds the same rows in
+one file. So no ``kill -9``, at whatever point, leaves a row twice or not at all, and no reader sees that. What a
+reader can meet, once per block, is a file that it listed and that has gone: it fails, and reads well again.
+Where the file system has no such step (NFS), the swap is two renames; a crash exactly between them hides a block
+until the next ``open``, which finishes the swap.
+
+All parts have one schema, since pandas takes the first part's and polars insists on it. A new column is added to
+the older parts too, as nulls, by one rename each. If the process dies in between, some parts lack the column (rows
+are never affected) until the next ``open``.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from declog.errors import SinkError
+from declog.sinks._files import Exchange, exchange, finish_swap, fsync_folder, put, swap_folder
 
-# More chunks than this make a part slower to write than to copy together.
-MAX_CHUNKS = 32
+logger = logging.getLogger("declog")
+
+MERGE_BYTES = 16 * 2**20
 
 
 class PartDataset:
-    """The parts in ``folder``, written by one process. ``pa`` and ``pq`` are pyarrow and its parquet module."""
+    """The dataset in ``folder``, written by one process. ``pa`` and ``pq`` are pyarrow and its parquet module."""
 
     def __init__(
         self,
@@ -36,66 +45,86 @@ class PartDataset:
         *,
         metadata: Mapping[str, str],
         compression: str,
-        part_events: int,
-        part_bytes: int,
+        compact_every: int,
+        exchange: Exchange = exchange,
     ) -> None:
         self._pa, self._pq = pa, pq
         self._folder, self._scratch = folder, scratch
         self._metadata = {key.encode(): value.encode() for key, value in metadata.items()}
         self._compression = compression
-        self._part_events, self._part_bytes = part_events, part_bytes
+        self._compact_every = compact_every
+        self._exchange = exchange
+        self._pending: list[Any] = []
+        self._block = self._parts = self._sequence = 0
+        self._narrow = False
+        self._schema: Any = pa.schema([])
+        scratch.mkdir(parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
-        self._full = sorted(folder.glob("part-*.parquet"))
-        self._sequence = 1 + max((int(path.stem.partition("-")[2]) for path in self._full), default=-1)
-        self._tail: list[Any] = []
-        self._events = self._unsaved = 0
-        schemas = [pq.read_schema(path).remove_metadata() for path in self._full]
-        self._schema = pa.unify_schemas(schemas) if schemas else pa.schema([])
-        self._narrow = any(schema != self._schema for schema in schemas)
-        if self._narrow:
-            self._widen()
+        self._continue()
 
     def append(self, table: Any) -> None:
         """Add one log event's rows.
 
         ``SinkError`` where a column's type is not what the dataset has: nothing is taken. ``OSError`` where the
-        disk refused: the rows wait in memory, at most a part of them, and are written with the next log event.
+        disk refused: the rows wait in memory, at most a block of them, and are written with the next log event.
         """
         schema = self._joined(table.schema)
-        if self._events >= self._part_events:
+        if len(self._pending) >= self._compact_every:
             self.flush()
         if schema != self._schema:
             self._schema = schema
-            self._narrow = bool(self._full)
-        if len(self._tail) >= MAX_CHUNKS:
-            self._tail = [self._whole().combine_chunks()]
-        self._tail.append(table)
-        self._events += 1
-        self._unsaved += 1
+            self._narrow = self._sequence > 0
+        self._pending.append(table)
         try:
             self.flush()
         except OSError:
             raise
         except Exception:
             # Rows that cannot be written at all must not stand in the way of those that follow.
-            self._tail.pop()
-            self._events -= 1
-            self._unsaved -= 1
+            del self._pending[-1:]
             raise
 
     def flush(self) -> None:
         """Write what is not on disk yet."""
         if self._narrow:
             self._widen()
-        if not self._unsaved:
+        if not self._pending:
             return
-        path = self._folder / f"part-{self._sequence:06d}.parquet"
-        size = self._replace(path, self._whole().replace_schema_metadata(self._metadata))
-        self._unsaved = 0
-        if self._events >= self._part_events or size >= self._part_bytes:
-            self._full.append(path)
-            self._sequence += 1
-            self._tail, self._events = [], 0
+        table = self._pa.concat_tables([self._conform(table) for table in self._pending])
+        block = self._folder / f"{self._block:06d}"
+        part = block / f"part-{self._sequence:06d}.parquet"
+        block.mkdir(exist_ok=True)
+        self._write(part, table.replace_schema_metadata(self._metadata))
+        self._pending.clear()
+        self._sequence += 1
+        self._parts += 1
+        if self._parts >= self._compact_every:
+            self._compact(block)
+            self._block += 1
+            self._parts = 0
+
+    def _continue(self) -> None:
+        """Take up what an earlier process left: one schema, blocks of one file, and a new block for this run."""
+        parts = self._all_parts()
+        self._sequence = 1 + max((int(part.stem.rpartition("-")[2]) for part in parts), default=-1)
+        schemas = [self._schema_of(part) for part in parts]
+        self._schema = self._pa.unify_schemas(schemas) if schemas else self._pa.schema([])
+        self._narrow = any(schema != self._schema for schema in schemas)
+        if self._narrow:
+            self._widen()
+        blocks = sorted({part.parent for part in parts})
+        for block in blocks:
+            self._compact(block)
+        self._block = 1 + max((int(block.name) for block in blocks), default=-1)
+
+    def _schema_of(self, part: Path) -> Any:
+        try:
+            return self._pq.read_schema(part).remove_metadata()
+        except self._pa.ArrowException as cause:
+            raise SinkError("DL601", f"{part} cannot be read: {cause}", "move it out of the folder") from cause
+
+    def _all_parts(self) -> list[Path]:
+        return sorted(self._folder.glob("*/part-*.parquet"))
 
     def _joined(self, schema: Any) -> Any:
         known = {field.name: field.type for field in self._schema}
@@ -110,9 +139,6 @@ class PartDataset:
         new = [field for field in schema if field.name not in known]
         return self._pa.schema([*self._schema, *new]) if new else self._schema
 
-    def _whole(self) -> Any:
-        return self._pa.concat_tables([self._conform(table) for table in self._tail])
-
     def _conform(self, table: Any) -> Any:
         if table.schema == self._schema:
             return table
@@ -123,24 +149,53 @@ class PartDataset:
         return self._pa.Table.from_arrays(columns, schema=self._schema)
 
     def _widen(self) -> None:
-        for path in self._full:
-            if self._pq.read_schema(path).remove_metadata() != self._schema:
-                table = self._pq.read_table(path, partitioning=None)
-                self._replace(path, self._conform(table).replace_schema_metadata(table.schema.metadata))
+        for part in self._all_parts():
+            if self._schema_of(part) != self._schema:
+                table = self._pq.ParquetFile(part).read()
+                self._write(part, self._conform(table).replace_schema_metadata(table.schema.metadata))
         self._narrow = False
 
-    def _replace(self, path: Path, table: Any) -> int:
-        """Put ``table`` where ``path`` is, atomically and durably; returns the part's size."""
-        scratch = self._scratch / f"{self._folder.name}-{path.name}"
+    def _write(self, part: Path, table: Any) -> None:
+        scratch = self._scratch / part.name
         with open(scratch, "wb") as file:
             self._pq.write_table(table, file, compression=self._compression)
             file.flush()
             os.fsync(file.fileno())
-            size = file.tell()
-        os.replace(scratch, path)
-        folder = os.open(self._folder, os.O_RDONLY)
+        put(scratch, part)
+
+    def _compact(self, block: Path) -> None:
+        """Merge a block's parts into one. Where that fails the block stays as it is: reading it is slower, no more."""
+        parts = sorted(block.glob("part-*.parquet"))
+        if len(parts) < 2:
+            return
+        new, spare = self._scratch / f"new-{block.name}", self._scratch / f"old-{block.name}"
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        return size
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            first, last = parts[0].stem.split("-")[1], parts[-1].stem.split("-")[-1]
+            self._merge(parts, new / f"part-{first}-{last}.parquet")
+            fsync_folder(new)
+            swap_folder(new, block, spare, self._exchange)
+        except (OSError, self._pa.ArrowException) as error:
+            logger.warning("the parquet parts in %s could not be merged and stay as they are: %s", block, error)
+
+    def _merge(self, parts: list[Path], target: Path) -> None:
+        schema = self._pq.read_schema(parts[0])
+        with open(target, "wb") as file:
+            with self._pq.ParquetWriter(file, schema, compression=self._compression) as writer:
+                waiting: list[Any] = []
+                for part in parts:
+                    waiting.append(self._pq.ParquetFile(part).read())
+                    if part is parts[-1] or sum(table.nbytes for table in waiting) >= MERGE_BYTES:
+                        writer.write_table(self._pa.concat_tables(waiting))
+                        waiting.clear()
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def recover(folder: Path, scratch: Path) -> None:
+    """Finish the swaps that a crash interrupted in the datasets below ``folder``, and empty ``scratch``."""
+    for spare in scratch.rglob("old-*"):
+        block = spare.name.removeprefix("old-")
+        finish_swap(spare.parent / f"new-{block}", folder / spare.parent.relative_to(scratch) / block, spare)
+    shutil.rmtree(scratch, ignore_errors=True)

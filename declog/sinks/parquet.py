@@ -1,37 +1,42 @@
 """The parquet sink: the primary record of a run, typed, for pandas, polars, pyarrow and DuckDB.
 
-    <dir>/scalars/part-*.parquet      step, mode, name, metric, value, int_value, partial, time: one row per scalar
-    <dir>/histograms/part-*.parquet   step, mode, name, metric, counts, edges, time
-    <dir>/alerts/part-*.parquet       step, mode, name, level, text, time
-    <dir>/tables/<id>/part-*.parquet  the table's own columns, and step and mode where it has no such column
+    <dir>/scalars/       step, mode, name, metric, value, int_value, partial, time: one row per scalar
+    <dir>/histograms/    step, mode, name, metric, counts, edges, time
+    <dir>/alerts/        step, mode, name, level, text, time
+    <dir>/tables/<id>/   the table's own columns, and step and mode where it has no such column
 
-Each folder is one dataset: ``pandas.read_parquet(folder)`` and ``polars.read_parquet(folder)`` read it at any
-moment, also after a ``kill -9`` (see ``_parts``). ``<dir>`` is ``<output_dir>/<sink id>`` unless the option
-``dir`` says otherwise. ``value`` is float64 with NaN for NaN; ``int_value`` holds integers exactly and is null
-for everything else. ``time`` is in seconds since 1970. Columns of a table are int64, float64, bool or string by
-its schema; a ``json`` column is a string of JSON. The plan's fingerprint, the run's id and declog's version are
-in the metadata of each part.
+Each folder is one dataset: ``pandas.read_parquet(folder)`` and ``polars.read_parquet(folder)`` read it while the
+run goes on, and after a ``kill -9`` (``_parts`` says how, and what its files are). ``<dir>`` is
+``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise.
+
+``value`` is float64 with NaN for NaN; ``int_value`` holds integers exactly and is null for everything else.
+``time`` is in seconds since 1970. Columns of a table are int64, float64, bool or string by its schema; a ``json``
+column is a string of JSON. The plan's fingerprint, the run's id and declog's version are in the metadata of each
+file.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from declog.errors import SinkError
-from declog.records import Column, Records, RunInfo, Table
+from declog.records import Alert, Column, Histogram, Records, RunInfo, Scalar, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
-from declog.sinks._parts import PartDataset
+from declog.sinks._parts import PartDataset, recover
 from declog.sinks._shared import as_float, clean_text, json_text, require, run_folder
 
 INT64 = range(-(2**63), 2**63)
 
+# A column's name, Arrow type and values.
+Columns = dict[str, tuple[Any, list[Any]]]
+
 
 class ParquetSink:
-    """Writes growing parquet datasets; a part is closed at ``part_events`` log events or ``part_mb`` megabytes."""
+    """Writes growing parquet datasets: one file per log event, merged into one for each ``compact_every`` of them."""
 
     accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
@@ -40,15 +45,13 @@ class ParquetSink:
         *,
         dir: str | None = None,
         compression: Literal["zstd", "snappy", "gzip", "none"] = "zstd",
-        part_events: int = 256,
-        part_mb: float = 2.0,
+        compact_every: int = 256,
     ) -> None:
         self._pa = require("pyarrow", kind="parquet")
         self._pq = require("pyarrow.parquet", kind="parquet")
         self._dir = dir
         self._compression = compression
-        self._part_events = max(1, part_events)
-        self._part_bytes = int(part_mb * 2**20)
+        self._compact_every = max(1, compact_every)
         self._folder = self._scratch = Path()
         self._metadata: dict[str, str] = {}
         self._datasets: dict[str, PartDataset] = {}
@@ -58,15 +61,15 @@ class ParquetSink:
         self._folder = run_folder(run, self._dir, "parquet")
         # Not inside a dataset: polars reads every file of a folder, a crash's leftovers too.
         self._scratch = self._folder / ".scratch"
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        recover(self._folder, self._scratch)
         self._scratch.mkdir(parents=True)
         self._metadata = {
             "declog.fingerprint": run.fingerprint,
             "declog.run_id": run.run_id,
             "declog.version": run.version,
         }
-        for part in (*self._folder.glob("*/part-*.parquet"), *self._folder.glob("tables/*/part-*.parquet")):
-            self._dataset(str(part.parent.relative_to(self._folder)))
+        for part in (*self._folder.glob("*/*/part-*.parquet"), *self._folder.glob("tables/*/*/part-*.parquet")):
+            self._dataset(str(part.parent.parent.relative_to(self._folder)))
 
     def write(self, step: int, records: Records) -> None:
         """Add one log event to each dataset. What a full disk refused is kept, and written with the next one."""
@@ -98,11 +101,10 @@ class ParquetSink:
                 self._pa,
                 self._pq,
                 self._folder / name,
-                self._scratch,
+                self._scratch / name,
                 metadata=self._metadata,
                 compression=self._compression,
-                part_events=self._part_events,
-                part_bytes=self._part_bytes,
+                compact_every=self._compact_every,
             )
         return self._datasets[name]
 
@@ -120,51 +122,42 @@ class ParquetSink:
     def _scalars(self, step: int, records: Records) -> Any:
         pa, scalars = self._pa, records.scalars
         values = [scalar.value for scalar in scalars]
-        return self._frame(
-            {
-                "step": (pa.int64(), [step] * len(scalars)),
-                "mode": (pa.string(), [records.mode] * len(scalars)),
-                "name": (pa.string(), [scalar.name for scalar in scalars]),
-                "metric": (pa.string(), [scalar.metric for scalar in scalars]),
-                "value": (pa.float64(), [as_float(value) for value in values]),
-                "int_value": (pa.int64(), [int(v) if isinstance(v, int) and v in INT64 else None for v in values]),
-                "partial": (pa.bool_(), [scalar.partial for scalar in scalars]),
-                "time": (pa.float64(), [records.time] * len(scalars)),
-            }
-        )
+        own: Columns = {
+            "metric": (pa.string(), [scalar.metric for scalar in scalars]),
+            "value": (pa.float64(), [as_float(value) for value in values]),
+            "int_value": (pa.int64(), [int(v) if isinstance(v, int) and v in INT64 else None for v in values]),
+            "partial": (pa.bool_(), [scalar.partial for scalar in scalars]),
+        }
+        return self._events(step, records, scalars, own)
 
     def _histograms(self, step: int, records: Records) -> Any:
         pa, histograms = self._pa, records.histograms
-        return self._frame(
-            {
-                "step": (pa.int64(), [step] * len(histograms)),
-                "mode": (pa.string(), [records.mode] * len(histograms)),
-                "name": (pa.string(), [histogram.name for histogram in histograms]),
-                "metric": (pa.string(), [histogram.metric for histogram in histograms]),
-                "counts": (pa.list_(pa.int64()), [list(histogram.counts) for histogram in histograms]),
-                "edges": (
-                    pa.list_(pa.float64()),
-                    [[float(edge) for edge in histogram.edges] for histogram in histograms],
-                ),
-                "time": (pa.float64(), [records.time] * len(histograms)),
-            }
-        )
+        own: Columns = {
+            "metric": (pa.string(), [histogram.metric for histogram in histograms]),
+            "counts": (pa.list_(pa.int64()), [list(histogram.counts) for histogram in histograms]),
+            "edges": (pa.list_(pa.float64()), [[float(e) for e in histogram.edges] for histogram in histograms]),
+        }
+        return self._events(step, records, histograms, own)
 
     def _alerts(self, step: int, records: Records) -> Any:
-        pa, alerts = self._pa, records.alerts
-        return self._frame(
-            {
-                "step": (pa.int64(), [step] * len(alerts)),
-                "mode": (pa.string(), [records.mode] * len(alerts)),
-                "name": (pa.string(), [alert.name for alert in alerts]),
-                "level": (pa.string(), [alert.level for alert in alerts]),
-                "text": (pa.string(), [clean_text(alert.text) for alert in alerts]),
-                "time": (pa.float64(), [records.time] * len(alerts)),
-            }
-        )
+        own: Columns = {
+            "level": (self._pa.string(), [alert.level for alert in records.alerts]),
+            "text": (self._pa.string(), [alert.text for alert in records.alerts]),
+        }
+        return self._events(step, records, records.alerts, own)
+
+    def _events(self, step: int, records: Records, items: Sequence[Scalar | Histogram | Alert], own: Columns) -> Any:
+        pa, count = self._pa, len(items)
+        columns: Columns = {
+            "step": (pa.int64(), [step] * count),
+            "mode": (pa.string(), [records.mode] * count),
+            "name": (pa.string(), [item.name for item in items]),
+        }
+        return self._frame({**columns, **own, "time": (pa.float64(), [records.time] * count)})
 
     def _table(self, step: int, mode: str, table: Table) -> Any:
-        columns = {"step": (self._pa.int64(), [step] * table.rows), "mode": (self._pa.string(), [mode] * table.rows)}
+        pa = self._pa
+        columns: Columns = {"step": (pa.int64(), [step] * table.rows), "mode": (pa.string(), [mode] * table.rows)}
         for column in table.columns:
             columns[column.name] = self._column(column, table.data[column.name])
         return self._frame(columns)
@@ -174,17 +167,17 @@ class ParquetSink:
         if column.type == "float":
             # pyarrow refuses integers beyond 2**53 in a float column.
             return pa.float64(), [None if value is None else as_float(value) for value in values]
-        if column.type == "text":
-            return pa.string(), [None if value is None else clean_text(value) for value in values]
         if column.type == "json":
-            return pa.string(), [None if value is None else clean_text(json_text(value)) for value in values]
-        return {"int": pa.int64(), "bool": pa.bool_()}[column.type], list(values)
+            return pa.string(), [None if value is None else json_text(value) for value in values]
+        return {"int": pa.int64(), "bool": pa.bool_(), "text": pa.string()}[column.type], list(values)
 
-    def _frame(self, columns: Mapping[str, tuple[Any, list[Any]]]) -> Any:
+    def _frame(self, columns: Columns) -> Any:
         arrays = {}
         for name, (type_, values) in columns.items():
             try:
                 arrays[name] = self._pa.array(values, type_)
+            except UnicodeEncodeError:
+                arrays[name] = self._pa.array([None if text is None else clean_text(text) for text in values], type_)
             except (self._pa.ArrowException, OverflowError, TypeError) as cause:
                 raise SinkError("DL602", f"column `{name}` does not fit {type_}: {cause}") from cause
         return self._pa.table(arrays)

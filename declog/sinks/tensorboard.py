@@ -45,7 +45,9 @@ class TensorboardSink:
     def write(self, step: int, records: Records) -> None:
         """Add one event with all values of this log event."""
         values = [
-            self._summaries.Summary.Value(tag=scalar.name, simple_value=float32_range(as_float(scalar.value)))
+            self._summaries.Summary.Value(
+                tag=clean_text(scalar.name), simple_value=float32_range(as_float(scalar.value))
+            )
             for scalar in records.scalars
         ]
         values += [self._histogram(histogram) for histogram in records.histograms]
@@ -66,7 +68,7 @@ class TensorboardSink:
         plugin = self._summaries.SummaryMetadata.PluginData(plugin_name="text")
         tensor = self._tensors.TensorProto(dtype=self._types.DT_STRING, string_val=[clean_text(text).encode()])
         metadata = self._summaries.SummaryMetadata(plugin_data=plugin)
-        return self._summaries.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
+        return self._summaries.Summary.Value(tag=clean_text(tag), metadata=metadata, tensor=tensor)
 
     def _histogram(self, histogram: Histogram) -> Any:
         counts, edges = histogram.counts, [float(edge) for edge in histogram.edges]
@@ -82,7 +84,7 @@ class TensorboardSink:
             bucket_limit=edges[1:],
             bucket=[float(count) for count in counts],
         )
-        return self._summaries.Summary.Value(tag=histogram.name, histo=proto)
+        return self._summaries.Summary.Value(tag=clean_text(histogram.name), histo=proto)
 
 
 def float32_range(value: float) -> float:

@@ -76,18 +76,18 @@ class TrackioSink:
 
     def write(self, step: int, records: Records) -> None:
         """Log one event in one call, and its alerts."""
-        values: dict[str, Any] = {scalar.name: finite_width(scalar.value) for scalar in records.scalars}
+        values: dict[str, Any] = {clean_text(scalar.name): finite_width(scalar.value) for scalar in records.scalars}
         for histogram in records.histograms:
             pair = (list(histogram.counts), list(histogram.edges))
-            values[histogram.name] = self._trackio.Histogram(np_histogram=pair)
+            values[clean_text(histogram.name)] = self._trackio.Histogram(np_histogram=pair)
         for table in records.tables:
-            values[table.name] = self._trackio.Table(data=rows(table))
+            values[clean_text(table.name)] = self._trackio.Table(data=rows(table))
         if values:
             self._run.log(values, step=step)
         for alert in records.alerts:
             with quiet():
                 level = self._trackio.AlertLevel(alert.level)
-                self._run.alert(title=alert.name, text=clean_text(alert.text), level=level, step=step)
+                self._run.alert(title=clean_text(alert.name), text=clean_text(alert.text), level=level, step=step)
 
     def close(self) -> None:
         """Wait until trackio has stored everything."""

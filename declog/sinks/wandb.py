@@ -17,12 +17,13 @@ import os
 from typing import Any, Literal
 
 from declog.errors import SinkError
-from declog.records import Number, Records, RunInfo, Table
+from declog.records import Histogram, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
-from declog.sinks._shared import json_text, require, tracker_config
+from declog.sinks._shared import clean_text, json_text, require, tracker_config
 
 STEP = "declog/step"
 INCREMENTS = 100
+MAX_BINS = 512
 TITLE_CHARS = 63
 TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "text": str, "json": str}
 
@@ -82,17 +83,21 @@ class WandbSink:
 
     def write(self, step: int, records: Records) -> None:
         """Log one event in one call, then its alerts."""
-        values: dict[str, Any] = {scalar.name: _number(scalar.value) for scalar in records.scalars}
+        values: dict[str, Any] = {clean_text(scalar.name): _number(scalar.value) for scalar in records.scalars}
         for histogram in records.histograms:
-            pair = (list(histogram.counts), list(histogram.edges))
-            values[histogram.name] = self._wandb.Histogram(np_histogram=pair)
-        for table in records.tables:
-            key, value = self._table(table)
-            values[key] = value
-        if values:
-            self._log(step, values)
-        for alert in records.alerts:
-            self._run.alert(title=alert.name[:TITLE_CHARS], text=alert.text, level=alert.level.upper())
+            values[clean_text(histogram.name)] = self._wandb.Histogram(np_histogram=_bins(histogram))
+        try:
+            for table in records.tables:
+                key, value = self._table(table)
+                values[clean_text(key)] = value
+            if values:
+                self._log(step, values)
+            for alert in records.alerts:
+                title = clean_text(alert.name)[:TITLE_CHARS]
+                self._run.alert(title=title, text=clean_text(alert.text), level=alert.level.upper())
+        except OSError as cause:
+            # Not to be tried again: rows that are in a table would be in it twice. They go with the next increment.
+            raise SinkError("DL602", f"wandb could not log step {step}: {cause}") from cause
 
     def close(self) -> None:
         """Finish the run if declog opened it."""
@@ -146,6 +151,13 @@ class WandbSink:
             value.add_data(*row)
         self._tables[table.table, names] = (key, value, increments + 1)
         return key, value
+
+
+def _bins(histogram: Histogram) -> tuple[list[int], list[float]]:
+    """Counts and edges, with neighbours joined where wandb does not take so many bins."""
+    join = -(-len(histogram.counts) // MAX_BINS) or 1
+    counts = [sum(histogram.counts[start : start + join]) for start in range(0, len(histogram.counts), join)]
+    return counts, [*histogram.edges[:-1:join], histogram.edges[-1]]
 
 
 def _number(value: Number) -> Number:

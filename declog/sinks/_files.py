@@ -1,0 +1,70 @@
+"""Files and folders that change in one step: durable renames, and two folders that change places.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+Exchange = Callable[[Path, Path], None]
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put(source: Path, place: Path) -> None:
+    """Move a finished file to its place, over what is there, atomically and durably."""
+    os.replace(source, place)
+    fsync_folder(place.parent)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two paths change places atomically; ``OSError`` where the system or the file system cannot (NFS, macOS)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        raise OSError(errno.ENOSYS, "no renameat2 here")
+    if libc.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(other))
+
+
+def swap_folder(new: Path, place: Path, spare: Path, exchange: Exchange) -> None:
+    """Put the folder ``new`` where ``place`` is, and remove what was there.
+
+    With ``exchange`` there is no moment between. Without it there are two renames, and after a crash between
+    them ``place`` is missing: ``finish_swap`` then puts ``new`` there.
+    """
+    try:
+        exchange(new, place)
+        old = new
+    except OSError:
+        os.rename(place, spare)
+        try:
+            os.rename(new, place)
+        except OSError:
+            os.rename(spare, place)
+            raise
+        old = spare
+    fsync_folder(place.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def finish_swap(new: Path, place: Path, spare: Path) -> None:
+    """Complete a ``swap_folder`` that a crash interrupted, whichever rename was the last."""
+    if spare.exists() and not place.exists():
+        os.rename(new if new.exists() else spare, place)
+        fsync_folder(place.parent)

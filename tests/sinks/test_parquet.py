@@ -1,0 +1,426 @@
+"""The parquet sink, read back with pyarrow, pandas and polars, also after a kill -9."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from declog.errors import SinkError
+from declog.records import Column, ColumnType, Records, Scalar, Table
+from declog.sinks._files import Exchange, exchange
+from declog.sinks._parts import PartDataset, recover
+from declog.sinks.parquet import ParquetSink
+from tests.sinks.samples import EXACT, ROOT, SURROGATE, event, run_info
+
+
+def opened(folder: Path, **options: Any) -> ParquetSink:
+    """A sink named `files` that writes below ``folder``."""
+    sink = ParquetSink(**options)
+    sink.open(run_info(folder, sink="files"))
+    return sink
+
+
+def written(folder: Path, *events: tuple[int, Records], **options: Any) -> Path:
+    """The folder of a sink after it wrote some log events."""
+    sink = opened(folder, **options)
+    for step, records in events:
+        sink.write(step, records)
+    sink.close()
+    return folder / "files"
+
+
+def one_column(type_: ColumnType, values: list[Any], name: str = "x") -> Records:
+    """A log event with a table of one column."""
+    return Records(tables=(Table("t", "t", (Column(name, type_),), {name: values}, len(values)),))
+
+
+def test_scalars_in_pandas(tmp_path: Path) -> None:
+    """One row per scalar, NaN as NaN, integers exact in a column of their own."""
+    frame = pd.read_parquet(written(tmp_path, (7, event(7))) / "scalars")
+    assert list(frame.columns) == ["step", "mode", "name", "metric", "value", "int_value", "partial", "time"]
+    assert frame["name"].tolist() == ["reward", "loss/größe", "loss/inf", "tokens", "huge", "done"]
+    assert frame["metric"].tolist() == ["reward", "loss", "loss_inf", "tokens", "huge", "done"]
+    assert frame["value"].tolist()[2:] == [-math.inf, float(EXACT + 7), math.inf, 1.0]
+    assert (frame["value"][0], math.isnan(frame["value"][1])) == (3.5, True)
+    assert frame["partial"].tolist() == [False] * 5 + [True]
+    assert (frame["step"].unique().tolist(), frame["time"].unique().tolist()) == ([7], [1007.0])
+
+
+def test_scalars_in_polars(tmp_path: Path) -> None:
+    """Types are as documented; an integer that int64 cannot hold is null there and infinite as a float."""
+    frame = pl.read_parquet(written(tmp_path, (7, event(7))) / "scalars")
+    assert frame.schema["value"] == pl.Float64
+    assert frame["int_value"].to_list() == [None, None, None, EXACT + 7, None, 1]
+
+
+def test_tables_are_typed(tmp_path: Path) -> None:
+    """Columns have the schema's types, nulls are nulls and NaN is NaN, text is text, json is a string of JSON."""
+    table = pq.read_table(written(tmp_path, (1, event(1))) / "tables" / "completions")
+    types = [pa.int64(), pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.string()]
+    assert (table.column_names, table.schema.types) == (
+        ["step", "mode", "id", "reward", "ok", "prompt", "extra"],
+        types,
+    )
+    data = table.to_pydict()
+    assert data["id"] == [EXACT + 10, EXACT + 11, EXACT + 12]
+    assert (data["reward"][0], math.isnan(data["reward"][1]), data["reward"][2]) == (1.5, True, None)
+    assert data["ok"] == [True, None, False]
+    assert data["prompt"] == ["größer 漢字\nzwei", "", None]
+    assert data["extra"] == ['{"a":[1,"Infinity"]}', None, '"x"']
+
+
+def test_histograms_and_alerts(tmp_path: Path) -> None:
+    """Each is a dataset of its own."""
+    folder = written(tmp_path, (2, event(2)))
+    assert pl.read_parquet(folder / "histograms").to_dicts() == [
+        {
+            "step": 2,
+            "mode": "train",
+            "name": "lengths",
+            "metric": "lengths",
+            "counts": [0, 2, 3],
+            "edges": [0.0, 1.0, 2.0, 4.0],
+            "time": 1002.0,
+        }
+    ]
+    assert pl.read_parquet(folder / "alerts").select("step", "name", "level", "text").to_dicts() == [
+        {"step": 2, "name": "kl_runaway", "level": "warn", "text": "KL 2 — zu groß"}
+    ]
+
+
+def parts(dataset: Path) -> list[str]:
+    """The files of a dataset, below its folder."""
+    return sorted(str(part.relative_to(dataset)) for part in dataset.rglob("*") if part.is_file())
+
+
+def test_the_metadata_says_where_a_part_comes_from(tmp_path: Path) -> None:
+    """The plan's fingerprint, the run and declog's version travel with the data, through merging too."""
+    folder = written(tmp_path, *((step, event(step)) for step in range(3)), compact_every=2)
+    expected = {b"declog.fingerprint": b"f00d", b"declog.run_id": b"run-7", b"declog.version": b"0.1.0"}
+    found = [
+        {key: value for key, value in pq.read_schema(part).metadata.items() if key.startswith(b"declog.")}
+        for part in sorted((folder / "scalars").rglob("*.parquet"))
+    ]
+    assert found == [expected, expected]
+
+
+def test_blocks_are_merged_and_the_dataset_stays_whole(tmp_path: Path) -> None:
+    """Ten log events in blocks of four: two merged files and two single ones, and every row once, in order."""
+    folder = written(tmp_path, *((step, event(step)) for step in range(10)), compact_every=4)
+    assert parts(folder / "scalars") == [
+        "000000/part-000000-000003.parquet",
+        "000001/part-000004-000007.parquet",
+        "000002/part-000008.parquet",
+        "000002/part-000009.parquet",
+    ]
+    assert pl.read_parquet(folder / "scalars").filter(name="tokens")["int_value"].to_list() == [
+        EXACT + step for step in range(10)
+    ]
+    assert pd.read_parquet(folder / "tables" / "completions")["id"].tolist() == [
+        EXACT + 10 * step + row for step in range(10) for row in range(3)
+    ]
+
+
+def test_merging_large_parts_goes_in_pieces(tmp_path: Path) -> None:
+    """Parts that together are larger than what is held in memory end up in one file all the same."""
+    texts = [chr(97 + step) * 6_000_000 for step in range(6)]
+    folder = written(tmp_path, *((i, one_column("text", [text])) for i, text in enumerate(texts)), compact_every=6)
+    assert parts(folder / "tables" / "t") == ["000000/part-000000-000005.parquet"]
+    assert pd.read_parquet(folder / "tables" / "t")["x"].tolist() == texts
+
+
+def test_nothing_is_left_in_the_scratch_folder(tmp_path: Path) -> None:
+    """After a clean end there are only datasets."""
+    folder = written(tmp_path, *((step, event(step)) for step in range(5)), compact_every=2)
+    assert sorted(path.name for path in folder.iterdir()) == ["alerts", "histograms", "scalars", "tables"]
+
+
+def test_a_resumed_run_continues_the_dataset(tmp_path: Path) -> None:
+    """The second run's parts follow the first one's."""
+    written(tmp_path, (0, event(0)), (1, event(1)))
+    folder = written(tmp_path, (2, event(2)))
+    assert pl.read_parquet(folder / "scalars").filter(name="tokens")["step"].to_list() == [0, 1, 2]
+    # Each run has blocks of its own, and what an earlier one left is merged.
+    assert parts(folder / "scalars") == ["000000/part-000000-000001.parquet", "000001/part-000002.parquet"]
+
+
+def test_other_ranks_have_datasets_of_their_own(tmp_path: Path) -> None:
+    """A rank writes where no other rank does."""
+    sink = ParquetSink(dir="data")
+    sink.open(run_info(tmp_path, rank=2))
+    sink.write(5, event(5))
+    sink.close()
+    assert pl.read_parquet(tmp_path / "data" / "rank2" / "tables" / "completions").height == 3
+
+
+def test_a_tables_own_step_column_is_kept(tmp_path: Path) -> None:
+    """Where a schema has a step column, that is the one."""
+    folder = written(tmp_path, (50, one_column("int", [41, 42], name="step")))
+    assert pl.read_parquet(folder / "tables" / "t").to_dict(as_series=False) == {
+        "step": [41, 42],
+        "mode": ["train", "train"],
+    }
+
+
+def test_a_float_column_takes_integers(tmp_path: Path) -> None:
+    """A reward function may return 1 or 2**53 + 1 for a float."""
+    folder = written(tmp_path, (0, one_column("float", [1, EXACT, None, math.nan])))
+    values = pq.read_table(folder / "tables" / "t")["x"].to_pylist()
+    assert values[:3] == [1.0, float(EXACT), None]
+    assert math.isnan(values[3])
+
+
+def test_a_lone_surrogate_is_escaped(tmp_path: Path) -> None:
+    """Arrow's strings are UTF-8, so what UTF-8 cannot hold is written as its escape, also in a name."""
+    records = Records(scalars=(Scalar(SURROGATE, 1.0, "x"),), tables=one_column("text", [SURROGATE, None]).tables)
+    folder = written(tmp_path, (0, records))
+    assert pl.read_parquet(folder / "tables" / "t")["x"].to_list() == ["broken \\ud800 tail", None]
+    assert pl.read_parquet(folder / "scalars")["name"].to_list() == ["broken \\ud800 tail"]
+
+
+def test_a_new_column_is_null_in_the_rows_before_it(tmp_path: Path) -> None:
+    """A table that gains a column, and one that later lacks it, stay one dataset for pandas and polars."""
+    sink = opened(tmp_path, compact_every=2)
+    for step in range(3):
+        sink.write(step, one_column("int", [step], name="a"))
+    wide = Table("t", "t", (Column("b", "text"), Column("a", "int")), {"b": ["neu"], "a": [3]}, 1)
+    sink.write(3, Records(tables=(wide,)))
+    sink.write(4, one_column("int", [4], name="a"))
+    sink.close()
+    folder = tmp_path / "files" / "tables" / "t"
+    assert pl.read_parquet(folder).select("a", "b").to_dict(as_series=False) == {
+        "a": [0, 1, 2, 3, 4],
+        "b": [None, None, None, "neu", None],
+    }
+    assert pd.read_parquet(folder)["b"].isna().tolist() == [True, True, True, False, True]
+    assert len({str(pq.read_schema(part).remove_metadata()) for part in folder.rglob("*.parquet")}) == 1
+
+
+def test_opening_finishes_an_interrupted_new_column(tmp_path: Path) -> None:
+    """A process that died between two parts left them with different columns; the next run makes them one."""
+    folder = written(tmp_path, *((step, one_column("int", [step], name="a")) for step in range(4)))
+    part = folder / "tables" / "t" / "000000" / "part-000002.parquet"
+    table = pq.read_table(part)
+    pq.write_table(table.append_column("b", pa.array(["x"])), part)
+    opened(tmp_path).close()
+    frame = pl.read_parquet(folder / "tables" / "t")
+    assert frame.select("a", "b").to_dict(as_series=False) == {"a": [0, 1, 2, 3], "b": [None, None, "x", None]}
+
+
+def test_a_column_that_changes_its_type_is_refused_for_that_write(tmp_path: Path) -> None:
+    """The error names the column and both types; the other datasets and the next write are not affected."""
+    sink = opened(tmp_path)
+    sink.write(0, Records(scalars=event(0).scalars, tables=one_column("int", [1]).tables))
+    with pytest.raises(SinkError, match=r"tables/t: .*column `x` of `t` is string, and was int64 before"):
+        sink.write(1, Records(scalars=event(1).scalars, tables=one_column("text", ["one"]).tables))
+    sink.write(2, Records(scalars=event(2).scalars, tables=one_column("int", [3]).tables))
+    sink.close()
+    folder = tmp_path / "files"
+    assert pl.read_parquet(folder / "tables" / "t")["x"].to_list() == [1, 3]
+    assert pl.read_parquet(folder / "scalars").filter(name="reward")["step"].to_list() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("type_", "value"), [("int", 2**63), ("int", "seven"), ("bool", 3.5), ("text", 7)])
+def test_a_value_that_does_not_fit_is_an_error_with_its_column(tmp_path: Path, type_: ColumnType, value: Any) -> None:
+    """A broken contract costs that table's rows only, and says which column."""
+    sink = opened(tmp_path)
+    with pytest.raises(SinkError, match="column `x` does not fit"):
+        sink.write(0, one_column(type_, [value]))
+    sink.write(1, event(1))
+    sink.close()
+    assert pl.read_parquet(tmp_path / "files" / "scalars").height == 6
+
+
+def test_rows_that_the_disk_refused_are_written_with_the_next_event(tmp_path: Path) -> None:
+    """Nothing is lost or doubled by a disk that could not be written for a while, up to a block of log events."""
+    sink = opened(tmp_path, compact_every=2)
+    sink.write(0, event(0))
+    scratch = tmp_path / "files" / ".scratch"
+    scratch.rename(tmp_path / "away")
+    for step in (1, 2, 3):
+        with pytest.raises(SinkError, match=r"scalars: .*No such file"):
+            sink.write(step, event(step))
+    assert pl.read_parquet(tmp_path / "files" / "scalars").filter(name="reward")["step"].to_list() == [0]
+    (tmp_path / "away").rename(scratch)
+    sink.write(4, event(4))
+    sink.close()
+    # Two log events waited in memory; the third found no room, and its error said so.
+    assert pl.read_parquet(tmp_path / "files" / "scalars").filter(name="reward")["step"].to_list() == [0, 1, 2, 4]
+
+
+def test_close_writes_what_the_disk_refused(tmp_path: Path) -> None:
+    """There may be no further log event."""
+    sink = opened(tmp_path)
+    sink.write(0, event(0))
+    scratch = tmp_path / "files" / ".scratch"
+    scratch.rename(tmp_path / "away")
+    with pytest.raises(SinkError):
+        sink.write(1, event(1))
+    (tmp_path / "away").rename(scratch)
+    sink.close()
+    assert pl.read_parquet(tmp_path / "files" / "tables" / "completions").height == 6
+
+
+def no_exchange(one: Path, other: Path) -> None:
+    """A file system that cannot swap two folders."""
+    raise OSError(22, "Invalid argument")
+
+
+def dataset(folder: Path, swap: Exchange) -> PartDataset:
+    """A dataset in blocks of two, in ``folder/data``, its scratch in ``folder/scratch/data``."""
+    return PartDataset(
+        pa,
+        pq,
+        folder / "data",
+        folder / "scratch" / "data",
+        metadata={},
+        compression="zstd",
+        compact_every=2,
+        exchange=swap,
+    )
+
+
+@pytest.mark.parametrize("swap", [exchange, no_exchange])
+def test_a_block_is_merged_with_and_without_an_atomic_swap(tmp_path: Path, swap: Exchange) -> None:
+    """Where the file system cannot exchange folders, two renames do it."""
+    data = dataset(tmp_path, swap)
+    for step in range(5):
+        data.append(pa.table({"x": [step]}))
+    assert pl.read_parquet(tmp_path / "data")["x"].to_list() == [0, 1, 2, 3, 4]
+    assert parts(tmp_path / "data") == [
+        "000000/part-000000-000001.parquet",
+        "000001/part-000002-000003.parquet",
+        "000002/part-000004.parquet",
+    ]
+    assert list((tmp_path / "scratch" / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("merged_is_there", [True, False])
+def test_a_crash_between_two_renames_hides_a_block_until_the_next_open(tmp_path: Path, merged_is_there: bool) -> None:
+    """The block that was moved aside comes back, merged if its merged form is complete."""
+    data = dataset(tmp_path, no_exchange)
+    data.append(pa.table({"x": [0]}))
+    data.append(pa.table({"x": [1]}))
+    block, scratch = tmp_path / "data" / "000000", tmp_path / "scratch" / "data"
+    if merged_is_there:
+        block.rename(scratch / "new-000000")
+        (scratch / "old-000000").mkdir()
+    else:
+        block.rename(scratch / "old-000000")
+    recover(tmp_path, tmp_path / "scratch")
+    assert pl.read_parquet(tmp_path / "data")["x"].to_list() == [0, 1]
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_a_block_that_cannot_be_merged_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A disk without room for the merged file costs speed, no rows, and is said."""
+    data = dataset(tmp_path, exchange)
+    data.append(pa.table({"x": [0]}))
+    (tmp_path / "scratch" / "data" / "new-000000").write_text("in the way")
+    data.append(pa.table({"x": [1]}))
+    data.append(pa.table({"x": [2]}))
+    assert "could not be merged and stay as they are" in caplog.text
+    assert pl.read_parquet(tmp_path / "data")["x"].to_list() == [0, 1, 2]
+
+
+def test_a_broken_part_is_named(tmp_path: Path) -> None:
+    """A file that is no parquet file refuses the run with its path, before step 0."""
+    folder = written(tmp_path, (0, event(0)))
+    part = folder / "alerts" / "000000" / "part-000000.parquet"
+    part.write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(SinkError, match=r"alerts/000000/part-000000.parquet cannot be read") as caught:
+        opened(tmp_path)
+    assert (caught.value.code, caught.value.fix) == ("DL601", "move it out of the folder")
+
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from declog.sinks.parquet import ParquetSink
+from tests.sinks.samples import event, run_info
+sink = ParquetSink(compact_every=int(sys.argv[3]))
+sink.open(run_info(Path(sys.argv[1]), sink="files"))
+for step in itertools.count(int(sys.argv[2])):
+    sink.write(step, event(step))
+    print(step, flush=True)
+"""
+
+
+def writing(folder: Path, first: int, compact_every: int) -> subprocess.Popen[str]:
+    """A process that writes log events as fast as it can and prints each step that is done."""
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), str(first), str(compact_every)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_kill_in_the_middle_of_writing_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """After each of six kill -9, read before anything is repaired, every finished log event is there once.
+
+    Blocks of two log events merge all the time, so that a kill often comes in the middle of that.
+    """
+    first, unfinished = 0, []
+    for kill in range(6):
+        with writing(tmp_path, first, 2) as process:
+            assert process.stdout is not None
+            done = [int(process.stdout.readline()) for _ in range(5 + 3 * kill)]
+            process.send_signal(signal.SIGKILL)
+            # What the pipe still holds was done as well.
+            done += [int(line) for line in process.stdout]
+        first = done[-1] + 2
+        # The log event that the kill interrupted may be in the first of its datasets and not in the others.
+        unfinished.append(done[-1] + 1)
+        for name, rows in (("scalars", 6), ("alerts", 1), ("tables/completions", 3)):
+            for read in (pl.read_parquet, pd.read_parquet):
+                found = list(read(tmp_path / "files" / name)["step"])
+                steps = [step for step in range(first) if step not in unfinished or step in found]
+                assert found == [step for step in steps for _ in range(rows)], (name, read)
+
+
+def test_a_reader_finds_a_whole_dataset_while_it_grows(tmp_path: Path) -> None:
+    """While a process writes, each read has every step so far exactly once."""
+    seen = []
+    with writing(tmp_path, 0, 10_000) as process:
+        assert process.stdout is not None
+        for _ in range(30):
+            done = int(process.stdout.readline())
+            steps = pl.read_parquet(tmp_path / "files" / "scalars").filter(name="tokens")["step"].to_list()
+            frame = pd.read_parquet(tmp_path / "files" / "tables" / "completions")
+            assert steps == list(range(len(steps)))
+            assert len(steps) > done
+            assert frame["step"].tolist() == [step for step in range(len(frame) // 3) for _ in range(3)]
+            seen.append(len(steps))
+        process.kill()
+    assert seen == sorted(seen)
+    assert seen[-1] >= 30
+
+
+def test_a_reader_meets_a_merge_as_a_missing_file_or_not_at_all(tmp_path: Path) -> None:
+    """With blocks that merge all the time, a read has every step exactly once or fails on a file that has gone."""
+    read = 0
+    with writing(tmp_path, 0, 2) as process:
+        assert process.stdout is not None
+        for _ in range(60):
+            process.stdout.readline()
+            try:
+                steps = pd.read_parquet(tmp_path / "files" / "scalars").query("name == 'tokens'")["step"].tolist()
+            except FileNotFoundError:
+                continue
+            assert steps == list(range(len(steps)))
+            read += 1
+        process.kill()
+    assert read > 0

@@ -1,0 +1,155 @@
+"""The registry of sink kinds: lazy, checked, open to other packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from declog.errors import SinkError
+from declog.records import Records, RunInfo
+from declog.sinks import KINDS, Sink, check_options, known_kinds, make_sink, option_names, sink_class
+from declog.sinks.jsonl import JsonlSink
+from tests.sinks.samples import python
+
+HERE = "tests.sinks.test_registry"
+
+
+class OwnSink:
+    """A sink that another package might bring."""
+
+    accepts: ClassVar[frozenset[str]] = frozenset({"scalar"})
+
+    def __init__(self, *, url: str, tries: int = 3) -> None:
+        self.url, self.tries = url, tries
+
+    def open(self, run: RunInfo) -> None: ...
+
+    def write(self, step: int, records: Records) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_importing_the_package_loads_no_backend() -> None:
+    """A tracker is imported when its sink is made, not when the registry is."""
+    code = """
+import sys, declog
+before = set(sys.modules)
+import declog.sinks, declog.sinks.runner
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(sorted(loaded & {"wandb", "trackio", "pyarrow", "rich", "tensorboard", "pydantic"}))
+"""
+    assert python(code) == "[]\n"
+
+
+def test_looking_at_every_kind_loads_no_backend() -> None:
+    """Classes, options and what a sink accepts are known without its tracker, so that `check` stays fast."""
+    code = """
+import sys, declog
+before = set(sys.modules)
+from declog.sinks import KINDS, check_options, sink_class
+print([sorted(sink_class(kind).accepts) for kind in ("console", "parquet")], [check_options(k, {}) for k in KINDS])
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(sorted(loaded & {"wandb", "trackio", "pyarrow", "rich", "tensorboard"}))
+"""
+    accepts = [["alert", "scalar", "table"], ["alert", "histogram", "scalar", "table"]]
+    assert python(code) == f"{accepts} {[[]] * len(KINDS)}\n[]\n"
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_built_in_kind_is_a_sink(kind: str) -> None:
+    """Each kind's class follows the protocol and can be made from its defaults."""
+    assert isinstance(make_sink(kind, {}), Sink)
+
+
+def test_option_names_come_from_the_constructor() -> None:
+    """The keyword-only arguments are the options."""
+    assert option_names("jsonl") == ("dir", "fsync")
+
+
+def test_good_options_have_no_errors() -> None:
+    """Values of the declared types pass; an integer is a float where a float is asked for."""
+    assert check_options("parquet", {"dir": None, "compression": "snappy", "compact_every": 3}) == []
+    assert check_options("tensorboard", {"flush_secs": 1}) == []
+
+
+def test_unknown_option_is_refused_with_the_nearest_one() -> None:
+    """A typo is an error that names the option meant."""
+    assert check_options("console", {"max_row": 3}) == [
+        "the sink kind `console` has no option `max_row`: did you mean `max_rows`?"
+    ]
+
+
+def test_wrong_type_says_what_is_expected_and_what_came() -> None:
+    """A string is not a number, and a choice names its values."""
+    assert check_options("parquet", {"compact_every": "4", "compression": "lz5"}) == [
+        "option `compact_every` of the sink kind `parquet`: Input should be a valid integer (got '4')",
+        "option `compression` of the sink kind `parquet`: "
+        "Input should be 'zstd', 'snappy', 'gzip' or 'none' (got 'lz5')",
+    ]
+
+
+def test_an_option_without_default_is_needed() -> None:
+    """What a third party's sink cannot do without is asked for by name."""
+    assert check_options(f"{HERE}:OwnSink", {}) == [f"the sink kind `{HERE}:OwnSink` needs the option `url`"]
+
+
+def test_a_class_path_is_a_kind() -> None:
+    """``module:Class`` names a sink that is not registered anywhere."""
+    assert sink_class("declog.sinks.jsonl:JsonlSink") is JsonlSink
+
+
+def test_unknown_kind_suggests_the_nearest() -> None:
+    """A misspelled kind is an error that names the kind meant."""
+    with pytest.raises(SinkError) as caught:
+        sink_class("parket")
+    assert (caught.value.code, caught.value.fix) == ("DL601", "did you mean `parquet`?")
+
+
+@pytest.mark.parametrize("kind", ["no_such_module:Sink", "declog.sinks.jsonl:NoSuchSink", "declog.sinks:KINDS"])
+def test_a_class_path_that_leads_nowhere_is_one_error(kind: str) -> None:
+    """A wrong module, a wrong name and a thing that is no class all end in DL601."""
+    with pytest.raises(SinkError) as caught:
+        sink_class(kind)
+    assert caught.value.code == "DL601"
+
+
+def test_make_sink_refuses_wrong_options() -> None:
+    """Constructing checks first, so that a sink never sees an option of the wrong type."""
+    with pytest.raises(SinkError, match="has no option `folder`"):
+        make_sink("jsonl", {"folder": "x"})
+
+
+def test_an_installed_package_adds_a_kind(tmp_path: Path) -> None:
+    """An entry point in the group `declog.sinks` is a kind like the built-in ones."""
+    info = tmp_path / "team_sinks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: team-sinks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[declog.sinks]\nteam = declog.sinks.jsonl:JsonlSink\n")
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from declog.sinks import known_kinds, make_sink
+print(type(make_sink("team", {"fsync": True})).__name__, "team" in known_kinds())
+"""
+    assert python(code, str(tmp_path)) == "JsonlSink True\n"
+    assert "team" not in known_kinds()
+
+
+@pytest.mark.parametrize(
+    ("kind", "package"), [("wandb", "wandb"), ("trackio", "trackio"), ("tensorboard", "tensorboard")]
+)
+def test_a_missing_package_names_the_extra(kind: str, package: str) -> None:
+    """A sink whose tracker is not installed says how to install it."""
+    code = """
+import sys
+sys.modules[sys.argv[2]] = None
+from declog.errors import SinkError
+from declog.sinks import make_sink
+try:
+    make_sink(sys.argv[1], {})
+except SinkError as error:
+    print(error.code, error.fix)
+"""
+    assert python(code, kind, package) == f"DL601 pip install 'declog[{kind}]'\n"
