@@ -36,6 +36,10 @@ def compose(
     ``declog/sinks=[console,trackio]``. Raises ``CompositionError`` with every override that is wrong. A
     running ``@hydra.main`` application is neither used nor disturbed.
     """
+    if isinstance(overrides, str):
+        raise CompositionError(
+            [Problem("DL101", "overrides are a list of texts, not one text", fix=f"[{overrides!r}]")]
+        )
     directory = None if config_dir is None else FilePath(config_dir).absolute()
     if directory is not None and not directory.is_dir():
         message = f"there is no directory {config_dir}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path as FilePath
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -15,7 +16,7 @@ from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigSource
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from declog.diagnostics import Excerpt, in_file, render_at, shown_path
+from declog.diagnostics import LINE_BREAK, Excerpt, in_file, render_at, shown_path
 from declog.errors import Problem, did_you_mean
 from declog.places import FilePlace
 from declog.provenance import YAML_LOADER, keys_of_file, source_file, span
@@ -55,9 +56,10 @@ def _not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> tuple[Problem, st
     cause = error.problem or first_line(error)
     fix = next((fix for told, fix in YAML_FIXES if told in cause), None)
     problem = Problem("DL101", f"this is not valid YAML: {cause}", fix=fix)
-    with open(mark.name, encoding="utf-8") as file:
-        line = file.read().splitlines()[mark.line : mark.line + 1]
-    excerpt = Excerpt(str(mark.line + 1), line[0], mark.column, mark.column + 1) if line else None
+    file = FilePath(mark.name)
+    lines = LINE_BREAK.split(file.read_text(encoding="utf-8")) if file.is_file() else []
+    line = lines[mark.line] if mark.line < len(lines) else None
+    excerpt = None if line is None else Excerpt(str(mark.line + 1), line, mark.column, mark.column + 1)
     return problem, render_at(problem, f"{shown_path(mark.name)}:{mark.line + 1}:{mark.column + 1}", excerpt)
 
 

@@ -148,7 +148,7 @@ def _in_file(file: str, text: str, package: Path) -> Iterator[Setting]:
     root = yaml.compose(text, Loader=YAML_LOADER)
     if isinstance(root, yaml.MappingNode):
         for key, value in root.value:
-            if key.value not in ("defaults", "hydra"):
+            if key.value != "defaults" and (package or key.value != "hydra"):
                 yield from _in_entry(file, package, key, value)
 
 

@@ -448,6 +448,15 @@ def test_a_directory_that_is_not_there(base: Path) -> None:
     """)
 
 
+def test_one_text_is_no_list_of_overrides() -> None:
+    """A forgotten pair of brackets is not read as an override per character."""
+    with pytest.raises(CompositionError) as caught:
+        compose("grpo", "declog.profile=slim")
+    assert caught.value.problems == (
+        Problem("DL101", "overrides are a list of texts, not one text", fix="['declog.profile=slim']"),
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -10,11 +10,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobRuntime
 from omegaconf import DictConfig
 
+import declog  # noqa: F401  (makes the presets known to Hydra)
 from declog.compose import compose, located, profile_of
 from declog.errors import ConfigError, Problem
-from declog.searchpath import register
-
-register()
 
 
 @hydra.main(version_base="1.2", config_path="conf", config_name="config")
