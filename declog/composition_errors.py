@@ -10,13 +10,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
+from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from declog.diagnostics import Excerpt, render_at
 from declog.errors import CompositionError, Problem, did_you_mean, nearest
@@ -50,11 +52,13 @@ def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None =
     return Problem("DL104", f"there is no preset `{name}`", fix=fix)
 
 
-def unknown_key(root: DictConfig, dotted: str) -> str:
-    """A fix for a key that the configuration does not have."""
-    known, node = _deepest(root, dotted.split("."))
-    wrong = dotted.split(".")[len(known)]
-    names = _names(node)
+def unknown_key(root: DictConfig, dotted: str) -> str | None:
+    """A fix for a key that the configuration does not have; None if it has it."""
+    keys = dotted.split(".")
+    known, node = _deepest(root, keys)
+    if len(known) == len(keys):
+        return None
+    wrong, names = keys[len(known)], _names(node)
     close = nearest(wrong, names)
     return f"did you mean `{'.'.join([*known, close])}`?" if close else did_you_mean(wrong, names, what="known keys")
 
@@ -222,12 +226,19 @@ def _deepest(config: DictConfig, keys: Sequence[str]) -> tuple[list[str], object
     node: object = config
     for depth, key in enumerate(keys):
         if isinstance(node, DictConfig) and key in list(node):  # `key in node` hides what is ???
-            node = "???" if OmegaConf.is_missing(node, key) else node[key]
+            node = _child(node, key)
         elif isinstance(node, ListConfig) and key.isdigit() and int(key) < len(node):
-            node = node[int(key)]
+            node = _child(node, int(key))
         else:
             return list(keys[:depth]), node
     return list(keys), node
+
+
+def _child(node: DictConfig | ListConfig, key: Any) -> object:
+    try:
+        return node[key]
+    except OmegaConfBaseException:
+        return "???"  # No value yet, or an interpolation that leads nowhere: nothing is below it.
 
 
 def _names(node: object) -> list[str]:

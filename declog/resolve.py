@@ -53,8 +53,9 @@ class _Walk:
             value = container[key]
         except OmegaConfBaseException as error:
             cause = first_line(error).split(" raised while resolving interpolation: ")[-1].strip('"')
-            fix = _interpolation_fix(container, error)
-            self.problems.append(Problem("DL103", cause, here, fix=fix, source=_source(container, key)))
+            source = _source(container, key)
+            fix = _interpolation_fix(container, source or "", error)
+            self.problems.append(Problem("DL103", cause, here, fix=fix, source=source))
             return None
         if id(value) in above:
             message = f"{dotted} refers to what it is a part of"
@@ -76,9 +77,10 @@ def _source(container: DictConfig | ListConfig, key: Any) -> str | None:
     return written if isinstance(written, str) else None
 
 
-def _interpolation_fix(container: DictConfig | ListConfig, error: OmegaConfBaseException) -> str | None:
+def _interpolation_fix(container: DictConfig | ListConfig, source: str, error: OmegaConfBaseException) -> str | None:
+    """The nearest key for one that is not there, if it was written from the top: ``${a.b}``, not ``${.b}``."""
     named = re.search(r"'([^']+)' not found", str(error))
     root = container._get_root()
     if not isinstance(error, InterpolationKeyError) or named is None or not isinstance(root, DictConfig):
         return None
-    return unknown_key(root, named[1])
+    return unknown_key(root, named[1]) if "${" + named[1] in source else None

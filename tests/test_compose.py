@@ -587,6 +587,18 @@ def test_everything_that_does_not_resolve_is_told_with_its_place(base: Path, wri
     """)
 
 
+def test_relative_interpolations_are_told_as_they_were_written() -> None:
+    """A relative key that exists at the top of the configuration is not proposed for one that is missing."""
+    config = OmegaConf.create({"name": "top", "declog": {"a": {"b": "${.name}", "c": "${..d.e}"}, "d": "${nowhere}"}})
+    with pytest.raises(CompositionError) as caught:
+        profile_of(config)
+    assert [(each.path, each.source, each.fix) for each in caught.value.problems] == [
+        (("a", "b"), "${.name}", None),
+        (("a", "c"), "${..d.e}", None),
+        (("d",), "${nowhere}", "known keys: declog, name"),
+    ]
+
+
 def test_interpolations_that_lead_into_each_other_end() -> None:
     """Two nodes that contain each other are one problem, not an endless profile."""
     config = OmegaConf.create({"a": {"b": "${c}"}, "c": {"d": "${a}"}})
