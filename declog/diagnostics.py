@@ -119,6 +119,8 @@ def in_override(problem: Problem, text: str) -> Excerpt:
     elif problem.source is not None and (at := text.find(problem.source, start)) >= 0:
         first, last = problem.span or (0, len(problem.source))
         start, end = at + first, at + max(last, first + 1)
+    elif end - start > 2 and text[start] == text[end - 1] and text[start] in "'\"":
+        start, end = start + 1, end - 1
     return Excerpt("", text, start, end)
 
 

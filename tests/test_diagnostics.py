@@ -347,7 +347,7 @@ def test_keys_values_and_entries_have_their_own_place(directory: Path, problem: 
             error[DL302] override '+declog.metrics.long.where="task == \"math\""'
               unknown signal
                 +declog.metrics.long.where="task == \"math\""
-                                           ^^^^^^^^^^^^^^^^^^
+                                            ^^^^^^^^^^^^^^^^
             """,
         ),
         # What was deleted, and is still used.
