@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import wandb
 from wandb.proto import wandb_internal_pb2
+
+# Made at run time from the protocol's descriptor, so no type checker knows it.
+Record: Any = vars(wandb_internal_pb2)["Record"]
 
 BLOCK = 32768
 HEADER = struct.Struct("<IHB")
@@ -49,14 +53,15 @@ class OfflineRun:
 
 
 def read_runs(folder: Path) -> list[OfflineRun]:
-    """All offline runs below ``folder``, oldest first."""
+    """All offline runs below ``folder``, oldest first. Ends this process's wandb service, which writes late."""
+    wandb.teardown()
     return [_read(path) for path in sorted(folder.rglob("*.wandb"), key=lambda path: path.stat().st_ctime)]
 
 
 def _read(path: Path) -> OfflineRun:
     run = OfflineRun(path.parent)
     for data in _entries(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
+        record = Record()
         record.ParseFromString(data)
         kind = record.WhichOneof("record_type")
         if kind == "run":

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from declog.records import Alert, Number, Records, RunInfo, Scalar, Table
 from declog.sinks import ALERT, SCALAR, TABLE
@@ -42,7 +42,7 @@ class ConsoleSink:
     ``width: null`` is the terminal's width, or 100 where there is no terminal.
     """
 
-    accepts = frozenset({SCALAR, TABLE, ALERT})
+    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, TABLE, ALERT})
 
     def __init__(
         self, *, max_scalars: int = 24, max_rows: int = 4, max_chars: int = 400, width: int | None = None

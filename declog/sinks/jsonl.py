@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 from declog.errors import SinkError
 from declog.records import Records, RunInfo, Table
@@ -30,7 +30,7 @@ MAX_PENDING_BYTES = 8 * 2**20
 class JsonlSink:
     """Writes JSON lines; ``fsync: true`` also asks the disk to keep each log event before the next one."""
 
-    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(self, *, dir: str | None = None, fsync: bool = False) -> None:
         self._dir = dir

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.records import Alert, Column, Histogram, Records, RunInfo, Scalar, Table
@@ -38,7 +38,7 @@ Columns = dict[str, tuple[Any, list[Any]]]
 class ParquetSink:
     """Writes growing parquet datasets: one file per log event, merged into one for each ``compact_every`` of them."""
 
-    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(
         self,

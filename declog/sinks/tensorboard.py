@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from declog.records import Alert, Histogram, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
@@ -22,7 +22,7 @@ FLOAT32_MAX = 3.4028234663852886e38
 class TensorboardSink:
     """Writes one event file; ``flush_secs`` is how long a value may wait before it is on disk."""
 
-    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(self, *, dir: str | None = None, flush_secs: float = 10.0) -> None:
         prefix = "tensorboard.compat.proto."

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TextIO, cast
+from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.records import Number, Records, RunInfo, Table
@@ -24,6 +23,7 @@ from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._shared import as_float, clean_text, json_text, require, require_installed, tracker_config
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
+PRINTING = ("trackio", "trackio.run", "trackio.utils")
 INT64 = range(-(2**63), 2**63)
 
 
@@ -36,7 +36,7 @@ class TrackioSink:
     monitor.
     """
 
-    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(
         self,
@@ -141,33 +141,29 @@ def rows(table: Table) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-class _Muted:
-    """A stdout that drops what one thread prints while ``muted`` and passes everything else on."""
+class _Quiet(threading.local):
+    on = False
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._thread = threading.get_ident()
-        self.muted = True
 
-    def write(self, text: str) -> int:
-        if self.muted and threading.get_ident() == self._thread:
-            return len(text)
-        return self._stream.write(text)
+_quiet = _Quiet()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+
+def _print(*values: object, **options: Any) -> None:
+    if not _quiet.on:
+        print(*values, **options)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep this thread's prints off stdout, and nobody else's (``redirect_stdout`` would take the trainer's too)."""
-    stream = sys.stdout
-    filtered = _Muted(stream)
-    sys.stdout = cast("TextIO", filtered)
+    """Keep what trackio prints on this thread off stdout.
+
+    trackio's modules get a ``print`` of their own. Swapping ``sys.stdout`` instead would take the trainer's output
+    too, and can crash the process: CPython's ``print`` holds no reference to the stream that it writes to.
+    """
+    for name in PRINTING:
+        require(name, kind="trackio", extra="trackio").print = _print
+    _quiet.on = True
     try:
         yield
     finally:
-        filtered.muted = False
-        # Whoever wrapped stdout in the meantime keeps a filter that now passes everything.
-        if sys.stdout is cast("TextIO", filtered):
-            sys.stdout = stream
+        _quiet.on = False

@@ -14,7 +14,7 @@ after 100; every row stays in the table's artifact. A table whose columns change
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.records import Histogram, Number, Records, RunInfo, Table
@@ -35,7 +35,7 @@ class WandbSink:
     continues that run of wandb's. ``mode: null`` leaves the choice to wandb and ``WANDB_MODE``.
     """
 
-    accepts = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(
         self,

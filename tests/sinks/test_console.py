@@ -1,0 +1,173 @@
+"""The console sink: what a person sees."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from declog.records import Alert, Column, Number, Records, Scalar, Table
+from declog.sinks.console import ConsoleSink, alert_line, number, sample, scalar_lines, table_cards
+from tests.sinks.samples import event, python, run_info
+
+COLUMNS = (Column("reward", "float"), Column("ok", "bool"), Column("prompt", "text"), Column("extra", "json"))
+
+
+def shown(records: Records, capsys: pytest.CaptureFixture[str], **options: Any) -> list[str]:
+    """The lines of one block on a stdout that is no terminal."""
+    sink = ConsoleSink(**options)
+    sink.open(run_info(Path("outputs")))
+    capsys.readouterr()
+    sink.write(120, records)
+    sink.close()
+    return capsys.readouterr().out.splitlines()
+
+
+def rows(prompts: list[str | None]) -> Table:
+    """A table with one row per prompt."""
+    count = len(prompts)
+    data: dict[str, list[Any]] = {
+        "reward": [0.5] * count,
+        "ok": [True] * count,
+        "prompt": prompts,
+        "extra": [{"a": math.nan}] * count,
+    }
+    return Table("completions", "c", COLUMNS, data, count)
+
+
+def test_a_block_says_it_all_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    """Step and mode, lone metrics, groups by the first part of their names, sample rows, alerts."""
+    scalars = (
+        Scalar("reward", 0.51234, "reward"),
+        Scalar("rewards/correct/mean", 0.5, "rewards"),
+        Scalar("loss/policy", math.nan, "loss"),
+        Scalar("rewards/format/mean", 12345.6, "rewards", partial=True),
+        Scalar("num_tokens", 1234567, "num_tokens"),
+    )
+    records = Records(scalars=scalars, tables=(rows(["What is 2 + 2?"]),), alerts=(Alert("kl", "warn", "KL 0.7"),))
+    assert shown(records, capsys) == [
+        "step 120 · train",
+        "  reward          0.5123   loss/policy        nan   num_tokens   1,234,567",
+        "  rewards",
+        "    correct/mean        0.5   format/mean     12,346*",
+        "  * some ranks are missing from this value",
+        "  completions: 1 of 1 rows",
+        "    1 reward 0.5 · ok true",
+        "      prompt  What is 2 + 2?",
+        '      extra   {"a":"NaN"}',
+        "  ! warn kl: KL 0.7",
+    ]
+
+
+def test_the_run_is_named_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads the log knows where the files are."""
+    ConsoleSink().open(run_info(Path("outputs/x")))
+    assert capsys.readouterr().out == "run run-7 · grpo · outputs/x\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (1234567, "1,234,567"),
+        (2**60, "1.153e+18"),
+        (2**2000, "inf"),
+        (True, "true"),
+        (0.0, "0"),
+        (-0.00012346, "-0.0001235"),
+        (1e-6, "1e-06"),
+        (245.125, "245.1"),
+        (12345.6, "12,346"),
+        (-1e12, "-1e+12"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+    ],
+)
+def test_numbers_are_for_people(value: Number, text: str) -> None:
+    """Four significant digits, thousands separated, what is not finite as such."""
+    assert number(value) == text
+
+
+def test_many_scalars_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beyond max_scalars the block says how many more there are."""
+    scalars = tuple(Scalar(f"m{place}", place, f"m{place}") for place in range(30))
+    lines = shown(Records(scalars=scalars), capsys)
+    assert lines[-1] == "  and 6 more"
+    assert "m23" in lines[-2]
+    assert "m24" not in " ".join(lines)
+
+
+def test_samples_are_bounded_and_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    """At most max_rows rows, each text cut at max_chars with an ellipsis and wrapped to the width."""
+    lines = shown(Records(tables=(rows(["word " * 60] * 5),)), capsys, max_rows=2, max_chars=100, width=60)
+    assert "  completions: 2 of 5 rows" in lines
+    first = lines.index("    1 reward 0.5 · ok true")
+    assert lines[first + 1 : first + 4] == [
+        "      prompt  word word word word word word word word word",
+        "              word word word word word word word word word",
+        "              word word…",
+    ]
+    assert max(map(len, lines)) <= 60
+
+
+def test_wide_characters_are_wrapped_by_what_they_take() -> None:
+    """A Chinese text fits the width in cells, and all of it is there."""
+    pieces = "".join(text for text, _ in table_cards(rows(["漢字" * 60]), 4, 400, 60))
+    assert max(cell_len(line) for line in pieces.splitlines()) <= 60
+    assert pieces.count("漢") == 60
+
+
+def test_a_missing_text_is_none_and_an_empty_one_is_empty() -> None:
+    """Null and the empty string look different."""
+    lines = "".join(text for text, _ in table_cards(rows([None, ""]), 4, 400, 60)).splitlines()
+    assert [line.strip() for line in lines if "prompt" in line] == ["prompt  none", "prompt"]
+
+
+def test_what_a_model_writes_cannot_move_the_cursor() -> None:
+    """Escape sequences become visible, line ends become an arrow."""
+    assert sample("a\x1b[2Jb\nc\r\nd\te\x9b", 400) == "a␛[2Jb ⏎ c ⏎ d e�"
+
+
+def test_markup_in_a_text_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brackets are not rich's markup, colons not its emoji."""
+    lines = shown(Records(tables=(rows(["[bold]x[/bold] :smile:"]),)), capsys)
+    assert "      prompt  [bold]x[/bold] :smile:" in lines
+
+
+def test_a_terminal_gets_colours() -> None:
+    """What is not finite, and an alert by its level."""
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system="standard", width=80, legacy_windows=False)
+    pieces = [*scalar_lines([Scalar("kl", math.nan, "kl")], 24, 80), alert_line(Alert("kl", "error", "gone"))]
+    console.print(Text.assemble(*pieces), end="")
+    assert "\x1b[1;31m      nan\x1b[0m" in stream.getvalue()
+    assert "\x1b[1;31m  ! error kl: gone\x1b[0m" in stream.getvalue()
+
+
+def test_a_stdout_that_is_not_utf8_loses_characters_only(tmp_path: Path) -> None:
+    """An ASCII log file gets question marks, not an exception, and no colours."""
+    code = """
+import sys
+from pathlib import Path
+from declog.sinks.console import ConsoleSink
+from tests.sinks.samples import event, run_info
+sink = ConsoleSink()
+sink.open(run_info(Path("x")))
+sink.write(0, event(0))
+"""
+    out = python(code, env={"PYTHONIOENCODING": "ascii"})
+    assert "  ! warn kl_runaway: KL 0 ? zu gro?\n" in out
+    assert "\x1b" not in out
+
+
+def test_everything_at_once_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The event with one of everything, surrogates aside, prints without a word about histograms."""
+    lines = shown(event(3), capsys)
+    assert lines[0] == "step 120 · train"
+    assert any("größer 漢字 ⏎ zwei" in line for line in lines)
