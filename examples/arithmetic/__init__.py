@@ -1,0 +1,1 @@
+"""The arithmetic task, the policy and the two algorithms of the demo; nothing here knows of declog."""

@@ -1,0 +1,59 @@
+"""A small decoder-only transformer, and how to sample from it. Nothing is imported but torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward layer, each behind a layer norm."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm, self.forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[rows, positions, width] to the same shape."""
+        rows, positions, width = x.shape
+        projected = self.query_key_value(self.attention_norm(x)).view(rows, positions, 3, self.heads, -1)
+        query, key, value = projected.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.mix(mixed.transpose(1, 2).reshape(rows, positions, width))
+        added: torch.Tensor = self.feed_forward(self.forward_norm(x))
+        return x + added
+
+
+class Policy(nn.Module):
+    """Next-token logits [rows, positions, vocabulary] of token ids [rows, positions]."""
+
+    def __init__(self, vocabulary: int, positions: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+        nn.init.normal_(self.head.weight, std=0.02)  # near uniform at first, so that anything may be tried
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits for the token after each position."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        logits: torch.Tensor = self.head(self.norm(self.blocks(self.token(tokens) + self.position(positions))))
+        return logits
+
+
+@torch.no_grad()
+def sample(policy: Policy, prompts: torch.Tensor, length: int) -> torch.Tensor:
+    """Prompts [rows, p] continued by ``length`` sampled tokens each: [rows, p + length].
+
+    Sequences are so short here that running them whole is as fast as keeping a cache of keys and values.
+    """
+    tokens = prompts
+    for _ in range(length):
+        probabilities = policy(tokens)[:, -1].softmax(-1)
+        tokens = torch.cat([tokens, torch.multinomial(probabilities, 1)], dim=1)
+    return tokens

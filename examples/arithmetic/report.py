@@ -1,0 +1,47 @@
+"""What the demo prints at its end: the reward as the run's own log has it, and where that log is."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def report(run: Path, project: str) -> None:
+    """Print a plot of the logged reward and how to open what the run's sinks wrote; any of them may be switched off."""
+    run, commands = shown(run), shown(Path(sys.executable).parent)
+    scalars, dataset, dashboard = run / "jsonl" / "scalars.jsonl", run / "parquet" / "scalars", run / "trackio"
+    if scalars.exists():
+        events = [json.loads(line)["scalars"] for line in scalars.read_text().splitlines()]
+        rewards = [event["reward"] for event in events if "reward" in event]
+        print(f"\nreward by step\n{bar_plot(rewards)}\n" if rewards else "")
+    print(f"run        {run}")
+    if scalars.exists():
+        print(f"jsonl      {scalars}")
+    if dataset.exists():
+        print(f"parquet    {dataset}")
+        print(f"pandas     pandas.read_parquet('{dataset}').pivot(index='step', columns='name', values='value')")
+    if dashboard.exists():
+        print(f"dashboard  TRACKIO_DIR={dashboard} {commands / 'trackio'} show --project {project}")
+
+
+def shown(path: Path) -> Path:
+    """A path as one would type it: relative where it lies below the current folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def bar_plot(values: Sequence[float], width: int = 80, height: int = 8) -> str:
+    """Values of 0 and above as columns of block characters, each the mean of equally many values."""
+    size = math.ceil(len(values) / width)
+    means = [sum(values[i : i + size]) / len(values[i : i + size]) for i in range(0, len(values), size)]
+    top = max(means)
+    lines = []
+    for level in reversed(range(height)):
+        eighths = [round((mean / top * height - level) * 8) for mean in means]
+        label = f"{top * (level + 1) / height:6.2f} ┤"
+        lines.append(label + "".join(BARS[min(8, max(0, count))] for count in eighths))
+    return "\n".join([*lines, "  0.00 └" + "─" * len(means)])
