@@ -1,0 +1,66 @@
+"""declog: a declarative logging language for RL post-training.
+
+The pipeline is ``compose`` -> ``validate`` -> ``compile`` -> ``start`` -> sinks, one function per arrow;
+``start`` runs them all. See README.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from declog.searchpath import register as _register
+
+if TYPE_CHECKING:
+    from declog.compiler import compile
+    from declog.compose import compose, presets, profile_of
+    from declog.errors import (
+        CommError,
+        CompositionError,
+        ConfigError,
+        DeclogError,
+        InputError,
+        MissingSignalError,
+        PlanMismatchError,
+        SinkError,
+        UnknownSignalError,
+        UsageError,
+    )
+    from declog.functions import function
+    from declog.plan import Plan
+    from declog.recorder import Recorder, current, log_extra, log_metric, observe
+    from declog.reducers import reducer
+    from declog.run import plan, start
+    from declog.spec import LogSpec, validate
+
+_HOMES = {
+    "compile": "compiler", "compose": "compose", "presets": "compose", "profile_of": "compose",
+    "CommError": "errors", "CompositionError": "errors", "ConfigError": "errors", "DeclogError": "errors", "InputError": "errors",
+    "MissingSignalError": "errors", "PlanMismatchError": "errors", "SinkError": "errors", "UnknownSignalError": "errors", "UsageError": "errors",
+    "function": "functions", "Plan": "plan", "Recorder": "recorder", "current": "recorder", "log_extra": "recorder",
+    "log_metric": "recorder", "observe": "recorder", "reducer": "reducers", "plan": "run", "start": "run",
+    "LogSpec": "spec", "validate": "spec",
+}  # fmt: skip
+
+__all__ = [
+    "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError", "Plan",
+    "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "compile", "compose", "current",
+    "function", "log_extra", "log_metric", "observe", "plan", "presets", "profile_of", "reducer", "start", "validate",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used: ``import declog`` imports neither torch nor pydantic."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'declog' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"declog.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+_register()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
@@ -81,6 +82,13 @@ def profile_of(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         raise located(CompositionError(problems), config)
     return data
+
+
+def application_directory() -> FilePath | None:
+    """The run directory of the Hydra application that is running; None outside one."""
+    if not HydraConfig.initialized():
+        return None
+    return FilePath(HydraConfig.get().runtime.output_dir)
 
 
 def prefix_of(config: DictConfig | Mapping[str, Any]) -> Path:

@@ -60,8 +60,8 @@ class Scope(Protocol):
         """Whether the profile says what a group is."""
 
     @property
-    def token_event(self) -> str | None:
-        """The event of the token mask, where there is one."""
+    def token_mask(self) -> frozenset[Node]:
+        """The token axis' mask; empty where none is declared."""
 
     def resolve(self, name: str) -> Node | Problem | None:
         """The node that a name stands for; a Problem says why it cannot be used; None: unknown."""
@@ -362,9 +362,10 @@ class Compiler:
         """A typed node of a registered function, folded where all arguments are constants."""
         function = self.registry.get(name)
         assert function is not None
-        site = _Site(self, name, node, args, places, params or {}, self.scope.groups, self.scope.token_event)
+        site = _Site(self, name, node, args, places, params or {}, self.scope.groups, self.scope.token_mask)
         result = function.rule(site)
-        made = self.pool.make(name, args, type=result, **(params or {}))
+        mask = self.scope.token_mask if name == "size" and site.params["axis"] is Axis.TOKEN else None
+        made = self.pool.make(name, args, type=result, mask=mask, **site.params)
         if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
             return self._folded(node, function, args)
         return made
@@ -390,7 +391,7 @@ class _Site:
     places: list[ast.expr]
     params: dict[str, Any]
     groups: bool
-    token_event: str | None
+    token_mask: frozenset[Node]
 
     def fail(self, message: str, fix: str | None = None, *, arg: int | None = None, code: str = "DL304") -> NoReturn:
         self.compiler.fail(self.node if arg is None else self.places[arg], code, message, fix)

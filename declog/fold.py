@@ -48,6 +48,9 @@ class TokenView:
             found: Tensor | None = None
             for node in nodes:
                 one = self.value(node)
+                if one.dtype is not torch.bool:  # it never came
+                    found = one
+                    break
                 found = one if found is None else found & one
             self._masks[key] = found
         return self._masks[key]
@@ -58,7 +61,8 @@ class TokenView:
         if node.op == "signal":
             return self._signal(node)
         if node.op == "size":
-            raise RuntimeFailure("DL605", "size(token) inside a per-token expression is evaluated through its mask")
+            mask = self.mask(tuple(node.mask))
+            return torch.tensor(torch.nan) if mask is None else mask.sum(1, keepdim=True)
         if node.over is Axis.TOKEN:
             return self._aggregate(node)
         function = self._functions.get(node.op)
@@ -116,6 +120,8 @@ def run(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], functions: Functio
     with torch.no_grad():
         for op in ops:
             mask = view.mask(op.mask)
+            if mask is not None and mask.ndim < 2:
+                continue  # an optional mask never came
             if op.expr is None:
                 assert mask is not None
                 columns[op.column("n")] = mask.sum(1)

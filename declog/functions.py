@@ -44,7 +44,7 @@ class Call(Protocol):
     args: list[Node]
     params: dict[str, Any]
     groups: bool  # does the profile say what a group is?
-    token_event: str | None  # the event of the token mask, where there is one
+    token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
 
     def fail(self, message: str, fix: str | None = None, *, arg: int | None = None, code: str = "DL304") -> NoReturn:
         """Refuse the call; ``arg`` points at one argument."""
@@ -125,8 +125,8 @@ def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
     family = any(node.type.family for node in nodes)
     if axis is Axis.TOKEN:
         for place, node in enumerate(nodes):
-            if node.type.axis in (Axis.GROUP, Axis.BATCH) and node.op not in ("signal", "const"):
-                call.fail("a per-token expression cannot use an aggregate over groups or batches", "compute it per completion", arg=place, code="DL310")
+            if node.type.axis in (Axis.GROUP, Axis.BATCH):
+                call.fail("a per-token expression cannot use a value per group or per batch", "reduce the tokens first, with over=token", arg=place, code="DL310")
     return Type(Kind.NUMBER, axis, family, events.pop() if events else None)
 
 
@@ -482,9 +482,9 @@ def _index(view: Any, node: Node) -> Any:
 def _sized(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
-        if call.token_event is None:
+        if not call.token_mask:
             call.fail("this profile does not say which tokens exist", "set `axes.token.mask`", code="DL306")
-        return Type(Kind.INT, Axis.COMPLETION, event=call.token_event)
+        return Type(Kind.INT, Axis.COMPLETION, event=next(iter(call.token_mask)).type.event)
     if axis not in (Axis.COMPLETION, Axis.GROUP) or not call.groups:
         call.fail("`size` counts tokens of a completion, completions of a group or groups of a batch", "size(completion)", code="DL306")
     return Type(Kind.INT, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from declog.axes import AXES, KINDS, Axis, Kind
 from declog.compiler.draft import Draft
-from declog.compiler.scopes import signal_node, token_mask
+from declog.compiler.scopes import signal_node
 from declog.compiler.signals import LOGGED
 from declog.plan import STATS_OF_AGGREGATE, EventOp, FilterOp, FoldOp, LocalOp, MetricOp, SignalOp, TableOp
 from declog.tree import FOLD, LEAVES, SIGNAL, TEXTVALUE, Node, walk
@@ -76,7 +76,7 @@ class _Lowering:
             name = self.fold(event, arg, arg.mask, STATS_OF_AGGREGATE[node.op])
             return self._leaf(node, name, node.op)
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
-            return self._leaf(node, self.fold(event, None, token_mask(self.draft), ("n",)), "count")
+            return self._leaf(node, self.fold(event, None, node.mask, ("n",)), "count")
         if any(arg.type.kind in (Kind.TEXT, Kind.OBJECT) for arg in node.args) and node.type.kind not in (Kind.TEXT, Kind.OBJECT):
             return self._local(node, event)
         args = [self.lower(arg, event) for arg in node.args]

@@ -37,9 +37,9 @@ class ConstantScope:
         return None
 
     @property
-    def token_event(self) -> str | None:
-        """The event of the token mask, where there is one."""
-        return None
+    def token_mask(self) -> frozenset[Node]:
+        """The token axis' mask; empty where none is declared."""
+        return frozenset()
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         return None
@@ -58,8 +58,8 @@ class SignalScope(ConstantScope):
         return self.draft.grouping is not None
 
     @property
-    def token_event(self) -> str | None:
-        return next((node.type.event for node in token_mask(self.draft)), None)
+    def token_mask(self) -> frozenset[Node]:
+        return token_mask(self.draft)
 
     def resolve(self, name: str) -> Node | Problem | None:
         draft = self.draft

@@ -17,9 +17,9 @@ Exchange = Callable[[Path, Path], None]
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
-def fsync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def fsync(path: Path) -> None:
+    """Make a file's content, or the renames in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -29,7 +29,7 @@ def fsync_folder(folder: Path) -> None:
 def put(source: Path, place: Path) -> None:
     """Move a finished file to its place, over what is there, atomically and durably."""
     os.replace(source, place)
-    fsync_folder(place.parent)
+    fsync(place.parent)
 
 
 def exchange(one: Path, other: Path) -> None:
@@ -59,7 +59,7 @@ def swap_folder(new: Path, place: Path, spare: Path, exchange: Exchange) -> None
             os.rename(spare, place)
             raise
         old = spare
-    fsync_folder(place.parent)
+    fsync(place.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -67,4 +67,4 @@ def finish_swap(new: Path, place: Path, spare: Path) -> None:
     """Complete a ``swap_folder`` that a crash interrupted, whichever rename was the last."""
     if spare.exists() and not place.exists():
         os.rename(new if new.exists() else spare, place)
-        fsync_folder(place.parent)
+        fsync(place.parent)

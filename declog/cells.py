@@ -1,0 +1,343 @@
+"""Metrics' values: reductions over a window's rows, and formulas over them.
+
+A metric has one value per cell: ``[members, labels]``, of a family and of ``by``. It is reduced over the
+pieces that its ``pool`` names and combined over them. Metrics that reduce the same rows are reduced together,
+in one matrix. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog import reducers
+from declog.axes import Axis, Kind
+from declog.evaluate import Formula, View
+from declog.kernels import Segments, present, truth
+from declog.plan import FormulaOp, MetricOp
+from declog.reducers import Moments, Stat
+from declog.tree import METRIC, Node, walk
+
+Array = NDArray[Any]
+OTHER = "other"  # the label of rows beyond max_labels
+
+
+@dataclass
+class Cells:
+    """A metric's values over a window: ``values[members, labels, pieces]``, NaN for none.
+
+    ``kept`` marks a NaN that is a value (``nan: propagate``). ``skipped`` counts missing values that were
+    left out. ``histograms`` holds (counts, edges) instead, by (member, label).
+    """
+
+    values: Array
+    members: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    kept: Array | None = None
+    skipped: int = 0
+    histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
+
+    def combined(self, how: str) -> tuple[Array, Array]:
+        """One value per cell over the pieces, and which of them there are: both ``[members, labels]``."""
+        values, there = self.values, present(self.values)
+        if self.kept is not None:
+            there = there | self.kept
+        if values.shape[-1] == 1:
+            return values[..., 0], there[..., 0]
+        some = there.any(-1)
+        zeroed = np.where(there, values, 0.0)
+        n = np.maximum(there.sum(-1), 1)
+        if how == "sum":
+            combined = zeroed.sum(-1)
+        elif how == "min":
+            combined = np.where(there, values, np.inf).min(-1, initial=np.inf)
+        elif how == "max":
+            combined = np.where(there, values, -np.inf).max(-1, initial=-np.inf)
+        elif how == "last":
+            place = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
+            combined = np.take_along_axis(zeroed, np.maximum(place, 0)[..., None], -1)[..., 0] if values.shape[-1] else np.zeros(values.shape[:-1])
+        elif how == "var":
+            mean = (zeroed.sum(-1) / n)[..., None]
+            combined = np.where(there, (values - mean) ** 2, 0.0).sum(-1) / np.maximum(n - 1, 1)
+            some = some & (n > 1)
+        else:
+            combined = zeroed.sum(-1) / n
+        return combined, some
+
+
+def reduce(ops: Iterable[MetricOp], views: Mapping[str, View]) -> dict[str, Cells]:
+    """The cells of every metric whose event has a view."""
+    found: dict[str, Cells] = {}
+    together: dict[tuple[Any, ...], list[MetricOp]] = {}
+    for op in ops:
+        view = views.get(op.event)
+        if view is None:
+            continue
+        if op.by is None and op.weight is None and op.pool == "window" and op.reduction.foldable:
+            key = (op.event, op.axis, op.fold is not None, None if op.where is None else op.where.index)
+            together.setdefault(key, []).append(op)
+        else:
+            found[op.key] = _reduce_one(op, view)
+    for group in together.values():
+        found.update(_reduce_together(group, views[group[0].event]))
+    return found
+
+
+# ---- metrics over the same rows, together --------------------------------------------------------------
+
+
+def _row_axis(op: MetricOp) -> Axis:
+    """The axis of the rows that are reduced: a fold has one state per completion."""
+    return Axis.COMPLETION if op.axis is Axis.TOKEN else op.axis
+
+
+def _selected(op: MetricOp, view: View) -> Array | None:
+    return None if op.where is None else np.flatnonzero(truth(view.rows(op.where, _row_axis(op))))
+
+
+def _reduce_together(ops: Sequence[MetricOp], view: View) -> dict[str, Cells]:
+    stats: frozenset[Stat] = frozenset(stat for op in ops for stat in op.reduction.stats)
+    rows = _selected(ops[0], view)
+    if ops[0].fold is not None:
+        names = list(dict.fromkeys(str(op.fold) for op in ops))
+        states = _fold_states(names, view, stats)
+        moments = (states if rows is None else states.take(rows)).pooled()
+        places = {name: slice(place, place + 1) for place, name in enumerate(names)}
+        sought = np.full(len(names), -1)
+        return {op.key: _finished(op, moments.take(places[str(op.fold)]), (), sought[places[str(op.fold)]]) for op in ops}
+    nodes = list({op.args[0].index: op.args[0] for op in ops}.values())
+    pieces: list[Array] = []
+    at: dict[int, slice] = {}
+    height = 0
+    for node in nodes:
+        values = np.asarray(view.rows(node, _row_axis(ops[0])), np.float64)
+        values = values[None] if values.ndim == 1 else values
+        at[node.index] = slice(height, height + len(values))
+        height += len(values)
+        pieces.append(values)
+    matrix = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    matrix = matrix if rows is None else matrix[:, rows]
+    moments = Moments.of(matrix, stats)
+    sought = np.full(height, matrix.shape[1])
+    return {op.key: _finished(op, moments.take(at[op.args[0].index]), view.members(op.args[0]), sought[at[op.args[0].index]]) for op in ops}
+
+
+def _finished(op: MetricOp, moments: Moments, members: tuple[str, ...], sought: Array) -> Cells:
+    """The value of each member, with what `nan` and `empty` say about missing ones."""
+    values = np.asarray(op.reduction.run(moments), np.float64)
+    missing = np.where(sought >= 0, sought - moments.n, 0)
+    cells = Cells(values[:, None, None], members if op.family else (), skipped=int(missing.sum()))
+    return _settled(op, cells, (missing > 0)[:, None, None])
+
+
+def _settled(op: MetricOp, cells: Cells, missing: Array) -> Cells:
+    if op.empty is not None:
+        cells.values = np.where(present(cells.values), cells.values, op.empty)
+    if op.nan == "propagate" and missing.any():
+        cells.values = np.where(missing, np.nan, cells.values)
+        cells.kept = missing
+    return cells
+
+
+def _fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:
+    """The folds' states: every array ``[folds, rows]``; a fold that never came has none."""
+    rows = view.frame.count(Axis.COMPLETION)
+    neutral: dict[Stat, float] = {"n": 0.0, "total": 0.0, "m2": 0.0, "min": np.inf, "max": -np.inf}
+
+    def matrix(stat: Stat) -> Array:
+        columns = [view.frame.column(f"{name}.{stat}") if stat in stats or stat in ("n", "total") else None for name in names]
+        stacked = np.stack([np.full(rows, neutral[stat]) if column is None else column.astype(np.float64) for column in columns])
+        if not np.isfinite(stacked).all() and stat != "total":
+            stacked = np.where(np.isnan(stacked), neutral[stat], stacked)  # a batch in which it never came
+        return stacked
+
+    states = Moments(*(matrix(stat) for stat in reducers.STATS))
+    if np.isnan(states.total).any():
+        states = Moments(states.n, np.where((states.n == 0) & np.isnan(states.total), 0.0, states.total), states.m2, states.min, states.max)
+    return states
+
+
+# ---- one metric, by label and piece ----------------------------------------------------------------------
+
+
+def _reduce_one(op: MetricOp, view: View) -> Cells:
+    axis = _row_axis(op)
+    rows = view.frame.count(axis)
+    keep = np.ones(rows, bool) if op.where is None else truth(np.array(view.rows(op.where, axis)))
+    labels, label = _labels(op, view, axis, keep)
+    pieces, piece = _pieces(op, view, axis)
+    keep &= label >= 0
+    chosen = np.flatnonzero(keep)
+    cell = label[chosen] * max(pieces, 1) + piece[chosen]
+    shape = (len(labels) if op.by is not None else 1, pieces)
+    if not op.reduction.foldable:
+        return _by_values(op, view, axis, chosen, cell, shape, labels)
+    if op.fold is not None:
+        states, members, sought = _fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen), (), None
+    else:
+        values = np.asarray(view.rows(op.args[0], axis), np.float64)
+        values = (values[None] if values.ndim == 1 else values)[:, chosen]
+        members, sought = view.members(op.args[0]), np.bincount(cell, minlength=shape[0] * shape[1])
+        ok = present(values)
+        zero = np.where(ok, values, 0.0)
+        states = Moments(ok.astype(np.float64), zero, np.zeros_like(zero), np.where(ok, values, np.inf), np.where(ok, values, -np.inf))
+    if op.weight is not None:
+        weight = np.asarray(view.rows(op.weight, axis), np.float64)[chosen]
+        weight = np.where(present(weight), weight, 0.0)
+        states = Moments(states.n * weight, states.total * weight, states.m2, states.min, states.max)
+    moments = _pooled_by(states, cell, shape[0] * shape[1])
+    result = np.asarray(op.reduction.run(moments), np.float64).reshape(-1, *shape)
+    missing = np.zeros(result.shape, bool) if sought is None or op.weight is not None else (sought - moments.n).reshape(-1, *shape) > 0
+    skipped = 0 if sought is None or op.weight is not None else int((sought - moments.n).sum())
+    return _settled(op, Cells(result, members if op.family else (), labels if op.by is not None else (), skipped=skipped), missing)
+
+
+def _pooled_by(states: Moments, cell: Array, count: int) -> Moments:
+    """``Moments.pooled`` per cell: ``[members, rows]`` to ``[members, count]``."""
+    used, index = np.unique(cell, return_inverse=True)
+    members = states.n.shape[0]
+    if not len(used):
+        return Moments.empty((members, count))
+    segments = Segments(index, len(used))
+    n, total = segments.apply(np.add, states.n), segments.apply(np.add, states.total)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gap = states.total / np.maximum(states.n, 1.0) - segments.spread(total / np.maximum(n, 1.0))
+        m2 = segments.apply(np.add, states.m2 + np.where(states.n > 0, states.n * gap * gap, 0.0))
+    pooled = (n, total, m2, segments.apply(np.minimum, states.min), segments.apply(np.maximum, states.max))
+    arrays = []
+    for neutral, part in zip((0.0, 0.0, 0.0, np.inf, -np.inf), pooled, strict=True):
+        whole = np.full((members, count), neutral)
+        whole[:, used] = part
+        arrays.append(whole)
+    return Moments(*arrays)
+
+
+def _by_values(op: MetricOp, view: View, axis: Axis, chosen: Array, cell: Array, shape: tuple[int, int], labels: tuple[str, ...]) -> Cells:
+    """A reduction that needs the values themselves, cell by cell."""
+    columns = [np.asarray(view.rows(node, axis)) for node in op.args]
+    columns = [column if column.dtype.kind in "fiu" and op.reduction.keeps_kind else column.astype(np.float64) for column in columns]
+    columns = [column[None] if column.ndim == 1 else column for column in columns]
+    members = view.members(op.args[0]) if op.family else ()
+    height = max(len(members), 1)
+    values = np.full((height, *shape), np.nan)
+    missing = np.zeros((height, *shape), bool)
+    histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
+    order = _latest(view, axis) if op.reduction.ordered else None
+    skipped = 0
+    for member in range(height):
+        parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
+        ok = np.logical_and.reduce([present(part) for part in parts])
+        skipped += int((~ok).sum())
+        for index in range(shape[0] * shape[1]):
+            mine = cell == index
+            rows = np.flatnonzero(mine & ok)
+            place = divmod(index, max(shape[1], 1))
+            missing[(member, *place)] = bool((mine & ~ok).any())
+            if order is not None:
+                rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
+            result = reducers.finish(op.reduction, [part[rows] for part in parts], dict(op.params))
+            if isinstance(result, tuple):
+                histograms[member, place[0]] = result
+            else:
+                values[(member, *place)] = result
+    return _settled(op, Cells(values, members, labels if op.by is not None else (), skipped=skipped, histograms=histograms), missing)
+
+
+def _latest(view: View, axis: Axis) -> Array:
+    """A sort key per row: the greatest is the latest row."""
+    order = np.empty(len(view.frame.batches), np.int64)
+    order[view.frame.latest] = np.arange(len(order))
+    return order if axis is Axis.STEP else np.asarray(view.frame.spread(order, Axis.STEP, axis)) if axis is not Axis.BATCH else np.arange(view.frame.count(axis))
+
+
+def _labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[str, ...], Array]:
+    """The labels of `by`, sorted, and each row's place among them (-1: none). Rare ones beyond the limit are pooled."""
+    if op.by is None:
+        return (), np.zeros(len(keep), np.int64)
+    raw = np.asarray(view.rows(op.by, axis))
+    there = present(raw) & keep
+    index = np.full(len(raw), -1, np.int64)
+    if not there.any():
+        return (), index
+    if raw.dtype.kind == "O":
+        distinct, inverse = np.unique(np.array([str(item) for item in raw[there]]), return_inverse=True)
+        names = [str(item) for item in distinct]
+    else:
+        distinct, inverse = np.unique(raw[there], return_inverse=True)
+        names = [_label(item, op.by.type.kind) for item in distinct]
+    if len(names) > op.max_labels:
+        counts = np.bincount(inverse)
+        frequent = np.sort(np.lexsort((np.arange(len(counts)), -counts))[: op.max_labels])
+        place = np.full(len(names), len(frequent))
+        place[frequent] = np.arange(len(frequent))
+        inverse, names = place[inverse], [*(names[item] for item in frequent), OTHER]
+    index[there] = inverse
+    return tuple(names), index
+
+
+def _label(value: Any, kind: Kind) -> str:
+    if kind is Kind.BOOL:
+        return "true" if value else "false"
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _pieces(op: MetricOp, view: View, axis: Axis) -> tuple[int, Array]:
+    """How many pieces `pool` makes of the window, and each row's."""
+    rows = view.frame.count(axis)
+    if op.pool == "window":
+        return 1, np.zeros(rows, np.int64)
+    batches = view.frame.batches
+    keys = {
+        "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (batches.rank,),
+        "rank_batch": (batches.step, batches.batch, batches.rank),
+    }[op.pool]  # fmt: skip
+    parts = Segments.of_keys(*keys)
+    if axis is Axis.STEP:
+        return parts.count, parts.index
+    if axis is Axis.BATCH:
+        first = np.zeros(rows, np.int64)
+        batch = view.frame.parts(Axis.STEP, Axis.BATCH).index
+        first[batch[::-1]] = parts.index[::-1]
+        return parts.count, first
+    return parts.count, view.frame.spread(parts.index, Axis.STEP, axis)
+
+
+# ---- formulas ----------------------------------------------------------------------------------------------
+
+
+def formulas(ops: Iterable[FormulaOp], cells: dict[str, Cells]) -> None:
+    """Compute formulas from the cells of the metrics they read, and add theirs."""
+    for op in ops:
+        used = [node for node in walk(op.expr) if node.op == METRIC]
+        sources = [cells[name] for node in used if (name := str(node.param("name"))) in cells]
+        if not sources:
+            continue
+        members = next((source.members for source in sources if source.members), ())
+        values = {str(node.param("name")): _aligned(cells[str(node.param("name"))], members) for node in used if str(node.param("name")) in cells}
+        result = np.asarray(Formula(values).value(op.expr), np.float64)
+        result = np.broadcast_to(result, np.broadcast_shapes(result.shape, *(value.shape for value in values.values())))
+        if op.empty is not None:
+            result = np.where(present(result), result, op.empty)
+        made = Cells(np.array(result), members)
+        kept = [source.kept for source in sources if source.kept is not None]
+        if kept:
+            made.kept = np.isnan(result) & np.logical_or.reduce([np.broadcast_to(item, result.shape) for item in kept])
+        cells[op.key] = made
+
+
+def _aligned(cells: Cells, members: tuple[str, ...]) -> Array:
+    if not cells.members or cells.members == members:
+        return cells.values
+    order = [cells.members.index(member) if member in cells.members else -1 for member in members]
+    padded = np.concatenate([cells.values, np.full((1, *cells.values.shape[1:]), np.nan)])
+    return padded[order]
+
+
+def holds(condition: Node, cells: Mapping[str, Cells]) -> bool:
+    """Whether a condition over metrics is true in any cell of this log event."""
+    values = {key: item.combined("mean")[0] for key, item in cells.items()}
+    return bool(np.any(truth(np.asarray(Formula(values).value(condition)))))

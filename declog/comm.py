@@ -1,0 +1,207 @@
+"""How ranks send their windows to rank 0: no collectives, nothing that can interleave with training.
+
+``LocalComm`` is one process. ``StoreComm`` is a star over a TCPStore that rank 0 opens for declog alone; the
+place of it is passed through the store that the training job already has. Every wait is bounded. Tests use
+``declog.testing.FakeComm``. Imports torch.distributed, and nothing of plans.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+from declog.errors import CommError, UsageError
+
+CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
+POLL = 0.001
+_TIMEOUT = timedelta(seconds=30)
+
+
+class Comm(Protocol):
+    """Exchanges one message per rank and log event. Used from the worker thread only, and from ``start``."""
+
+    rank: int
+    world_size: int
+
+    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        """Every rank's ``text`` on a topic, by rank, on every rank: for what all must know at the start."""
+
+    def send(self, event: int, data: bytes) -> None:
+        """Hand over this rank's message of a log event (ranks above 0)."""
+
+    def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
+        """The messages of ranks 1.. on rank 0; None for a rank that did not answer in time."""
+
+    def close(self) -> None:
+        """Let go of what was opened; idempotent."""
+
+
+class LocalComm:
+    """One process."""
+
+    rank = 0
+    world_size = 1
+
+    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        return [text]
+
+    def send(self, event: int, data: bytes) -> None:
+        raise UsageError("DL510", "one process has nobody to send to")
+
+    def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
+        return []
+
+    def close(self) -> None:
+        return None
+
+
+class StoreComm:
+    """A star over a TCPStore. Messages are chunked, and deleted when read.
+
+    A rank that once missed a deadline is only checked for from then on, so that it costs one wait.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int, *, owner: bool) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._store = store
+        self._owner = owner
+        self._suspects: set[int] = set()
+        self._stopped = False
+
+    @classmethod
+    def connect(cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str) -> StoreComm:
+        """Open rank 0's store, and tell the others where it is through the job's own store."""
+        place = f"declog/{namespace}/place"
+        timeout = timedelta(seconds=deadline_s)
+        if rank == 0:
+            own = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True)
+            job_store.set(place, json.dumps([_address(), own.port]))
+            return cls(own, rank, world_size, owner=True)
+        try:
+            job_store.wait([place], timeout)
+        except (RuntimeError, ValueError) as error:
+            raise CommError("DL603", f"rank {rank} waited {deadline_s:g} s for rank 0 to start declog", "call declog.start on every rank") from error
+        host, port = json.loads(job_store.get(place))
+        own = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True)
+        return cls(own, rank, world_size, owner=False)
+
+    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
+        self._store.set(keys[self.rank], text)
+        try:
+            self._store.wait(keys, timedelta(seconds=deadline_s))
+        except (RuntimeError, ValueError) as error:
+            missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+            raise CommError("DL603", f"ranks {missing} did not start declog within {deadline_s:g} s", "call declog.start on every rank") from error
+        return [bytes(self._store.get(key)).decode() for key in keys]
+
+    def send(self, event: int, data: bytes) -> None:
+        chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)] or [b""]
+        for place, chunk in enumerate(chunks[1:], 1):
+            self._store.set(_key(event, self.rank, place), chunk)
+        # the first chunk tells that all are there, and how many
+        self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
+
+    def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
+        waiting = set(range(1, self.world_size))
+        found: list[bytes | None] = [None] * (self.world_size - 1)
+        end = time.monotonic() + deadline_s
+        while True:
+            for rank in sorted(waiting):
+                if self._store.check([_key(event, rank, 0)]):
+                    found[rank - 1] = self._read(event, rank)
+                    waiting.discard(rank)
+                    self._suspects.discard(rank)
+            if not waiting - self._suspects or time.monotonic() >= end or self._stopped:
+                self._suspects |= waiting
+                return found
+            time.sleep(POLL)
+
+    def _read(self, event: int, rank: int) -> bytes:
+        first = bytes(self._store.get(_key(event, rank, 0)))
+        count = int.from_bytes(first[:4], "little")
+        chunks = [first[4:], *(bytes(self._store.get(_key(event, rank, place))) for place in range(1, count))]
+        for place in range(count):
+            self._store.delete_key(_key(event, rank, place))
+        return b"".join(chunks)
+
+    def close(self) -> None:
+        """Rank 0 keeps its store open until the others have left, for a bounded while."""
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            self._store.set(f"left/{self.rank}", b"1")
+            if self._owner:
+                keys = [f"left/{rank}" for rank in range(1, self.world_size) if rank not in self._suspects]
+                end = time.monotonic() + 5.0
+                while keys and time.monotonic() < end and not all(self._store.check([key]) for key in keys):
+                    time.sleep(0.01)
+        except RuntimeError:
+            pass  # the other side has gone: there is nobody left to tell
+        self._store = None
+
+
+def _key(event: int, rank: int, place: int) -> str:
+    return f"w/{event}/{rank}/{place}"
+
+
+def _address() -> str:
+    """Where other ranks reach this host: loopback where the job itself is on loopback."""
+    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    if master in ("localhost", "127.0.0.1", "::1") or int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == int(os.environ.get("WORLD_SIZE", "-1")):
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((master, 9))  # a datagram socket sends nothing when it connects
+        return str(probe.getsockname()[0])
+
+
+def connect(rank: int | None = None, world_size: int | None = None, process_group: Any = None, *, namespace: str = "0", deadline_s: float = 60.0) -> Comm:
+    """The communication that this process has: none, an initialised process group, or torchrun's environment.
+
+    ``rank`` and ``world_size`` are the data-parallel ones where they differ from the job's.
+    """
+    grouped = dist.is_available() and dist.is_initialized()
+    if world_size is None:
+        world_size = dist.get_world_size(process_group) if grouped else int(os.environ.get("WORLD_SIZE", "1"))
+    if rank is None:
+        rank = dist.get_rank(process_group) if grouped else int(os.environ.get("RANK", "0"))
+    if not 0 <= rank < world_size:
+        raise UsageError("DL510", f"rank {rank} is not below world_size {world_size}", "pass the data-parallel rank and size")
+    if world_size == 1:
+        return LocalComm()
+    return StoreComm.connect(rank, world_size, _job_store(grouped), deadline_s, namespace)
+
+
+def _job_store(grouped: bool) -> Any:
+    if grouped:
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        return _get_default_store()  # torch has no public name for it
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if host is None or port is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise UsageError("DL510", "there are several ranks, and no process group", "call torch.distributed.init_process_group before declog.start")
+    return dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_TIMEOUT)
+
+
+def agree_on(comm: Comm, parts: Sequence[tuple[str, str]], fingerprint: str, deadline_s: float) -> list[tuple[int, str]] | None:
+    """The first difference between the ranks' plans, by rank, or None where all agree."""
+    mine = json.dumps([fingerprint, list(parts)])
+    texts = comm.agree("plan", mine, deadline_s)
+    plans = [json.loads(text) for text in texts]
+    if all(plan[0] == plans[0][0] for plan in plans):
+        return None
+    known = [dict(plan[1]) for plan in plans]
+    for name in dict.fromkeys(name for plan in plans for name, _ in plan[1]):
+        values = [one.get(name) for one in known]
+        if any(value != values[0] for value in values):
+            return [(rank, f"{name}: {'not there' if value is None else value}") for rank, value in enumerate(values)]
+    return [(rank, str(plan[0])) for rank, plan in enumerate(plans)]

@@ -1,0 +1,217 @@
+"""From frames to records, and from records to sinks: names, profiles, alerts. Rank 0 only; no torch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from declog import cells, tables
+from declog.axes import Kind
+from declog.cells import Cells
+from declog.errors import RuntimeFailure
+from declog.evaluate import View
+from declog.frame import Frame
+from declog.functions import DEFAULT, Functions
+from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, TableOp
+from declog.records import Alert, Histogram, Records, Scalar, Table
+
+log = logging.getLogger("declog")
+Report = Callable[[BaseException], None]
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where one sink's records go, and which it wants."""
+
+    id: str
+    profile: str
+    every: int
+    prefix: str
+    accepts: frozenset[str]
+    submit: Callable[[int, Records], None]
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A scalar or histogram with what profiles ask of it."""
+
+    key: str
+    alias: bool
+    record: Scalar | Histogram
+
+
+class Dispatcher:
+    """Evaluates log events and sends each sink its share."""
+
+    def __init__(self, plan: Plan, routes: Sequence[Route], functions: Functions = DEFAULT) -> None:
+        self._plan = plan
+        self._routes = routes
+        self._functions = functions
+        self._streaks = {alert.id: 0 for alert in plan.alerts}
+        self._events = 0
+        self._told: set[str] = set()
+        ops: Iterable[MetricOp | FormulaOp] = (*plan.metrics, *plan.formulas)
+        self._declared = {item.template for op in ops if op.shown for item in op.names if "{" not in item.template}
+
+    def dispatch(self, step: int, due: Mapping[int, Mapping[str, Frame]], report: Report, *, partial: bool = False) -> None:
+        """Evaluate the metrics and tables whose windows end here, and hand the records to the sinks."""
+        outputs: list[_Output] = []
+        picked: list[Table] = []
+        everything: dict[str, Cells] = {}
+        for period, frames in due.items():
+            views = {name: View(frame, self._functions) for name, frame in frames.items()}
+            found = self._metrics(period, views, report)
+            everything.update(found)
+            outputs += self._outputs(period, found, partial, report)
+            picked += self._tables(period, frames, report)
+        alerts = tuple(self._alerts(everything))
+        now = time.time()
+        for route in self._routes:
+            if self._events % route.every == 0:
+                records = self._share(route, outputs, picked, alerts, now)
+                if records:
+                    route.submit(step, records)
+        self._events += 1
+
+    # -- values
+
+    def _metrics(self, period: int, views: Mapping[str, View], report: Report) -> dict[str, Cells]:
+        ops = [op for op in self._plan.metrics if op.every == period]
+        try:
+            found = cells.reduce(ops, views)
+        except RuntimeFailure:
+            found = {}
+            for op in ops:  # one that fails does not take the others with it
+                try:
+                    found.update(cells.reduce([op], views))
+                except RuntimeFailure as error:
+                    report(RuntimeFailure(error.code, f"the metric `{op.key}`: {error.args[0].split('] ', 1)[-1]}"))
+        cells.formulas([op for op in self._plan.formulas if op.every == period], found)
+        for op in ops:
+            if op.key in found and found[op.key].skipped and op.nan != "propagate":
+                self._skipped(op, found[op.key].skipped, report)
+        return found
+
+    def _skipped(self, op: MetricOp, count: int, report: Report) -> None:
+        if op.nan == "raise":
+            report(RuntimeFailure("DL605", f"the metric `{op.key}` met {count} missing values, and says `nan: raise`"))
+        elif f"nan {op.id}" not in self._told and op.id != "logged":
+            self._told.add(f"nan {op.id}")
+            log.warning("the metric `%s` leaves out missing values (%d at its first log event with any); `nan: propagate` shows them", op.id, count)
+
+    def _outputs(self, period: int, found: Mapping[str, Cells], partial: bool, report: Report) -> list[_Output]:
+        made: list[_Output] = []
+        taken = set(self._declared)
+        for op in (*self._plan.metrics, *self._plan.formulas):
+            if op.every != period or not op.shown or op.key not in found:
+                continue
+            whole = found[op.key]
+            values, there = whole.combined(op.combine)
+            for member, label in np.argwhere(there).tolist():
+                value = values[member, label]
+                for item in op.names:
+                    name = _filled(item.template, whole, member, label)
+                    if name != item.template:
+                        if name in taken:
+                            self._shadow(name, op, report)
+                            continue
+                        taken.add(name)
+                    made.append(_Output(op.key, item.alias, Scalar(name, _number(value, op), op.key, partial)))
+            for (member, label), (counts, edges) in whole.histograms.items():
+                for item in op.names:
+                    name = _filled(item.template, whole, member, label)
+                    made.append(_Output(op.key, item.alias, Histogram(name, [int(n) for n in counts], [float(edge) for edge in edges], op.key)))
+        return made
+
+    def _shadow(self, name: str, op: MetricOp | FormulaOp, report: Report) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            report(RuntimeFailure("DL508", f"`{op.key}` would write `{name}`, which is written already: it is left out", "give run-time names a prefix, such as `name: extra/{column}`"))
+
+    # -- tables and alerts
+
+    def _tables(self, period: int, frames: Mapping[str, Frame], report: Report) -> list[Table]:
+        made = []
+        for op in self._plan.tables:
+            if op.every == period and op.event in frames:
+                table = self._table(op, frames[op.event], report)
+                if table is not None:
+                    made.append(table)
+        return made
+
+    def _table(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
+        try:
+            return tables.build(op, frame, lambda part: View(part, self._functions))
+        except RuntimeFailure as error:
+            report(error)
+            return None
+
+    def _alerts(self, found: Mapping[str, Cells]) -> Iterable[Alert]:
+        for op in self._plan.alerts:
+            if cells.holds(op.when, found):
+                self._streaks[op.id] += 1
+                if self._streaks[op.id] == op.patience:
+                    yield Alert(op.id, op.level, _worded(op, found))  # type: ignore[arg-type]
+            else:
+                self._streaks[op.id] = 0
+
+    # -- sinks
+
+    def _share(self, route: Route, outputs: Sequence[_Output], picked: Sequence[Table], alerts: tuple[Alert, ...], now: float) -> Records:
+        profile = self._plan.profiles[route.profile]
+        mine = [_prefixed(item.record, route.prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
+        takers = {op.id: op.sinks for op in self._plan.tables}
+        return Records(
+            time=now,
+            scalars=tuple(item for item in mine if isinstance(item, Scalar)) if "scalar" in route.accepts else (),
+            histograms=tuple(item for item in mine if isinstance(item, Histogram)) if "histogram" in route.accepts else (),
+            tables=tuple(
+                _prefixed(table, route.prefix) for table in picked if table.table in profile.tables and (route.id in takers[table.table] or route.id == CODE)
+            ) if "table" in route.accepts else (),
+            alerts=alerts if "alert" in route.accepts else (),
+        )  # fmt: skip
+
+
+CODE = "<code>"  # the route of sinks that are given in code
+
+
+def _prefixed(record: Any, prefix: str) -> Any:
+    return replace(record, name=prefix + record.name) if prefix else record
+
+
+def _filled(template: str, whole: Cells, member: int, label: int) -> str:
+    name = template
+    if whole.members:
+        name = name.replace("{column}", whole.members[member])
+    return name.replace("{label}", whole.labels[label]) if whole.labels else name
+
+
+def _number(value: Any, op: MetricOp | FormulaOp) -> float | int:
+    number = float(value)
+    whole = isinstance(op, MetricOp) and op.kind is Kind.INT and op.combine in ("sum", "min", "max", "last", "mean") and op.pool == "window"
+    return int(number) if whole and number.is_integer() and abs(number) < 2.0**53 else number
+
+
+def _worded(op: AlertOp, found: Mapping[str, Cells]) -> str:
+    """The alert's text with its metrics' values; a text that cannot be filled is shown as it is."""
+    values: dict[str, Any] = {}
+    for key, item in found.items():
+        value = float(item.combined("mean")[0].ravel()[0]) if item.values.size else float("nan")
+        head, _, suffix = key.partition(".")
+        if suffix:
+            values.setdefault(head, _Suffixes()).__dict__[suffix] = value
+        else:
+            values[head] = value
+    try:
+        return op.text.format(**values)
+    except (KeyError, ValueError, IndexError, AttributeError, TypeError):
+        return op.text
+
+
+class _Suffixes:
+    """``{length.max}`` in an alert's text."""

@@ -1,0 +1,302 @@
+"""The recorder: what a training loop calls. It records on the training thread, and does nothing else there.
+
+``start`` (in ``api.py``) makes one from a plan; a rank other than 0 has the same recorder without sinks.
+Imports the runtime only: neither the models of the YAML nor the compiler.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from declog.comm import Comm
+from declog.dispatch import Dispatcher, Route
+from declog.errors import DeclogError, InputError, UnknownSignalError, UsageError, did_you_mean
+from declog.functions import DEFAULT, Functions
+from declog.plan import Plan
+from declog.sinks.runner import SinkRunner
+from declog.window import OpenBatch, Window
+from declog.worker import Handoff, Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+log = logging.getLogger("declog")
+
+_current: list[Recorder] = []  # the recorders whose `with` block is open, innermost last; process-wide
+_current_lock = threading.Lock()
+
+
+class Recorder:
+    """Records a run as its plan says. Use it as a context manager, or call ``close``.
+
+    ``output_dir`` is the run's folder of local files (None on ranks that have none).
+    """
+
+    def __init__(
+        self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route], output_dir: Path | None,
+        *, functions: Functions = DEFAULT, close_s: float = 30.0,
+    ) -> None:  # fmt: skip
+        self.plan = plan
+        self.output_dir = output_dir
+        self._comm = comm
+        self._runners = dict(runners)
+        self._functions = functions
+        self._close_s = close_s
+        self._started = time.perf_counter()
+        self._lock = threading.RLock()
+        self._open: dict[str, OpenBatch] = {}
+        self._window = Window()
+        self._batch_numbers: dict[str, int] = {}
+        self._seen: set[str] = set()  # events whose first batch has closed
+        self._step: int | None = None
+        self._last_step = 0
+        self._count = 0
+        self._event = 0
+        self._closed = False
+        self._worker = Worker(plan, comm, Dispatcher(plan, routes, functions), functions=functions)
+        atexit.register(self.close)
+
+    # -- the run
+
+    def __enter__(self) -> Recorder:
+        self._alive()
+        with _current_lock:
+            _current.append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with _current_lock:
+            _current.remove(self)
+        self.close(failed=error is not None)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Flush the tail window, wait for the worker and the sinks within a deadline; idempotent.
+
+        With ``strict: true`` the first failure of declog's own is raised, unless the run itself failed.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._close_batches(quietly=True)
+            if self._window or self._comm.world_size > 1:
+                self._flush(tail=True)
+        atexit.unregister(self.close)
+        self._worker.close()
+        reports = [runner.close(self._close_s) for runner in self._runners.values()]
+        self._comm.close()
+        failures = self._worker.failures
+        if failures.counts:
+            log.warning("declog finished with %d failure(s) of its own: %s", sum(failures.counts.values()), "; ".join(f"{name} (x{n})" for name, n in failures.counts.items()))
+        if self.plan.strict and not failed:
+            first = failures.first or next((report.first_error for report in reports if report.first_error is not None), None)
+            if first is not None:
+                raise first
+
+    # -- a step
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[None]:
+        """One optimizer step. What is observed inside belongs to it; its end closes the open batches."""
+        self._alive()
+        if self._step is not None:
+            raise UsageError("DL510", f"step {step} begins inside step {self._step}", "end one step before the next")
+        self._step = int(step)
+        self._batch_numbers.clear()
+        try:
+            yield
+        except BaseException:
+            self._end_step(quietly=True)
+            raise
+        self._end_step(quietly=False)
+
+    def _end_step(self, *, quietly: bool) -> None:
+        with self._lock:
+            assert self._step is not None
+            step = self._step
+            try:
+                self._close_batches(quietly=quietly)
+            finally:
+                self._step = None
+                self._last_step = step
+            self._window.steps += 1
+            self._count += 1
+            if self._count % self.plan.every == 0:
+                handoff = self._flush(tail=False)
+                if self.plan.blocking:
+                    handoff.done.wait()
+
+    def wrap(self, step_function: Callable[P, R]) -> Callable[P, R]:
+        """The step function, observed: the call is a step, its mapping or dataclass result is observed.
+
+        Keys of the result that the profile does not know are ignored.
+        """
+        first = self._last_step
+
+        @functools.wraps(step_function)
+        def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+            number = self._last_step + 1 if self._count else first
+            with self.step(number):
+                result = step_function(*args, **kwargs)
+                self._observe(_fields(result), strict=False)
+            return result
+
+        return wrapped
+
+    # -- what is recorded
+
+    def observe(self, **signals: Any) -> None:
+        """Record signals of the step. A signal given again opens its event's next batch.
+
+        Tensors, arrays, lists or numbers, of the shape that the profile declares: [completions, tokens],
+        [completions], [groups], or one number per step; a family is a mapping of member to values. Raises
+        ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name.
+        """
+        self._observe(signals, strict=True)
+
+    def _observe(self, signals: Mapping[str, Any], *, strict: bool) -> None:
+        self._in_step("observe")
+        with self._lock:
+            for source, value in signals.items():
+                ops = self.plan.sources.get(source)
+                if ops is None:
+                    if strict and source not in self.plan.known:
+                        raise UnknownSignalError("DL501", f"the profile `{self.plan.name}` has no signal `{source}`", did_you_mean(source, self.plan.known, what="signals"))
+                    continue  # nothing needs it: it is not touched
+                for op in ops:
+                    open_batch = self._open.get(op.event)
+                    if open_batch is not None and op.name in open_batch.names:
+                        self._close_batch(op.event)
+                        open_batch = None
+                    if open_batch is None:
+                        open_batch = self._open[op.event] = OpenBatch(self.plan.events[op.event])
+                    open_batch.add(op, value)
+
+    @contextmanager
+    def batch(self, event: str) -> Iterator[None]:
+        """One batch of an event, made explicit: it is closed at the end of the block."""
+        self._in_step("batch")
+        if event not in self.plan.events:
+            known = sorted(self.plan.events)
+            raise UnknownSignalError("DL501", f"the plan has no event `{event}`", did_you_mean(event, known, what="events"))
+        with self._lock:
+            self._close_batch(event)
+        yield
+        with self._lock:
+            self._close_batch(event)
+
+    def log_metric(self, name: str, value: Any) -> None:
+        """Record a number under a name of its own; its mean over the window is logged as ``logged/{name}``.
+
+        On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
+        """
+        op = self.plan.logged
+        if op is None or self._closed:
+            return
+        with self._lock:
+            open_batch = self._open.get(op.event)
+            if open_batch is not None and (op.name, name) in open_batch.values:
+                self._close_batch(op.event)
+                open_batch = None
+            if open_batch is None:
+                open_batch = self._open[op.event] = OpenBatch(self.plan.events[op.event])
+            open_batch.add(op, {name: value})
+
+    def log_extra(self, column: str, values: Sequence[Any]) -> None:
+        """Record a column of the step's completions for the tables whose schema keeps undeclared columns."""
+        if self._closed or self.plan.extra is None:
+            return
+        if isinstance(values, str) or not hasattr(values, "__len__"):
+            raise InputError("DL509", f"the column `{column}` needs one value per completion, and {type(values).__name__} came", "give a list")
+        plain = values.tolist() if hasattr(values, "tolist") else list(values)
+        with self._lock:
+            open_batch = self._open.get(self.plan.extra)
+            if open_batch is None:
+                open_batch = self._open[self.plan.extra] = OpenBatch(self.plan.events[self.plan.extra])
+            open_batch.add_extra(column, plain)
+
+    # -- inside
+
+    def _close_batches(self, *, quietly: bool) -> None:
+        for event in list(self._open):
+            try:
+                self._close_batch(event)
+            except DeclogError:
+                if not quietly:  # the step failed already: its own error is the one to show
+                    raise
+
+    def _close_batch(self, event: str) -> None:
+        open_batch = self._open.pop(event, None)
+        if open_batch is None:
+            return
+        number = self._batch_numbers.get(event, 0)
+        first = event not in self._seen
+        step = self._last_step if self._step is None else self._step
+        record = open_batch.close(step, number, self._started, first=first, grouping=self.plan.grouping, functions=self._functions)
+        self._seen.add(event)
+        self._batch_numbers[event] = number + 1
+        self._window.batches.setdefault(event, []).append(record)
+
+    def _flush(self, *, tail: bool) -> Handoff:
+        window, self._window = self._window, Window()
+        window.hand_off()
+        handoff = Handoff(self._event, self._last_step, self._count, window, tail)
+        self._event += 1
+        self._worker.submit(handoff)
+        return handoff
+
+    def _alive(self) -> None:
+        if self._closed:
+            raise UsageError("DL510", "this recorder is closed", "call declog.start for another run")
+
+    def _in_step(self, what: str) -> None:
+        self._alive()
+        if self._step is None:
+            raise UsageError("DL510", f"`{what}` is called outside a step", "with log.step(step): ...")
+
+
+def _fields(result: Any) -> Mapping[str, Any]:
+    if isinstance(result, Mapping):
+        return {str(key): value for key, value in result.items()}
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {item.name: getattr(result, item.name) for item in dataclasses.fields(result)}
+    if isinstance(result, tuple) and hasattr(result, "_asdict"):
+        fields: Mapping[str, Any] = result._asdict()
+        return fields
+    return {}
+
+
+def current() -> Recorder | None:
+    """The recorder whose `with` block is open; the innermost one."""
+    with _current_lock:
+        return _current[-1] if _current else None
+
+
+def observe(**signals: Any) -> None:
+    """``Recorder.observe`` of the active recorder, from anywhere; outside one, or outside a step, nothing."""
+    recorder = current()
+    if recorder is not None and recorder._step is not None:
+        recorder.observe(**signals)
+
+
+def log_metric(name: str, value: Any) -> None:
+    """``Recorder.log_metric`` of the active recorder, from anywhere; outside one nothing."""
+    recorder = current()
+    if recorder is not None:
+        recorder.log_metric(name, value)
+
+
+def log_extra(column: str, values: Sequence[Any]) -> None:
+    """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
+    recorder = current()
+    if recorder is not None:
+        recorder.log_extra(column, values)

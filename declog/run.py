@@ -1,0 +1,165 @@
+"""From a configuration to a running recorder: compose, validate, compile, execute, in one function each.
+
+The only module that sees both the configuration side and the runtime side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from declog import comm as comms
+from declog import sinks as sink_kinds
+from declog.comm import Comm
+from declog.compiler import compile
+from declog.compose import application_directory, compose, located, profile_of
+from declog.dispatch import CODE, Route
+from declog.errors import ConfigError, PlanMismatchError, Problem, SinkError
+from declog.functions import DEFAULT as FUNCTIONS
+from declog.functions import Functions
+from declog.plan import Plan
+from declog.records import RunInfo
+from declog.recorder import Recorder
+from declog.reducers import DEFAULT as REDUCTIONS
+from declog.reducers import Reductions
+from declog.sinks import Sink
+from declog.sinks.runner import SinkRunner
+from declog.spec import LogSpec, validate
+
+log = logging.getLogger("declog")
+_runs = itertools.count()  # every rank starts its runs in the same order: the number names them
+
+
+def plan(
+    config: Any, *, constants: Mapping[str, Any] | None = None, profiles: Sequence[str] = (), functions: Functions = FUNCTIONS, reductions: Reductions = REDUCTIONS
+) -> Plan:
+    """The plan of a configuration: a composed config, a mapping, or a preset's name.
+
+    Raises ``ConfigError`` with everything that is wrong, each at its place.
+    """
+    if isinstance(config, str):
+        config = compose(config)
+    data = profile_of(config)
+    try:
+        spec = validate(data)
+        return compile(spec, constants=constants, profiles=[spec.profile, *profiles] if profiles else (), functions=functions, reductions=reductions, config=data)
+    except ConfigError as error:
+        raise located(error, config) from None
+
+
+def start(
+    config: Any,
+    overrides: Sequence[str] = (),
+    *,
+    sinks: Sequence[Sink] = (),
+    constants: Mapping[str, Any] | None = None,
+    output_dir: str | Path | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    process_group: Any = None,
+    comm: Comm | None = None,
+    functions: Functions = FUNCTIONS,
+    reductions: Reductions = REDUCTIONS,
+) -> Recorder:
+    """Start logging a run; call it on every rank.
+
+    ``config`` is an application's DictConfig, its ``declog`` node, a mapping, or a preset's name (with
+    ``overrides``). ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants``
+    fill the profile's constants. ``rank`` and ``world_size`` are the data-parallel ones, where they are not
+    those of the process group. Everything that is wrong with the profile raises here, before step 0:
+    ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with different plans: ``PlanMismatchError``.
+    """
+    if isinstance(config, str):
+        config = compose(config, overrides)
+    elif overrides:
+        raise ConfigError([Problem("DL101", "overrides go with a preset's name; this configuration is composed already", fix="pass them to declog.compose")])
+    wanted = (str(profile_of(config).get("profile") or LogSpec().profile),) if sinks else ()
+    made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
+    channel = comm if comm is not None else comms.connect(rank, world_size, process_group, namespace=str(next(_runs)))
+    _agree(channel, made)
+    folder = _folder(made, output_dir) if channel.rank == 0 else None
+    runners, routes = _open(channel, made, sinks, folder)
+    if channel.rank == 0:
+        for what, why in made.inactive:
+            log.debug("%s is inactive: %s", what, why)
+    return Recorder(made, channel, runners, routes, folder, functions=functions)
+
+
+def _agree(channel: Comm, made: Plan) -> None:
+    different = comms.agree_on(channel, tuple(made.canonical.items()), made.fingerprint, 60.0)
+    if different is None:
+        return
+    shown = "; ".join(f"rank {rank} has {what}" for rank, what in different)
+    raise PlanMismatchError([Problem("DL604", f"ranks compiled different plans: {shown}", fix="start every rank from the same configuration")])
+
+
+def _folder(made: Plan, given: str | Path | None) -> Path:
+    """The run's folder: as given, as configured, Hydra's own, or a new one under outputs/."""
+    chosen = given or made.output_dir or application_directory()
+    folder = Path(chosen) if chosen else Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _open(channel: Comm, made: Plan, extra: Sequence[Sink], folder: Path | None) -> tuple[dict[str, SinkRunner], list[Route]]:
+    """Open rank 0's sinks; where one refuses, every rank raises the same error."""
+    runners: dict[str, SinkRunner] = {}
+    routes: list[Route] = []
+    failure: SinkError | None = None
+    if folder is not None:
+        run = _run_info(channel, made, folder)
+        try:
+            for op in made.sinks:
+                sink = sink_kinds.make_sink(op.kind, dict(op.options))
+                runners[op.id] = SinkRunner(op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error)
+                runners[op.id].open(run)
+                routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runners[op.id].submit))
+            for place, sink in enumerate(extra):
+                runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
+                runner.open(run)
+                routes.append(Route(CODE, _default_profile(made), 1, "", sink.accepts, runner.submit))
+        except SinkError as error:
+            failure = error
+            for runner in runners.values():
+                runner.close(5.0)
+    told = channel.agree("open", "" if failure is None else str(failure), 120.0)
+    if failure is not None:
+        channel.close()
+        raise failure
+    if told[0]:
+        channel.close()
+        raise SinkError("DL601", f"rank 0 could not open its sinks: {told[0]}")
+    return runners, routes
+
+
+def _default_profile(made: Plan) -> str:
+    return str(made.config.get("profile") or LogSpec().profile)
+
+
+def _run_info(channel: Comm, made: Plan, folder: Path) -> RunInfo:
+    return RunInfo(
+        name=made.name,
+        run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
+        output_dir=folder,
+        fingerprint=made.fingerprint,
+        rank=channel.rank,
+        world_size=channel.world_size,
+        config=made.config,
+        run_config=made.run_config,
+        plan=made.explain(),
+        version=_version(),
+    )
+
+
+def _version() -> str:
+    try:
+        return version("declog")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "0"

@@ -1,0 +1,343 @@
+"""What the training thread records: batches of packed columns, and the window that holds them.
+
+A batch's signals are kept as they were given until it closes; then its tokens are folded and its columns
+packed, one ``cat`` per dtype. Nothing is copied to the host here: on CUDA the hand-off starts a copy to pinned
+memory, and the worker waits for its event. Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog import fold
+from declog.axes import Axis, Kind
+from declog.errors import InputError, MissingSignalError
+from declog.frame import Block, Frame, Grouping, Key, batches_of, texts_of
+from declog.functions import DEFAULT, Functions
+from declog.plan import EventOp, SignalOp
+
+Tensor = torch.Tensor
+_HALF = (torch.bfloat16, torch.float16)
+Observed = Tensor | float | int | bool | list[Any] | str | None
+
+
+@dataclass
+class Pack:
+    """Columns of one axis and dtype: ``data[k, rows]`` on the device, or on the host once copied."""
+
+    axis: Axis
+    keys: tuple[Key, ...]
+    data: Tensor
+    ready: Any = None  # the CUDA event after which the host copy is whole
+
+
+@dataclass
+class BatchRecord:
+    """One closed batch of one event."""
+
+    step: int
+    batch: int
+    rows: int
+    elapsed: float
+    packs: list[Pack]
+    numbers: dict[Key, float | int]
+    texts: dict[Key, tuple[Axis, list[Any]]]
+
+
+@dataclass
+class Window:
+    """The batches since the last log event, by event."""
+
+    mode: str = "train"
+    batches: dict[str, list[BatchRecord]] = field(default_factory=dict)
+    steps: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.batches) or self.steps > 0
+
+    def hand_off(self) -> None:
+        """Start copying what is on a CUDA device to pinned memory; returns at once."""
+        events: dict[torch.device, Any] = {}
+        for records in self.batches.values():
+            for record in records:
+                for pack in record.packs:
+                    device = pack.data.device
+                    if device.type != "cuda":
+                        continue
+                    host = torch.empty(pack.data.shape, dtype=pack.data.dtype, pin_memory=True)
+                    host.copy_(pack.data, non_blocking=True)
+                    pack.data = host
+                    pack.ready = events.setdefault(device, torch.cuda.Event())
+        for device, event in events.items():
+            event.record(torch.cuda.current_stream(device))
+
+    def frames(self, events: Mapping[str, EventOp], rank: int, grouping: Grouping | None) -> dict[str, Frame]:
+        """The window on the host, one frame per event that had a batch. Called by the worker."""
+        return {name: _frame(name, records, rank, grouping) for name, records in self.batches.items() if name in events}
+
+
+def _frame(event: str, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
+    return Frame.merge([_one(event, record, rank, grouping) for record in records])
+
+
+def _one(event: str, record: BatchRecord, rank: int, grouping: Grouping | None) -> Frame:
+    blocks = []
+    for pack in record.packs:
+        if pack.ready is not None:
+            pack.ready.synchronize()
+        data = pack.data if pack.data.device.type == "cpu" else pack.data.cpu()
+        blocks.append(Block(pack.axis, pack.keys, data.numpy()))
+    by_type: dict[type, list[Key]] = {}
+    for key, number in record.numbers.items():
+        by_type.setdefault(type(number), []).append(key)
+    for keys in by_type.values():
+        blocks.append(Block(Axis.STEP, tuple(keys), np.array([[record.numbers[key]] for key in keys])))
+    texts = {key: (axis, texts_of(values)) for key, (axis, values) in record.texts.items()}
+    return Frame(event, batches_of([(record.step, record.batch, rank, record.rows, record.elapsed)]), blocks, texts, grouping)
+
+
+class OpenBatch:
+    """The signals of one event since its last batch closed, checked as they come."""
+
+    def __init__(self, event: EventOp) -> None:
+        self.event = event
+        self.values: dict[Key, tuple[SignalOp, Observed, int | None]] = {}
+        self.names: set[str] = set()
+        self.rows: tuple[int, str] | None = None  # how many, and which signal said so first
+        self.groups: tuple[int, str] | None = None
+        self.extras: dict[str, list[Any]] = {}
+
+    def add(self, op: SignalOp, value: Any) -> None:
+        """Keep a signal's value; raises ``InputError`` where it is not what was declared."""
+        self.names.add(op.name)
+        if not op.family:
+            self._put(op, None, value)
+            return
+        if not isinstance(value, Mapping):
+            raise InputError("DL503", f"`{op.source}` is a family: a mapping of member to values is expected, and {_describe(value)} came", f"observe({op.source}={{'name': values}})")
+        for member, values in value.items():
+            if not isinstance(member, str):
+                raise InputError("DL504", f"`{op.source}` has the member {member!r}: members are named by text")
+            self._put(op, member, values)
+
+    def _put(self, op: SignalOp, member: str | None, value: Any) -> None:
+        label = op.source if member is None else f"{op.source}[{member!r}]"
+        checked = accept(op, label, value)
+        count = _length(op, checked)
+        if count is not None:
+            self._counted(op, label, count)
+        version = checked._version if isinstance(checked, Tensor) else None
+        self.values[op.name, member] = (op, checked, version)
+
+    def _counted(self, op: SignalOp, label: str, count: int) -> None:
+        """All values of one batch describe the same rows."""
+        known = self.groups if op.axis is Axis.GROUP else self.rows
+        if known is None:
+            if op.axis is Axis.GROUP:
+                self.groups = (count, label)
+            else:
+                self.rows = (count, label)
+        elif known[0] != count:
+            what = "groups" if op.axis is Axis.GROUP else "completions"
+            raise InputError(
+                "DL505", f"signals of one batch of event `{self.event.name}` have different counts: `{known[1]}` has {known[0]} {what}, `{label}` has {count}",
+                "observe values of the same rows together; a signal given again opens the next batch",
+            )  # fmt: skip
+
+    def add_extra(self, column: str, values: Sequence[Any]) -> None:
+        """Keep a column of log_extra."""
+        if column in self.extras:
+            raise InputError("DL509", f"the column `{column}` was given twice for one batch", "give each column once")
+        if self.rows is not None and len(values) != self.rows[0]:
+            raise InputError("DL509", f"the column `{column}` has {len(values)} values, and the batch has {self.rows[0]} rows (`{self.rows[1]}`)", "give one value per row")
+        self.extras[column] = list(values)
+
+    def close(self, step: int, batch: int, started: float, *, first: bool, grouping: Grouping | None, functions: Functions = DEFAULT) -> BatchRecord:
+        """Fold the tokens, pack the columns. Raises where a required signal never came or a tensor was changed."""
+        if first:
+            self._complete()
+        rows = self.rows[0] if self.rows is not None else 0
+        self._grouped(rows, grouping)
+        for column, values in self.extras.items():
+            if len(values) != rows:
+                raise InputError("DL509", f"the column `{column}` has {len(values)} values, and the batch has {rows} rows", "give one value per row")
+        tensors: dict[tuple[Axis, torch.dtype, torch.device], list[tuple[Key, Tensor]]] = {}
+        numbers: dict[Key, float | int] = {}
+        texts: dict[Key, tuple[Axis, list[Any]]] = {(f"extra:{name}", None): (Axis.COMPLETION, values) for name, values in self.extras.items()}
+        inputs: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for key, (op, value, version) in self.values.items():
+                if isinstance(value, Tensor):
+                    if version != value._version:
+                        raise InputError("DL506", f"`{op.source}` was changed in place after it was observed", "observe a clone, or change it after the step")
+                    if op.folded:
+                        inputs[op.name] = value
+                    if op.recorded:
+                        tensors.setdefault((op.axis, value.dtype, value.device), []).append((key, value))
+                elif isinstance(value, list):
+                    if op.recorded:
+                        texts[key] = (op.axis, value)
+                elif value is not None:
+                    assert isinstance(value, float | int | bool | str)
+                    if isinstance(value, str):
+                        texts[key] = (Axis.STEP, [value])
+                    else:
+                        if op.folded:
+                            inputs[op.name] = torch.tensor(value)
+                        if op.recorded:
+                            numbers[key] = value
+            if self.event.folds and inputs:
+                for name, column in fold.run(self.event.folds, inputs, functions).items():
+                    tensors.setdefault((Axis.COMPLETION, column.dtype, column.device), []).append(((name, None), column))
+            packs = [_pack(axis, dtype, items) for (axis, dtype, _), items in tensors.items()]
+        return BatchRecord(step, batch, rows, time.perf_counter() - started, packs, numbers, texts)
+
+    def _complete(self) -> None:
+        missing = [op.source for op in self.event.signals if not op.optional and op.name not in self.names]
+        if missing:
+            shown = ", ".join(f"`{name}`" for name in missing)
+            raise MissingSignalError(
+                "DL502", f"{shown} {'was' if len(missing) == 1 else 'were'} not observed in the first batch of event `{self.event.name}`",
+                f"observe({missing[0]}=...), or declare it optional, or switch off what needs it",
+            )  # fmt: skip
+
+    def _grouped(self, rows: int, grouping: Grouping | None) -> None:
+        if self.groups is None or grouping is None or grouping.size is None or grouping.split != "none":
+            return
+        if self.groups[0] * grouping.size != rows:
+            raise InputError(
+                "DL505", f"`{self.groups[1]}` has {self.groups[0]} groups, and the batch of event `{self.event.name}` has {rows} completions in groups of {grouping.size}",
+                "observe one value per group",
+            )  # fmt: skip
+
+
+def _pack(axis: Axis, dtype: torch.dtype, items: Sequence[tuple[Key, Tensor]]) -> Pack:
+    """One ``cat``: a copy, so that what the trainer does with its tensors later changes nothing."""
+    keys = tuple(key for key, _ in items)
+    values = [value for _, value in items]
+    data = torch.stack(values).unsqueeze(1) if values[0].ndim == 0 else torch.cat(values).view(len(values), -1) if values[0].numel() else torch.empty(len(values), 0)
+    return Pack(axis, keys, data.float() if dtype in _HALF else data)
+
+
+# ---- what may be given ---------------------------------------------------------------------------------
+
+
+def accept(op: SignalOp, label: str, value: Any) -> Observed:
+    """The value as it is kept: a detached tensor, a list (of texts, or with None in it) or a number."""
+    if op.kind in (Kind.TEXT, Kind.OBJECT):
+        return _texts(op, label, value)
+    if isinstance(value, Tensor):
+        return _tensor(op, label, value)
+    if op.axis is Axis.STEP:
+        return _number(op, label, value)
+    if isinstance(value, np.ndarray):
+        return _tensor(op, label, torch.from_numpy(np.array(value)) if value.dtype.kind in "fiub" else _refuse_type(op, label, value))
+    if isinstance(value, list | tuple):
+        return _list(op, label, value)
+    raise InputError("DL503", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came", "observe a tensor, an array or a list")
+
+
+_NDIM = {Axis.STEP: 0, Axis.GROUP: 1, Axis.COMPLETION: 1, Axis.TOKEN: 2}
+_SHAPES = {Axis.STEP: "one number", Axis.GROUP: "shape [groups]", Axis.COMPLETION: "shape [completions]", Axis.TOKEN: "shape [completions, tokens]"}
+
+
+def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
+    if value.ndim != _NDIM[op.axis]:
+        if op.axis is Axis.STEP and value.numel() == 1:
+            value = value.reshape(())
+        else:
+            raise InputError("DL503", f"`{label}` is declared {_declared(op)}: {_SHAPES[op.axis]} is expected, and a tensor of shape {tuple(value.shape)} came", _shape_fix(op, value.ndim))
+    dtype = value.dtype
+    if dtype.is_complex or (op.kind in (Kind.INT, Kind.BOOL) and dtype.is_floating_point):
+        raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came", f"convert it, or declare `{op.name}: {{type: float}}`")
+    if value.is_inference():
+        return value.clone()
+    return value.detach() if value.requires_grad else value
+
+
+def _shape_fix(op: SignalOp, ndim: int) -> str:
+    guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
+    return f"reduce or index it, or declare `{op.name}: {{axis: {guess}}}`" if guess else "reduce or index it"
+
+
+def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | None:
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
+        value = value.item()
+    if value is None:
+        return None
+    if not isinstance(value, float | int) or (op.kind in (Kind.INT, Kind.BOOL) and isinstance(value, float)):
+        code = "DL504" if isinstance(value, float | int | str) else "DL503"
+        raise InputError(code, f"`{label}` is declared {_declared(op)}, and {_describe(value)} came", f"convert it, or declare `{op.name}: {{type: float}}`")
+    return value
+
+
+def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
+    if op.axis is Axis.TOKEN:
+        try:
+            return _tensor(op, label, torch.as_tensor(np.asarray(value)))
+        except (ValueError, TypeError) as error:
+            raise InputError("DL503", f"`{label}` is declared {_declared(op)}, and ragged lists came", "pad them, and give the mask") from error
+    if value and isinstance(value[0], Tensor):
+        return _tensor(op, label, torch.stack([item.detach() for item in value]))
+    types = {type(item) for item in value}
+    if types & {np.float64, np.float32, np.int64, np.int32, np.bool_}:
+        return _list(op, label, [item.item() if isinstance(item, np.generic) else item for item in value])
+    wrong = types - {float, int, bool, type(None)}
+    if op.kind in (Kind.INT, Kind.BOOL):
+        wrong |= types & {float}
+    if wrong:
+        at = next(place for place, item in enumerate(value) if type(item) in wrong)
+        raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and its value {at} is {_describe(value[at])}", f"convert it, or declare another type for `{op.name}`")
+    if op.kind is Kind.NUMBER:
+        return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
+    if type(None) in types:
+        return list(value)
+    try:
+        return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64)
+    except (OverflowError, RuntimeError) as error:
+        raise InputError("DL504", f"`{label}` holds a number that does not fit 64 bits", f"declare `{op.name}: {{type: float}}`") from error
+
+
+def _texts(op: SignalOp, label: str, value: Any) -> Observed:
+    if op.axis is Axis.STEP:
+        if op.kind is Kind.TEXT and value is not None and not isinstance(value, str):
+            raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came")
+        return [value] if op.kind is Kind.OBJECT else value  # type: ignore[no-any-return]
+    if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
+        raise InputError("DL503", f"`{label}` is declared {_declared(op)}: a list is expected, and {_describe(value)} came", "give one value per row")
+    items = list(value)
+    if op.kind is Kind.TEXT:
+        for place, item in enumerate(items):
+            if item is not None and not isinstance(item, str):
+                raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and its value {place} is {_describe(item)}", f"convert it, or declare `{op.name}: {{type: object}}`")
+    return items
+
+
+def _refuse_type(op: SignalOp, label: str, value: Any) -> Any:
+    raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came", "convert it to numbers")
+
+
+def _length(op: SignalOp, value: Observed) -> int | None:
+    if op.axis is Axis.STEP:
+        return None
+    return value.shape[0] if isinstance(value, Tensor) else len(value) if isinstance(value, list) else None
+
+
+def _declared(op: SignalOp) -> str:
+    kind = {"number": "float"}.get(op.kind.value, op.kind.value)
+    return f"{kind} per {op.axis.label}"
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{'a tensor' if isinstance(value, Tensor) else 'an array'} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -1,0 +1,185 @@
+"""The background side of a log event: to the host, exchange, evaluate, dispatch.
+
+One thread per process, fed by the training thread through a queue that never blocks it. Ranks above 0 send
+their rows to rank 0; rank 0 evaluates the rows of all ranks as one process would. The thread is never
+abandoned inside torch: it is told to stop and joined.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from declog import filters
+from declog.comm import Comm
+from declog.dispatch import Dispatcher
+from declog.errors import CommError, RuntimeFailure
+from declog.evaluate import View
+from declog.frame import Block, Frame
+from declog.functions import DEFAULT, Functions
+from declog.message import decode, encode
+from declog.plan import Plan, TableOp
+from declog.tables import EXTRA
+from declog.window import Window
+
+log = logging.getLogger("declog")
+
+
+@dataclass
+class Handoff:
+    """One log event of one rank: the window, and where in the run it is."""
+
+    event: int
+    step: int
+    count: int  # optimizer steps so far, of this run
+    window: Window
+    tail: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass
+class Failures:
+    """What went wrong behind the training thread's back: counted, the first of a kind told at once."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    first: BaseException | None = None
+
+    def report(self, error: BaseException) -> None:
+        """Note an error; its traceback is logged the first time."""
+        name = str(error) if isinstance(error, RuntimeFailure) else f"{type(error).__name__}: {error}"
+        known = self.counts.get(name, 0)
+        self.counts[name] = known + 1
+        self.first = self.first or error
+        if not known:
+            detail = "" if isinstance(error, RuntimeFailure) else "\n" + "".join(traceback.format_exception(error))
+            log.error("a log event could not be finished: %s%s", name, detail)
+
+
+class Worker:
+    """Takes windows in order; ``submit`` returns at once."""
+
+    def __init__(self, plan: Plan, comm: Comm, dispatcher: Dispatcher, *, functions: Functions = DEFAULT, wait_s: float = 30.0) -> None:
+        self.failures = Failures()
+        self._plan = plan
+        self._comm = comm
+        self._dispatcher = dispatcher
+        self._functions = functions
+        self._wait_s = wait_s
+        self._queue: queue.SimpleQueue[Handoff | None] = queue.SimpleQueue()
+        self._held: dict[int, list[dict[str, Frame]]] = {period: [] for period in plan.periods}
+        self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, handoff: Handoff) -> None:
+        """Hand over one log event."""
+        self._queue.put(handoff)
+
+    def close(self) -> None:
+        """Finish what was handed over, and join the thread."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+
+    def _main(self) -> None:
+        while (handoff := self._queue.get()) is not None:
+            try:
+                self._process(handoff)
+            except Exception as error:  # the worker outlives any event; the error is reported, and raised under `strict`
+                self.failures.report(error)
+            finally:
+                handoff.done.set()
+
+    def _process(self, handoff: Handoff) -> None:
+        with np.errstate(all="ignore"):
+            frames, local_error = self._local(handoff)
+            if self._comm.rank:
+                meta = {"step": handoff.step, "count": handoff.count, "error": local_error}
+                self._comm.send(handoff.event, encode(self._slim(frames), meta))
+                return
+            ranks = 1
+            if self._comm.world_size > 1:
+                ranks, frames = self._gather(handoff, frames)
+            if local_error is not None:
+                self.failures.report(RuntimeFailure("DL605", local_error))
+            self._finish(handoff, frames, ranks)
+
+    # -- this rank
+
+    def _local(self, handoff: Handoff) -> tuple[dict[str, Frame], str | None]:
+        """This rank's frames with its local columns. Nothing that fails here may keep the rank from sending."""
+        frames = handoff.window.frames(self._plan.events, self._comm.rank, self._plan.grouping)
+        try:
+            for name, event in self._plan.events.items():
+                if name in frames and event.locals:
+                    frames[name] = self._with_locals(frames[name], name)
+        except RuntimeFailure as error:
+            return frames, f"rank {self._comm.rank}: {error}"
+        return frames, None
+
+    def _with_locals(self, frame: Frame, event: str) -> Frame:
+        for op in self._plan.events[event].locals:
+            axis = op.expr.type.axis
+            if axis is None:
+                continue
+            values = np.asarray(View(frame, self._functions).rows(op.expr, axis))
+            frame = Frame(frame.event, frame.batches, [*frame.blocks, Block(axis, ((op.name, None),), values[None])], frame.texts, frame.grouping)
+        return frame
+
+    def _slim(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
+        """What rank 0 needs: numbers, labels, and the text of rows that a filter may take."""
+        found = {}
+        for name, frame in frames.items():
+            keep = np.zeros(int(frame.batches.rows.sum()), bool)
+            texts: set[str] = set()
+            for table in self._plan.tables:
+                if table.event == name:
+                    texts |= set(table.texts)
+                    keep[self._candidates(table, frame)] = True
+            travels = self._plan.events[name].travels
+            whole = {}
+            for key, (axis, values) in frame.texts.items():
+                if key[0] in travels:
+                    whole[key] = (axis, values)
+                elif key[0] in texts or key[0].startswith(EXTRA):
+                    whole[key] = (axis, np.where(keep, values, None) if len(values) == len(keep) else values)
+            found[name] = Frame(frame.event, frame.batches, frame.blocks, whole, frame.grouping)
+        return found
+
+    def _candidates(self, table: TableOp, frame: Frame) -> filters.Rows | slice:
+        return slice(None) if table.filter is None else filters.candidates(table.filter, View(frame, self._functions))
+
+    # -- rank 0
+
+    def _gather(self, handoff: Handoff, frames: dict[str, Frame]) -> tuple[int, dict[str, Frame]]:
+        parts = [frames]
+        for rank, data in enumerate(self._comm.receive(handoff.event, self._wait_s), 1):
+            if data is None:
+                self.failures.report(CommError("DL603", f"rank {rank} did not send its window in time", "its rows are missing from the values of this step"))
+                continue
+            try:
+                other, meta = decode(data, self._plan.grouping)
+            except CommError as error:
+                self.failures.report(error)
+                continue
+            if meta["error"] is not None:
+                self.failures.report(RuntimeFailure("DL605", meta["error"]))
+            parts.append(other)
+        names = dict.fromkeys(name for part in parts for name in part)
+        return len(parts), {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
+
+    def _finish(self, handoff: Handoff, frames: dict[str, Frame], ranks: int) -> None:
+        """Evaluate what is due at this event; slower metrics keep the window until theirs is."""
+        due: dict[int, dict[str, Frame]] = {}
+        for period, held in self._held.items():
+            held.append(frames)
+            if handoff.tail or handoff.count % period == 0:
+                names = dict.fromkeys(name for part in held for name in part)
+                due[period] = {name: Frame.merge([part[name] for part in held if name in part]) for name in names}
+                held.clear()
+        self._dispatcher.dispatch(handoff.step, due, self.failures.report, partial=ranks < self._comm.world_size)
