@@ -48,7 +48,13 @@ class Kind(Enum):
         return self in (Kind.NUMBER, Kind.INT)
 
 
-KINDS: dict[str, Kind] = {"float": Kind.NUMBER, "int": Kind.INT, "bool": Kind.BOOL, "text": Kind.TEXT, "object": Kind.OBJECT}
+KINDS: dict[str, Kind] = {
+    "float": Kind.NUMBER,
+    "int": Kind.INT,
+    "bool": Kind.BOOL,
+    "text": Kind.TEXT,
+    "object": Kind.OBJECT,
+}
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,11 @@ class Cells:
             combined = np.where(there, values, -np.inf).max(-1, initial=-np.inf)
         elif how == "last":
             place = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
-            combined = np.take_along_axis(zeroed, np.maximum(place, 0)[..., None], -1)[..., 0] if values.shape[-1] else np.zeros(values.shape[:-1])
+            combined = (
+                np.take_along_axis(zeroed, np.maximum(place, 0)[..., None], -1)[..., 0]
+                if values.shape[-1]
+                else np.zeros(values.shape[:-1])
+            )
         elif how == "var":
             mean = (zeroed.sum(-1) / n)[..., None]
             combined = np.where(there, (values - mean) ** 2, 0.0).sum(-1) / np.maximum(n - 1, 1)
@@ -108,7 +112,9 @@ def _reduce_together(ops: Sequence[MetricOp], view: View) -> dict[str, Cells]:
         moments = (states if rows is None else states.take(rows)).pooled()
         places = {name: slice(place, place + 1) for place, name in enumerate(names)}
         sought = np.full(len(names), -1)
-        return {op.key: _finished(op, moments.take(places[str(op.fold)]), (), sought[places[str(op.fold)]]) for op in ops}
+        return {
+            op.key: _finished(op, moments.take(places[str(op.fold)]), (), sought[places[str(op.fold)]]) for op in ops
+        }
     nodes = list({op.args[0].index: op.args[0] for op in ops}.values())
     pieces: list[Array] = []
     at: dict[int, slice] = {}
@@ -123,7 +129,12 @@ def _reduce_together(ops: Sequence[MetricOp], view: View) -> dict[str, Cells]:
     matrix = matrix if rows is None else matrix[:, rows]
     moments = Moments.of(matrix, stats)
     sought = np.full(height, matrix.shape[1])
-    return {op.key: _finished(op, moments.take(at[op.args[0].index]), view.members(op.args[0]), sought[at[op.args[0].index]]) for op in ops}
+    return {
+        op.key: _finished(
+            op, moments.take(at[op.args[0].index]), view.members(op.args[0]), sought[at[op.args[0].index]]
+        )
+        for op in ops
+    }
 
 
 def _finished(op: MetricOp, moments: Moments, members: tuple[str, ...], sought: Array) -> Cells:
@@ -149,15 +160,25 @@ def _fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Mo
     neutral: dict[Stat, float] = {"n": 0.0, "total": 0.0, "m2": 0.0, "min": np.inf, "max": -np.inf}
 
     def matrix(stat: Stat) -> Array:
-        columns = [view.frame.column(f"{name}.{stat}") if stat in stats or stat in ("n", "total") else None for name in names]
-        stacked = np.stack([np.full(rows, neutral[stat]) if column is None else column.astype(np.float64) for column in columns])
+        columns = [
+            view.frame.column(f"{name}.{stat}") if stat in stats or stat in ("n", "total") else None for name in names
+        ]
+        stacked = np.stack(
+            [np.full(rows, neutral[stat]) if column is None else column.astype(np.float64) for column in columns]
+        )
         if not np.isfinite(stacked).all() and stat != "total":
             stacked = np.where(np.isnan(stacked), neutral[stat], stacked)  # a batch in which it never came
         return stacked
 
     states = Moments(*(matrix(stat) for stat in reducers.STATS))
     if np.isnan(states.total).any():
-        states = Moments(states.n, np.where((states.n == 0) & np.isnan(states.total), 0.0, states.total), states.m2, states.min, states.max)
+        states = Moments(
+            states.n,
+            np.where((states.n == 0) & np.isnan(states.total), 0.0, states.total),
+            states.m2,
+            states.min,
+            states.max,
+        )
     return states
 
 
@@ -184,16 +205,28 @@ def _reduce_one(op: MetricOp, view: View) -> Cells:
         members, sought = view.members(op.args[0]), np.bincount(cell, minlength=shape[0] * shape[1])
         ok = present(values)
         zero = np.where(ok, values, 0.0)
-        states = Moments(ok.astype(np.float64), zero, np.zeros_like(zero), np.where(ok, values, np.inf), np.where(ok, values, -np.inf))
+        states = Moments(
+            ok.astype(np.float64),
+            zero,
+            np.zeros_like(zero),
+            np.where(ok, values, np.inf),
+            np.where(ok, values, -np.inf),
+        )
     if op.weight is not None:
         weight = np.asarray(view.rows(op.weight, axis), np.float64)[chosen]
         weight = np.where(present(weight), weight, 0.0)
         states = Moments(states.n * weight, states.total * weight, states.m2, states.min, states.max)
     moments = _pooled_by(states, cell, shape[0] * shape[1])
     result = np.asarray(op.reduction.run(moments), np.float64).reshape(-1, *shape)
-    missing = np.zeros(result.shape, bool) if sought is None or op.weight is not None else (sought - moments.n).reshape(-1, *shape) > 0
+    missing = (
+        np.zeros(result.shape, bool)
+        if sought is None or op.weight is not None
+        else (sought - moments.n).reshape(-1, *shape) > 0
+    )
     skipped = 0 if sought is None or op.weight is not None else int((sought - moments.n).sum())
-    return _settled(op, Cells(result, members if op.family else (), labels if op.by is not None else (), skipped=skipped), missing)
+    return _settled(
+        op, Cells(result, members if op.family else (), labels if op.by is not None else (), skipped=skipped), missing
+    )
 
 
 def _pooled_by(states: Moments, cell: Array, count: int) -> Moments:
@@ -216,10 +249,15 @@ def _pooled_by(states: Moments, cell: Array, count: int) -> Moments:
     return Moments(*arrays)
 
 
-def _by_values(op: MetricOp, view: View, axis: Axis, chosen: Array, cell: Array, shape: tuple[int, int], labels: tuple[str, ...]) -> Cells:
+def _by_values(
+    op: MetricOp, view: View, axis: Axis, chosen: Array, cell: Array, shape: tuple[int, int], labels: tuple[str, ...]
+) -> Cells:
     """A reduction that needs the values themselves, cell by cell."""
     columns = [np.asarray(view.rows(node, axis)) for node in op.args]
-    columns = [column if column.dtype.kind in "fiu" and op.reduction.keeps_kind else column.astype(np.float64) for column in columns]
+    columns = [
+        column if column.dtype.kind in "fiu" and op.reduction.keeps_kind else column.astype(np.float64)
+        for column in columns
+    ]
     columns = [column[None] if column.ndim == 1 else column for column in columns]
     members = view.members(op.args[0]) if op.family else ()
     height = max(len(members), 1)
@@ -244,14 +282,22 @@ def _by_values(op: MetricOp, view: View, axis: Axis, chosen: Array, cell: Array,
                 histograms[member, place[0]] = result
             else:
                 values[(member, *place)] = result
-    return _settled(op, Cells(values, members, labels if op.by is not None else (), skipped=skipped, histograms=histograms), missing)
+    return _settled(
+        op, Cells(values, members, labels if op.by is not None else (), skipped=skipped, histograms=histograms), missing
+    )
 
 
 def _latest(view: View, axis: Axis) -> Array:
     """A sort key per row: the greatest is the latest row."""
     order = np.empty(len(view.frame.batches), np.int64)
     order[view.frame.latest] = np.arange(len(order))
-    return order if axis is Axis.STEP else np.asarray(view.frame.spread(order, Axis.STEP, axis)) if axis is not Axis.BATCH else np.arange(view.frame.count(axis))
+    return (
+        order
+        if axis is Axis.STEP
+        else np.asarray(view.frame.spread(order, Axis.STEP, axis))
+        if axis is not Axis.BATCH
+        else np.arange(view.frame.count(axis))
+    )
 
 
 def _labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[str, ...], Array]:
@@ -317,7 +363,11 @@ def formulas(ops: Iterable[FormulaOp], cells: dict[str, Cells]) -> None:
         if not sources:
             continue
         members = next((source.members for source in sources if source.members), ())
-        values = {str(node.param("name")): _aligned(cells[str(node.param("name"))], members) for node in used if str(node.param("name")) in cells}
+        values = {
+            str(node.param("name")): _aligned(cells[str(node.param("name"))], members)
+            for node in used
+            if str(node.param("name")) in cells
+        }
         result = np.asarray(Formula(values).value(op.expr), np.float64)
         result = np.broadcast_to(result, np.broadcast_shapes(result.shape, *(value.shape for value in values.values())))
         if op.empty is not None:

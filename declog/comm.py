@@ -88,7 +88,11 @@ class StoreComm:
         try:
             job_store.wait([place], timeout)
         except (RuntimeError, ValueError) as error:
-            raise CommError("DL603", f"rank {rank} waited {deadline_s:g} s for rank 0 to start declog", "call declog.start on every rank") from error
+            raise CommError(
+                "DL603",
+                f"rank {rank} waited {deadline_s:g} s for rank 0 to start declog",
+                "call declog.start on every rank",
+            ) from error
         host, port = json.loads(job_store.get(place))
         own = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True)
         return cls(own, rank, world_size, owner=False)
@@ -100,7 +104,11 @@ class StoreComm:
             self._store.wait(keys, timedelta(seconds=deadline_s))
         except (RuntimeError, ValueError) as error:
             missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-            raise CommError("DL603", f"ranks {missing} did not start declog within {deadline_s:g} s", "call declog.start on every rank") from error
+            raise CommError(
+                "DL603",
+                f"ranks {missing} did not start declog within {deadline_s:g} s",
+                "call declog.start on every rank",
+            ) from error
         return [bytes(self._store.get(key)).decode() for key in keys]
 
     def send(self, event: int, data: bytes) -> None:
@@ -157,14 +165,23 @@ def _key(event: int, rank: int, place: int) -> str:
 def _address() -> str:
     """Where other ranks reach this host: loopback where the job itself is on loopback."""
     master = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    if master in ("localhost", "127.0.0.1", "::1") or int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == int(os.environ.get("WORLD_SIZE", "-1")):
+    if master in ("localhost", "127.0.0.1", "::1") or int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == int(
+        os.environ.get("WORLD_SIZE", "-1")
+    ):
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((master, 9))  # a datagram socket sends nothing when it connects
         return str(probe.getsockname()[0])
 
 
-def connect(rank: int | None = None, world_size: int | None = None, process_group: Any = None, *, namespace: str = "0", deadline_s: float = 60.0) -> Comm:
+def connect(
+    rank: int | None = None,
+    world_size: int | None = None,
+    process_group: Any = None,
+    *,
+    namespace: str = "0",
+    deadline_s: float = 60.0,
+) -> Comm:
     """The communication that this process has: none, an initialised process group, or torchrun's environment.
 
     ``rank`` and ``world_size`` are the data-parallel ones where they differ from the job's.
@@ -175,7 +192,9 @@ def connect(rank: int | None = None, world_size: int | None = None, process_grou
     if rank is None:
         rank = dist.get_rank(process_group) if grouped else int(os.environ.get("RANK", "0"))
     if not 0 <= rank < world_size:
-        raise UsageError("DL510", f"rank {rank} is not below world_size {world_size}", "pass the data-parallel rank and size")
+        raise UsageError(
+            "DL510", f"rank {rank} is not below world_size {world_size}", "pass the data-parallel rank and size"
+        )
     if world_size == 1:
         return LocalComm()
     return StoreComm.connect(rank, world_size, _job_store(grouped), deadline_s, namespace)
@@ -188,11 +207,17 @@ def _job_store(grouped: bool) -> Any:
         return _get_default_store()  # torch has no public name for it
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if host is None or port is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        raise UsageError("DL510", "there are several ranks, and no process group", "call torch.distributed.init_process_group before declog.start")
+        raise UsageError(
+            "DL510",
+            "there are several ranks, and no process group",
+            "call torch.distributed.init_process_group before declog.start",
+        )
     return dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_TIMEOUT)
 
 
-def agree_on(comm: Comm, parts: Sequence[tuple[str, str]], fingerprint: str, deadline_s: float) -> list[tuple[int, str]] | None:
+def agree_on(
+    comm: Comm, parts: Sequence[tuple[str, str]], fingerprint: str, deadline_s: float
+) -> list[tuple[int, str]] | None:
     """The first difference between the ranks' plans, by rank, or None where all agree."""
     mine = json.dumps([fingerprint, list(parts)])
     texts = comm.agree("plan", mine, deadline_s)

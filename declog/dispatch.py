@@ -58,7 +58,9 @@ class Dispatcher:
         ops: Iterable[MetricOp | FormulaOp] = (*plan.metrics, *plan.formulas)
         self._declared = {item.template for op in ops if op.shown for item in op.names if "{" not in item.template}
 
-    def dispatch(self, step: int, due: Mapping[int, Mapping[str, Frame]], report: Report, *, partial: bool = False) -> None:
+    def dispatch(
+        self, step: int, due: Mapping[int, Mapping[str, Frame]], report: Report, *, partial: bool = False
+    ) -> None:
         """Evaluate the metrics and tables whose windows end here, and hand the records to the sinks."""
         outputs: list[_Output] = []
         picked: list[Table] = []
@@ -102,7 +104,11 @@ class Dispatcher:
             report(RuntimeFailure("DL605", f"the metric `{op.key}` met {count} missing values, and says `nan: raise`"))
         elif f"nan {op.id}" not in self._told and op.id != "logged":
             self._told.add(f"nan {op.id}")
-            log.warning("the metric `%s` leaves out missing values (%d at its first log event with any); `nan: propagate` shows them", op.id, count)
+            log.warning(
+                "the metric `%s` leaves out missing values (%d at its first log event with any); `nan: propagate` shows them",
+                op.id,
+                count,
+            )
 
     def _outputs(self, period: int, found: Mapping[str, Cells], partial: bool, report: Report) -> list[_Output]:
         made: list[_Output] = []
@@ -125,13 +131,25 @@ class Dispatcher:
             for (member, label), (counts, edges) in whole.histograms.items():
                 for item in op.names:
                     name = _filled(item.template, whole, member, label)
-                    made.append(_Output(op.key, item.alias, Histogram(name, [int(n) for n in counts], [float(edge) for edge in edges], op.key)))
+                    made.append(
+                        _Output(
+                            op.key,
+                            item.alias,
+                            Histogram(name, [int(n) for n in counts], [float(edge) for edge in edges], op.key),
+                        )
+                    )
         return made
 
     def _shadow(self, name: str, op: MetricOp | FormulaOp, report: Report) -> None:
         if name not in self._told:
             self._told.add(name)
-            report(RuntimeFailure("DL508", f"`{op.key}` would write `{name}`, which is written already: it is left out", "give run-time names a prefix, such as `name: extra/{column}`"))
+            report(
+                RuntimeFailure(
+                    "DL508",
+                    f"`{op.key}` would write `{name}`, which is written already: it is left out",
+                    "give run-time names a prefix, such as `name: extra/{column}`",
+                )
+            )
 
     # -- tables and alerts
 
@@ -162,7 +180,9 @@ class Dispatcher:
 
     # -- sinks
 
-    def _share(self, route: Route, outputs: Sequence[_Output], picked: Sequence[Table], alerts: tuple[Alert, ...], now: float) -> Records:
+    def _share(
+        self, route: Route, outputs: Sequence[_Output], picked: Sequence[Table], alerts: tuple[Alert, ...], now: float
+    ) -> Records:
         profile = self._plan.profiles[route.profile]
         mine = [_prefixed(item.record, route.prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
         takers = {op.id: op.sinks for op in self._plan.tables}
@@ -193,7 +213,12 @@ def _filled(template: str, whole: Cells, member: int, label: int) -> str:
 
 def _number(value: Any, op: MetricOp | FormulaOp) -> float | int:
     number = float(value)
-    whole = isinstance(op, MetricOp) and op.kind is Kind.INT and op.combine in ("sum", "min", "max", "last", "mean") and op.pool == "window"
+    whole = (
+        isinstance(op, MetricOp)
+        and op.kind is Kind.INT
+        and op.combine in ("sum", "min", "max", "last", "mean")
+        and op.pool == "window"
+    )
     return int(number) if whole and number.is_integer() and abs(number) < 2.0**53 else number
 
 

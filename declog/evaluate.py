@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog import kernels
 from declog.axes import COLUMN, Axis, Kind
 from declog.errors import RuntimeFailure
 from declog.frame import Frame
 from declog.functions import DEFAULT, Function, Functions
 from declog.kernels import Segments
-from declog.reducers import Moments
-from declog.tree import BUILTIN, CONST, FOLD, METRIC, SIGNAL, TEXTVALUE, Node
+from declog.tree import CONST, METRIC, Node
 
 Array = NDArray[Any]
 Members = tuple[str, ...]
@@ -115,7 +113,15 @@ class View:
             return np.where(n == n, n, 0).astype(np.int64) if n.ndim else n
         if stat in ("mean", "sum", "any", "all"):
             total = column("total")
-            values = total / np.maximum(n, 1) if stat == "mean" else total if stat == "sum" else total > 0 if stat == "any" else total == n
+            values = (
+                total / np.maximum(n, 1)
+                if stat == "mean"
+                else total
+                if stat == "sum"
+                else total > 0
+                if stat == "any"
+                else total == n
+            )
             return values if stat in ("any", "all") else np.where(n > 0, values, np.nan)
         if stat in ("min", "max"):
             return np.where(n > 0, column(stat), np.nan)
@@ -147,7 +153,10 @@ class View:
 
     def _elementwise(self, node: Node, function: Function) -> Array:
         axis = node.type.axis
-        arrays = [self.value(arg) if axis is None or arg.type.axis in (None, axis) else self._spread(arg, axis) for arg in node.args]
+        arrays = [
+            self.value(arg) if axis is None or arg.type.axis in (None, axis) else self._spread(arg, axis)
+            for arg in node.args
+        ]
         if node.type.family:
             arrays = self._aligned(node, arrays)
         if function.tensors:
@@ -161,7 +170,9 @@ class View:
 
     def _aligned(self, node: Node, arrays: list[Array]) -> list[Array]:
         """Families with their members in one order; different members are an error."""
-        families = [(place, self.members(arg)) for place, arg in enumerate(node.args) if arg.type.family and self.members(arg)]
+        families = [
+            (place, self.members(arg)) for place, arg in enumerate(node.args) if arg.type.family and self.members(arg)
+        ]
         if not families:
             return arrays
         first = families[0][1]
@@ -169,7 +180,11 @@ class View:
         for place, members in families[1:]:
             if set(members) != set(first):
                 missing = sorted(set(first) ^ set(members))
-                raise RuntimeFailure("DL503", f"families in `{node}` have different members: {', '.join(missing)} is not in all of them", "observe the same members")
+                raise RuntimeFailure(
+                    "DL503",
+                    f"families in `{node}` have different members: {', '.join(missing)} is not in all of them",
+                    "observe the same members",
+                )
             if members != first:
                 arrays[place] = arrays[place][[members.index(member) for member in first]]
         return arrays
@@ -180,7 +195,11 @@ def typed(values: Array, kind: Kind) -> Array:
     if kind in (Kind.TEXT, Kind.OBJECT):
         return values
     if values.dtype.kind == "O":  # given as a list with None in it
-        values = np.vectorize(lambda item: math.nan if item is None else float(item), otypes=[np.float64])(values) if values.size else values.astype(np.float64)
+        values = (
+            np.vectorize(lambda item: math.nan if item is None else float(item), otypes=[np.float64])(values)
+            if values.size
+            else values.astype(np.float64)
+        )
     if kind is Kind.NUMBER:
         return values if values.dtype == np.float64 else values.astype(np.float64)
     if values.dtype.kind == "f":  # something is missing
@@ -198,7 +217,9 @@ def _by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:
         result = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in whole))
     values = np.asarray(result.numpy() if isinstance(result, torch.Tensor) else result)
     if values.shape != whole[0].shape:
-        raise RuntimeFailure("DL314", f"a registered function returned shape {values.shape} for arguments of shape {whole[0].shape}")
+        raise RuntimeFailure(
+            "DL314", f"a registered function returned shape {values.shape} for arguments of shape {whole[0].shape}"
+        )
     return values
 
 
@@ -225,5 +246,3 @@ class Formula:
         if function.tensors:
             return _by_tensors(function.run, arrays)
         return np.asarray(function.run(np, *arrays))
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from declog.axes import Axis
 from declog.plan import FormulaOp, MetricOp, Plan
+from declog.tree import definition
 
 
 def explain(plan: Plan) -> str:
@@ -16,24 +17,41 @@ def explain(plan: Plan) -> str:
             source = f", observed as {signal.source}" if signal.source != signal.name else ""
             family = " family" if signal.family else ""
             optional = ", optional" if signal.optional else ""
-            lines.append(f"  signal {signal.name}: {signal.kind.value}{family} per {signal.axis.label}, {use}{source}{optional}")
+            lines.append(
+                f"  signal {signal.name}: {signal.kind.value}{family} per {signal.axis.label}, {use}{source}{optional}"
+            )
         for fold in event.folds:
             mask = " and ".join(sorted(str(node) for node in fold.mask)) or "every token"
-            what = "tokens" if fold.expr is None else str(fold.expr)
+            what = (
+                "tokens"
+                if fold.expr is None
+                else f"{fold.expr}" + (f" = {definition(fold.expr)}" if fold.expr.names else "")
+            )
             lines.append(f"  {fold.name}: {', '.join(fold.stats)} of {what}  [{mask}]")
         for local in event.locals:
             lines.append(f"  {local.name}: {local.expr}, where its text is")
     if plan.metrics or plan.formulas:
         lines.append("metrics")
     for op in (*plan.metrics, *plan.formulas):
-        lines.append(f"  {op.key}: {_metric(op, plan)} -> {', '.join(item.template for item in op.names) if op.shown else 'not shown'}")
+        lines.append(
+            f"  {op.key}: {_metric(op, plan)} -> {', '.join(item.template for item in op.names) if op.shown else 'not shown'}"
+        )
     for table in plan.tables:
-        chosen = " of ".join(f"{one.kind} within {one.within}" for one in reversed(table.filter.chain)) if table.filter else "every row"
-        lines.append(f"table {table.id}: {', '.join(column.id for column in table.columns)}; {chosen}; each {_steps(table.every)}; to {', '.join(table.sinks) or 'sinks given in code'}")
+        chosen = (
+            " of ".join(f"{one.kind} within {one.within}" for one in reversed(table.filter.chain))
+            if table.filter
+            else "every row"
+        )
+        lines.append(
+            f"table {table.id}: {', '.join(column.id for column in table.columns)}; {chosen}; each {_steps(table.every)}; to {', '.join(table.sinks) or 'sinks given in code'}"
+        )
     for profile in plan.profiles.values():
         lines.append(f"profile {profile.name}: {len(profile.outputs)} outputs, {len(profile.tables)} tables")
     for sink in plan.sinks:
-        lines.append(f"sink {sink.id}: {sink.kind}, profile {sink.profile}" + (f", each {sink.every} log events" if sink.every > 1 else ""))
+        lines.append(
+            f"sink {sink.id}: {sink.kind}, profile {sink.profile}"
+            + (f", each {sink.every} log events" if sink.every > 1 else "")
+        )
     if plan.inactive:
         lines.append("inactive")
         lines += [f"  {what}: {why}" for what, why in plan.inactive]
@@ -54,6 +72,16 @@ def _metric(op: MetricOp | FormulaOp, plan: Plan) -> str:
     for word, node in (("where", op.where), ("weighted by", op.weight), ("by", op.by)):
         text += f" {word} {node}" if node is not None else ""
     if op.pool != "window":
-        text = f"{op.combine} over {op.pool}es of the {text}" if op.pool.endswith("batch") else f"{op.combine} over {op.pool}s of the {text}"
-    axis = {Axis.TOKEN: "tokens", Axis.COMPLETION: "completions", Axis.GROUP: "groups", Axis.STEP: "batches", Axis.BATCH: "batches"}[op.axis]
+        text = (
+            f"{op.combine} over {op.pool}es of the {text}"
+            if op.pool.endswith("batch")
+            else f"{op.combine} over {op.pool}s of the {text}"
+        )
+    axis = {
+        Axis.TOKEN: "tokens",
+        Axis.COMPLETION: "completions",
+        Axis.GROUP: "groups",
+        Axis.STEP: "batches",
+        Axis.BATCH: "batches",
+    }[op.axis]
     return f"{text}, pooled over {axis} of {_steps(op.every)}"

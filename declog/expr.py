@@ -28,7 +28,13 @@ MAX_POWER = 64  # the greatest constant exponent
 
 WORDS = {"lt": "< ", "le": "<=", "gt": "> ", "ge": ">=", "eq": "==", "ne": "!="}
 _WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b")
-_BINARY: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow"}
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+}
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
@@ -95,7 +101,12 @@ def _fail(code: str, message: str, text: str, fix: str | None = None, span: tupl
 def parse(text: str) -> Parsed:
     """The syntax of an expression, checked for size; raises ``ExpressionError``."""
     if len(text) > MAX_LENGTH:
-        _fail("DL308", f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read", text[:60] + "...", "name its parts as signals")
+        _fail(
+            "DL308",
+            f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read",
+            text[:60] + "...",
+            "name its parts as signals",
+        )
     if not text.strip():
         _fail("DL301", "the expression is empty", text)
     plain = _WORD.sub(lambda found: WORDS.get(found.group(), found.group()), text)
@@ -105,17 +116,37 @@ def parse(text: str) -> Parsed:
     except SyntaxError as error:
         start = max(0, (error.offset or 1) - 1) + lead
         end = max(start + 1, (error.end_offset or 0) - 1 + lead)
-        fix = "compare with `==`" if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain else None
-        _fail("DL301", f"the expression cannot be parsed: {error.msg}", text, fix, (min(start, len(text)), min(end, max(len(text), 1))))
+        fix = (
+            "compare with `==`"
+            if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain
+            else None
+        )
+        _fail(
+            "DL301",
+            f"the expression cannot be parsed: {error.msg}",
+            text,
+            fix,
+            (min(start, len(text)), min(end, max(len(text), 1))),
+        )
     except (ValueError, MemoryError, RecursionError):
-        _fail("DL308", "the expression is nested too deeply or holds what cannot be read", text, "name its parts as signals")
+        _fail(
+            "DL308",
+            "the expression is nested too deeply or holds what cannot be read",
+            text,
+            "name its parts as signals",
+        )
     count = 0
     stack: list[tuple[ast.AST, int]] = [(tree.body, 1)]
     while stack:
         node, depth = stack.pop()
         count += 1
         if count > MAX_NODES or depth > MAX_DEPTH:
-            _fail("DL308", f"the expression is too large: at most {MAX_NODES} operations, nested {MAX_DEPTH} deep", text, "name its parts as signals")
+            _fail(
+                "DL308",
+                f"the expression is too large: at most {MAX_NODES} operations, nested {MAX_DEPTH} deep",
+                text,
+                "name its parts as signals",
+            )
         stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
     return Parsed(text, _shifted(tree.body, lead))
 
@@ -179,7 +210,9 @@ class Compiler:
             case ast.Call(func=ast.Name()):
                 return self._call(node)
             case ast.Call():
-                self.fail(node.func, "DL307", "only plain function calls are part of the language", "there are no methods")
+                self.fail(
+                    node.func, "DL307", "only plain function calls are part of the language", "there are no methods"
+                )
         inner = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
         self.fail(node, "DL307", f"{_describe(inner)} is not part of the language", _HINTS.get(type(inner)))
 
@@ -198,7 +231,9 @@ class Compiler:
             self.fail(node, found.code, found.message, found.fix)
         if found is None:
             if node.id in AXES or node.id == COLUMN:
-                self.fail(node, "DL302", f"`{node.id}` is an axis, not a {self.scope.noun}", f"use it as over={node.id}")
+                self.fail(
+                    node, "DL302", f"`{node.id}` is an axis, not a {self.scope.noun}", f"use it as over={node.id}"
+                )
             fix = did_you_mean(node.id, self.scope.names(), what=f"{self.scope.noun}s")
             self.fail(node, "DL302", f"unknown {self.scope.noun} `{node.id}`", fix)
         return found
@@ -240,7 +275,12 @@ class Compiler:
         result, first = kept[0]
         if len(kept) == 1:
             if result.type.kind is not Kind.BOOL:
-                self.fail(first, "DL305", f"`{name}` needs bool, and `{result}` is {result.type.kind.value}", f"compare it first, such as `{result} > 0`")
+                self.fail(
+                    first,
+                    "DL305",
+                    f"`{name}` needs bool, and `{result}` is {result.type.kind.value}",
+                    f"compare it first, such as `{result} > 0`",
+                )
             return result
         for item, value in kept[1:]:
             result = self.build(name, node, [result, item], [first, value])
@@ -301,7 +341,12 @@ class Compiler:
                 self.fail(value, "DL307", "`*` is not part of the language")
             slot = slots[min(place, len(slots) - 1)] if slots else None
             if slot is None or (place >= len(slots) and not slot.variadic):
-                self.fail(value, "DL304", f"`{function.name}` takes {len(slots)} argument{'s' * (len(slots) != 1)}", function.signature)
+                self.fail(
+                    value,
+                    "DL304",
+                    f"`{function.name}` takes {len(slots)} argument{'s' * (len(slots) != 1)}",
+                    function.signature,
+                )
             given.setdefault(slot.name, []).append(value)
         for keyword in node.keywords:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
@@ -358,7 +403,9 @@ class Compiler:
     def _apply(self, name: str, node: ast.expr, operands: list[ast.expr]) -> Node:
         return self.build(name, node, [self.visit(item) for item in operands], operands)
 
-    def build(self, name: str, node: ast.expr, args: list[Node], places: list[ast.expr], params: dict[str, Any] | None = None) -> Node:
+    def build(
+        self, name: str, node: ast.expr, args: list[Node], places: list[ast.expr], params: dict[str, Any] | None = None
+    ) -> Node:
         """A typed node of a registered function, folded where all arguments are constants."""
         function = self.registry.get(name)
         assert function is not None

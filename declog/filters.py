@@ -42,7 +42,11 @@ def candidates(op: FilterOp, view: View) -> Rows:
     """Rows of this rank that may be taken when all ranks' rows are known: a superset of what will be."""
     first = op.chain[0]
     grouping = view.frame.grouping
-    if grouping is not None and grouping.split == "ranks" and any(_reads_groups(node) for node in (first.key, first.where) if node is not None):
+    if (
+        grouping is not None
+        and grouping.split == "ranks"
+        and any(_reads_groups(node) for node in (first.key, first.where) if node is not None)
+    ):
         return np.arange(view.frame.count(Axis.COMPLETION))
     return select(replace(first, limit=None), view)
 
@@ -104,7 +108,12 @@ def _hashes(op: FilterOp, view: View, rows: Rows) -> Array:
     """A uniform 64-bit number per row from (seed, step, batch, rank, place in the batch): the same on every rank."""
     frame = view.frame
     batch = frame.parts(Axis.COMPLETION, Axis.STEP)
-    keys = (frame.batches.step[batch.index], frame.batches.batch[batch.index], frame.batches.rank[batch.index], batch.position)
+    keys = (
+        frame.batches.step[batch.index],
+        frame.batches.batch[batch.index],
+        frame.batches.rank[batch.index],
+        batch.position,
+    )
     state = np.full(len(batch.index), np.uint64((op.seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64), np.uint64)
     for key in keys:
         state = _mix(state ^ _mix(np.asarray(key, np.int64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)))

@@ -70,7 +70,9 @@ class TokenView:
             raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
         arrays = [self.value(arg) for arg in node.args]
         if function.tensors:
-            whole = torch.broadcast_tensors(*(item if isinstance(item, Tensor) else torch.tensor(item) for item in arrays))
+            whole = torch.broadcast_tensors(
+                *(item if isinstance(item, Tensor) else torch.tensor(item) for item in arrays)
+            )
             result = function.run(*whole)
             if not isinstance(result, Tensor) or result.shape != whole[0].shape:
                 raise RuntimeFailure("DL314", f"`{node.op}` must return a tensor of shape {tuple(whole[0].shape)}")
@@ -127,12 +129,20 @@ def run(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], functions: Functio
                 columns[op.column("n")] = mask.sum(1)
                 continue
             value = view.value(op.expr)
-            if not isinstance(value, Tensor) or value.ndim < 2 or (value.shape[-1] == 1 and mask is not None and mask.shape[-1] != 1):
+            if (
+                not isinstance(value, Tensor)
+                or value.ndim < 2
+                or (value.shape[-1] == 1 and mask is not None and mask.shape[-1] != 1)
+            ):
                 if not isinstance(value, Tensor) or value.ndim < 2 or mask is None:
                     continue  # an optional signal never came
                 value = value.expand(mask.shape)
             if mask is not None and mask.shape != value.shape:
-                raise InputError("DL503", f"`{op.expr}` has shape {tuple(value.shape)}, and its mask {tuple(mask.shape)}", "observe them for the same tokens")
+                raise InputError(
+                    "DL503",
+                    f"`{op.expr}` has shape {tuple(value.shape)}, and its mask {tuple(mask.shape)}",
+                    "observe them for the same tokens",
+                )
             for stat, column in fold(value, mask, op.stats).items():
                 columns[op.column(stat)] = column
     return columns
@@ -165,9 +175,13 @@ def fold(value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, 
             distance = torch.where(exists, value - mean, 0)
             found["m2"] = torch.linalg.vecdot(distance, distance)
         elif stat == "min":
-            found["min"] = torch.where(exists, value, torch.inf).amin(1) if value.shape[1] else torch.full_like(total, torch.inf)
+            found["min"] = (
+                torch.where(exists, value, torch.inf).amin(1) if value.shape[1] else torch.full_like(total, torch.inf)
+            )
         elif stat == "max":
-            found["max"] = torch.where(exists, value, -torch.inf).amax(1) if value.shape[1] else torch.full_like(total, -torch.inf)
+            found["max"] = (
+                torch.where(exists, value, -torch.inf).amax(1) if value.shape[1] else torch.full_like(total, -torch.inf)
+            )
         else:
             found[stat] = _edge(value, exists, last=stat == "last")
     return found

@@ -152,7 +152,9 @@ class Frame:
         if grouping.of is not None:
             ids = self.column(grouping.of)
             if ids is None:
-                raise RuntimeFailure("DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in event `{self.event}`")
+                raise RuntimeFailure(
+                    "DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in event `{self.event}`"
+                )
             if ids.dtype.kind == "O":
                 _, ids = np.unique(np.array([str(item) for item in ids]), return_inverse=True)
             keys: list[Array] = [batches.step[rows], ids]
@@ -176,10 +178,18 @@ class Frame:
                 )
             total = len(rows)
             return Segments(np.arange(total) // size, total // size, size if total else None)
-        whole = [batches.step[rows], batches.batch[rows]] if grouping.split == "ranks" else [batches.step[rows], batches.rank[rows]]
+        whole = (
+            [batches.step[rows], batches.batch[rows]]
+            if grouping.split == "ranks"
+            else [batches.step[rows], batches.rank[rows]]
+        )
         pieces = Segments.of_keys(*whole)
         if (pieces.counts % size).any():
-            raise RuntimeFailure("DL507", f"rows cannot be grouped: groups have {size} completions, and the pieces have {pieces.counts.tolist()}", "check axes.group")
+            raise RuntimeFailure(
+                "DL507",
+                f"rows cannot be grouped: groups have {size} completions, and the pieces have {pieces.counts.tolist()}",
+                "check axes.group",
+            )
         return Segments.of_keys(pieces.index, pieces.position // size)
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
@@ -259,7 +269,10 @@ def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
 def _joined(frames: Sequence[Frame]) -> list[Block]:
     layouts = [tuple((block.axis, block.keys, block.data.dtype) for block in frame.blocks) for frame in frames]
     if all(layout == layouts[0] for layout in layouts):
-        return [Block(block.axis, block.keys, np.concatenate([frame.blocks[place].data for frame in frames], axis=1)) for place, block in enumerate(frames[0].blocks)]
+        return [
+            Block(block.axis, block.keys, np.concatenate([frame.blocks[place].data for frame in frames], axis=1))
+            for place, block in enumerate(frames[0].blocks)
+        ]
     axes: dict[Key, Axis] = {key: block.axis for frame in frames for block in frame.blocks for key in block.keys}
     blocks = []
     for key, axis in axes.items():
@@ -275,7 +288,10 @@ def _joined_texts(frames: Sequence[Frame]) -> dict[Key, tuple[Axis, Array]]:
     axes: dict[Key, Axis] = {key: axis for frame in frames for key, (axis, _) in frame.texts.items()}
     joined = {}
     for key, axis in axes.items():
-        pieces = [frame.texts[key][1] if key in frame.texts else np.full(int(frame._sizes(axis).sum()), None, object) for frame in frames]
+        pieces = [
+            frame.texts[key][1] if key in frame.texts else np.full(int(frame._sizes(axis).sum()), None, object)
+            for frame in frames
+        ]
         joined[key] = (axis, np.concatenate(pieces))
     return joined
 
@@ -298,4 +314,7 @@ def texts_of(values: Sequence[Any]) -> Array:
 
 def as_numbers(values: Mapping[Key, Sequence[Any]]) -> dict[Key, Array]:
     """Lists with None as float columns with NaN."""
-    return {key: np.array([np.nan if item is None else item for item in column], np.float64) for key, column in values.items()}
+    return {
+        key: np.array([np.nan if item is None else item for item in column], np.float64)
+        for key, column in values.items()
+    }

@@ -90,19 +90,27 @@ class Functions(Registry[Function]):
 
     noun = "function"
 
-    def elementwise(self, name: str, *params: str | Param, rule: Rule, help: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def elementwise(
+        self, name: str, *params: str | Param, rule: Rule, help: str = ""
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register ``run(xp, *arrays)`` under a name."""
         return self._decorator(name, params, rule, "elementwise", help)
 
-    def rows(self, name: str, *params: str | Param, rule: Rule, help: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def rows(
+        self, name: str, *params: str | Param, rule: Rule, help: str = ""
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register ``run(view, node, *arrays)`` under a name."""
         return self._decorator(name, params, rule, "rows", help)
 
-    def text(self, name: str, *params: str | Param, rule: Rule, help: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def text(
+        self, name: str, *params: str | Param, rule: Rule, help: str = ""
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register ``run(texts, **params)`` under a name."""
         return self._decorator(name, params, rule, "text", help)
 
-    def _decorator(self, name: str, params: Sequence[str | Param], rule: Rule, stage: Stage, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def _decorator(
+        self, name: str, params: Sequence[str | Param], rule: Rule, stage: Stage, help: str
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def register(run: Callable[..., Any]) -> Callable[..., Any]:
             items = tuple(Param(item) if isinstance(item, str) else item for item in params)
             self.add(Function(name, items, rule, run, stage, help))
@@ -126,7 +134,12 @@ def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
     if axis is Axis.TOKEN:
         for place, node in enumerate(nodes):
             if node.type.axis in (Axis.GROUP, Axis.BATCH):
-                call.fail("a per-token expression cannot use a value per group or per batch", "reduce the tokens first, with over=token", arg=place, code="DL310")
+                call.fail(
+                    "a per-token expression cannot use a value per group or per batch",
+                    "reduce the tokens first, with over=token",
+                    arg=place,
+                    code="DL310",
+                )
     return Type(Kind.NUMBER, axis, family, events.pop() if events else None)
 
 
@@ -135,13 +148,17 @@ def need(call: Call, *kinds: Kind, args: Sequence[int] | None = None) -> None:
     for place in range(len(call.args)) if args is None else args:
         node = call.args[place]
         if node.type.kind not in kinds:
-            wanted = " or ".join(dict.fromkeys(kind.value for kind in kinds if kind is not Kind.INT or Kind.NUMBER not in kinds))
+            wanted = " or ".join(
+                dict.fromkeys(kind.value for kind in kinds if kind is not Kind.INT or Kind.NUMBER not in kinds)
+            )
             fix = None
             if node.type.kind is Kind.BOOL:
                 fix = f"write `1 if {node} else 0`" if Kind.NUMBER in kinds else None
             elif kinds == (Kind.BOOL,):
                 fix = f"compare it first, such as `{node} > 0`"
-            call.fail(f"`{call.name}` needs {wanted}, and `{node}` is {node.type.kind.value}", fix, arg=place, code="DL305")
+            call.fail(
+                f"`{call.name}` needs {wanted}, and `{node}` is {node.type.kind.value}", fix, arg=place, code="DL305"
+            )
 
 
 NUMERIC = (Kind.NUMBER, Kind.INT)
@@ -202,23 +219,43 @@ def remove_axis(call: Call, *, accept: Sequence[Kind]) -> Type:
     (node,) = call.args
     over = call.params.get("over")
     if over is None:
-        call.fail(f"`{call.name}` inside an expression needs `over=`", f"`{call.name}({node}, over={_finest_label(node)})`", code="DL306")
+        call.fail(
+            f"`{call.name}` inside an expression needs `over=`",
+            f"`{call.name}({node}, over={_finest_label(node)})`",
+            code="DL306",
+        )
     if over == COLUMN:
         if not node.type.family:
-            call.fail(f"`{node}` is not a family: it has no column axis", "use over= with one of its axes", arg=0, code="DL306")
+            call.fail(
+                f"`{node}` is not a family: it has no column axis",
+                "use over= with one of its axes",
+                arg=0,
+                code="DL306",
+            )
         return replace(node.type, family=False)
     axis = node.type.axis
     if axis is None or axis < over or (axis is Axis.BATCH):
-        call.fail(f"`{node}` is {per(axis)}: it has no {over.label} axis", "drop the function, or remove an axis it has", arg=0, code="DL306")
+        call.fail(
+            f"`{node}` is {per(axis)}: it has no {over.label} axis",
+            "drop the function, or remove an axis it has",
+            arg=0,
+            code="DL306",
+        )
     if axis > over:
         call.fail(
             f"`{node}` is {per(axis)}; its {axis.label} axis must go before {over.label}",
             f"`{call.name}(mean({node}, over={axis.label}), over={over.label})`", arg=0, code="DL306",
         )  # fmt: skip
     if over is Axis.STEP:
-        call.fail("nothing is left when the step axis goes: a window is reduced by `reduce`", "use the reduction of the metric", code="DL306")
+        call.fail(
+            "nothing is left when the step axis goes: a window is reduced by `reduce`",
+            "use the reduction of the metric",
+            code="DL306",
+        )
     if over is Axis.COMPLETION and not call.groups:
-        call.fail("this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306")
+        call.fail(
+            "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
+        )
     below = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}[over]
     return node.type.with_axis(below)
 
@@ -455,13 +492,21 @@ def _ranked(call: Call) -> Type:
     need(call, *NUMERIC)
     within, node = call.params["within"], call.args[0]
     if node.type.axis is not Axis.COMPLETION or within not in (Axis.GROUP, Axis.STEP):
-        call.fail(f"`rank` orders completions within a group or a step, and `{node}` is {per(node.type.axis)}", "rank(x, within=group)", code="DL306")
+        call.fail(
+            f"`rank` orders completions within a group or a step, and `{node}` is {per(node.type.axis)}",
+            "rank(x, within=group)",
+            code="DL306",
+        )
     if within is Axis.GROUP and not call.groups:
-        call.fail("this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306")
+        call.fail(
+            "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
+        )
     return node.type.with_kind(Kind.INT)
 
 
-@BUILTIN.rows("rank", "x", Param("within", "axis"), rule=_ranked, help="the 1-based place of a completion, ascending, ties by row")
+@BUILTIN.rows(
+    "rank", "x", Param("within", "axis"), rule=_ranked, help="the 1-based place of a completion, ascending, ties by row"
+)
 def _rank(view: Any, node: Node, x: Any) -> Any:
     return kernels.rank(x, view.segments(Axis.COMPLETION, node.param("within")))
 
@@ -469,11 +514,20 @@ def _rank(view: Any, node: Node, x: Any) -> Any:
 def _indexed(call: Call) -> Type:
     axis = call.params["axis"]
     if axis not in (Axis.COMPLETION, Axis.GROUP) or not call.groups:
-        call.fail("`index` counts completions of a group or groups of a batch", "index(completion) or index(group)", code="DL306")
+        call.fail(
+            "`index` counts completions of a group or groups of a batch",
+            "index(completion) or index(group)",
+            code="DL306",
+        )
     return Type(Kind.INT, axis)
 
 
-@BUILTIN.rows("index", Param("axis", "axis"), rule=_indexed, help="the 0-based place of a completion in its group, of a group in its batch")
+@BUILTIN.rows(
+    "index",
+    Param("axis", "axis"),
+    rule=_indexed,
+    help="the 0-based place of a completion in its group, of a group in its batch",
+)
 def _index(view: Any, node: Node) -> Any:
     axis = node.param("axis")
     return view.segments(axis, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH).position
@@ -486,11 +540,20 @@ def _sized(call: Call) -> Type:
             call.fail("this profile does not say which tokens exist", "set `axes.token.mask`", code="DL306")
         return Type(Kind.INT, Axis.COMPLETION, event=next(iter(call.token_mask)).type.event)
     if axis not in (Axis.COMPLETION, Axis.GROUP) or not call.groups:
-        call.fail("`size` counts tokens of a completion, completions of a group or groups of a batch", "size(completion)", code="DL306")
+        call.fail(
+            "`size` counts tokens of a completion, completions of a group or groups of a batch",
+            "size(completion)",
+            code="DL306",
+        )
     return Type(Kind.INT, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH)
 
 
-@BUILTIN.rows("size", Param("axis", "axis"), rule=_sized, help="how many tokens a completion, completions a group, groups a batch has")
+@BUILTIN.rows(
+    "size",
+    Param("axis", "axis"),
+    rule=_sized,
+    help="how many tokens a completion, completions a group, groups a batch has",
+)
 def _size(view: Any, node: Node) -> Any:
     axis = node.param("axis")
     return view.segments(axis, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH).counts
@@ -503,7 +566,9 @@ def _member(call: Call) -> Type:
     return replace(node.type, family=False)
 
 
-@BUILTIN.rows("column", "family", Param("member", "constant", types=(str,)), rule=_member, help="one member of a family")
+@BUILTIN.rows(
+    "column", "family", Param("member", "constant", types=(str,)), rule=_member, help="one member of a family"
+)
 def _column(view: Any, node: Node, family: Any) -> Any:
     members = view.members(node.args[0])
     member = node.param("member")
@@ -526,7 +591,11 @@ def _passed(call: Call) -> Type:
     need(call, Kind.BOOL)
     node = call.args[0]
     if node.type.axis is not Axis.COMPLETION or not call.groups:
-        call.fail(f"`pass_at` needs one bool per completion of a group, and `{node}` is {per(node.type.axis)}", arg=0, code="DL306")
+        call.fail(
+            f"`pass_at` needs one bool per completion of a group, and `{node}` is {per(node.type.axis)}",
+            arg=0,
+            code="DL306",
+        )
     if call.params["k"] < 1:
         call.fail("`k` must be at least 1")
     return node.type.with_axis(Axis.GROUP).with_kind(Kind.NUMBER)
@@ -553,7 +622,11 @@ DEFAULT = Functions(BUILTIN)
 
 
 def function(
-    run: Callable[..., Any] | None = None, *, name: str | None = None, returns: Literal["number", "int", "bool"] = "number", registry: Functions = DEFAULT
+    run: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    returns: Literal["number", "int", "bool"] = "number",
+    registry: Functions = DEFAULT,
 ) -> Any:
     """Register an elementwise function of tensors, for YAML to use by name.
 
@@ -569,7 +642,9 @@ def function(
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         import inspect
 
-        params = tuple(Param(item.name) for item in inspect.signature(fn).parameters.values() if item.default is item.empty)
+        params = tuple(
+            Param(item.name) for item in inspect.signature(fn).parameters.values() if item.default is item.empty
+        )
         kind = {"number": Kind.NUMBER, "int": Kind.INT, "bool": Kind.BOOL}[returns]
 
         def rule(call: Call) -> Type:
@@ -577,7 +652,9 @@ def function(
             return broadcast(call).with_kind(kind)
 
         label = name or fn.__name__
-        registry.add(Function(label, params, rule, fn, "elementwise", (fn.__doc__ or "").strip().split("\n")[0], tensors=True))
+        registry.add(
+            Function(label, params, rule, fn, "elementwise", (fn.__doc__ or "").strip().split("\n")[0], tensors=True)
+        )
         return fn
 
     return register if run is None else register(run)

@@ -60,7 +60,9 @@ class Segments:
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """The first sorted row of each segment, ``[count]``."""
-        return np.concatenate(([0], np.cumsum(self.counts)[:-1])).astype(np.int64) if self.count else np.zeros(0, np.int64)
+        return (
+            np.concatenate(([0], np.cumsum(self.counts)[:-1])).astype(np.int64) if self.count else np.zeros(0, np.int64)
+        )
 
     @cached_property
     def position(self) -> NDArray[np.int64]:

@@ -39,10 +39,14 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
     for name, frame in frames.items():
         events[name] = {
             "batches": {part: put(getattr(frame.batches, part)) for part in _BATCHES},
-            "blocks": [{"axis": block.axis.value, "keys": block.keys, "data": put(block.data)} for block in frame.blocks],
+            "blocks": [
+                {"axis": block.axis.value, "keys": block.keys, "data": put(block.data)} for block in frame.blocks
+            ],
             "texts": [[*key, axis.value, _sparse(values)] for key, (axis, values) in frame.texts.items()],
         }
-    header = json.dumps({"meta": dict(meta), "events": events, "sizes": [array.nbytes for array in buffers]}, ensure_ascii=False).encode()
+    header = json.dumps(
+        {"meta": dict(meta), "events": events, "sizes": [array.nbytes for array in buffers]}, ensure_ascii=False
+    ).encode()
     parts = [_HEAD.pack(MAGIC, VERSION, len(header)), header, b"\0" * (-(_HEAD.size + len(header)) % 8)]
     for array in buffers:
         parts += [array.tobytes(), b"\0" * (-array.nbytes % 8)]
@@ -62,7 +66,11 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
         if magic != MAGIC:
             raise CommError("DL603", "a message does not begin as declog's do")
         if version != VERSION:
-            raise CommError("DL603", f"a message has version {version}, and this process reads {VERSION}", "use one version of declog on all ranks")
+            raise CommError(
+                "DL603",
+                f"a message has version {version}, and this process reads {VERSION}",
+                "use one version of declog on all ranks",
+            )
         header = json.loads(data[_HEAD.size : _HEAD.size + length])
         at = _HEAD.size + length + -(_HEAD.size + length) % 8
         starts = []
@@ -81,7 +89,10 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
         frames = {}
         for name, event in header["events"].items():
             batches = Batches(*(get(event["batches"][part]) for part in _BATCHES))
-            blocks = [Block(Axis(block["axis"]), tuple((key, member) for key, member in block["keys"]), get(block["data"])) for block in event["blocks"]]
+            blocks = [
+                Block(Axis(block["axis"]), tuple((key, member) for key, member in block["keys"]), get(block["data"]))
+                for block in event["blocks"]
+            ]
             texts = {(key, member): (Axis(axis), _dense(sparse)) for key, member, axis, sparse in event["texts"]}
             frames[name] = Frame(name, batches, blocks, texts, grouping)
         return frames, header["meta"]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from declog.axes import Axis, Kind
 from declog.frame import Grouping
 from declog.reducers import Reduction, Stat
-from declog.tree import Node
+from declog.tree import Node, definition
 
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
@@ -271,7 +271,16 @@ class Plan:
     @cached_property
     def periods(self) -> tuple[int, ...]:
         """The windows of metrics and tables, in optimizer steps, ascending; the profile's own is among them."""
-        return tuple(sorted({self.every, *(op.every for op in self.metrics), *(op.every for op in self.formulas), *(op.every for op in self.tables)}))
+        return tuple(
+            sorted(
+                {
+                    self.every,
+                    *(op.every for op in self.metrics),
+                    *(op.every for op in self.formulas),
+                    *(op.every for op in self.tables),
+                }
+            )
+        )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -285,33 +294,46 @@ class Plan:
         parts = {"name": self.name, "every": str(self.every), "grouping": str(self.grouping)}
         for event in self.events.values():
             for signal in event.signals:
-                parts[f"signal {event.name}.{signal.name}"] = f"{signal.source} {signal.kind.value} {signal.axis.label} {signal.family} {signal.optional}"
+                parts[f"signal {event.name}.{signal.name}"] = (
+                    f"{signal.source} {signal.kind.value} {signal.axis.label} {signal.family} {signal.optional}"
+                )
             for fold in event.folds:
-                parts[f"fold {fold.name}"] = f"{fold.expr} {sorted(map(str, fold.mask))} {fold.stats}"
+                parts[f"fold {fold.name}"] = f"{_text(fold.expr)} {sorted(map(definition, fold.mask))} {fold.stats}"
             for local in event.locals:
-                parts[f"local {local.name}"] = str(local.expr)
+                parts[f"local {local.name}"] = definition(local.expr)
         for op in self.metrics:
             parts[f"metric {op.key}"] = (
-                f"{op.reduction.name}{dict(op.params)} of {[str(arg) for arg in op.args]} {op.fold} where {op.where} by {op.by} weight {op.weight} "
+                f"{op.reduction.name}{dict(op.params)} of {[definition(arg) for arg in op.args]} {op.fold} where {_text(op.where)} by {_text(op.by)} weight {_text(op.weight)} "
                 f"every {op.every} {op.pool} {op.combine} {op.names}"
             )
         for formula in self.formulas:
-            parts[f"formula {formula.key}"] = f"{formula.expr} {formula.names}"
+            parts[f"formula {formula.key}"] = f"{definition(formula.expr)} {formula.names}"
         for table in self.tables:
             chain = table.filter.chain if table.filter else ()
-            parts[f"table {table.id}"] = f"{[(column.id, str(column.expr), column.type) for column in table.columns]} {[(f.kind, str(f.key), str(f.where), f.top, f.bottom, f.n) for f in chain]}"
+            parts[f"table {table.id}"] = (
+                f"{[(column.id, _text(column.expr), column.type) for column in table.columns]} {[(f.kind, _text(f.key), _text(f.where), f.top, f.bottom, f.n) for f in chain]}"
+            )
         return parts
 
     @property
     def ops(self) -> int:
         """How many things the plan does: recorded signals, folds, reductions, formulas, tables."""
-        return sum(len(event.signals) + len(event.folds) + len(event.locals) for event in self.events.values()) + len(self.metrics) + len(self.formulas) + len(self.tables)
+        return (
+            sum(len(event.signals) + len(event.folds) + len(event.locals) for event in self.events.values())
+            + len(self.metrics)
+            + len(self.formulas)
+            + len(self.tables)
+        )
 
     def explain(self) -> str:
         """The plan in words: signals, what is recorded and folded, metrics, what each profile and sink takes."""
         from declog.explain import explain
 
         return explain(self)
+
+
+def _text(node: Node | None) -> str:
+    return "" if node is None else definition(node)
 
 
 STATS_OF_AGGREGATE: Mapping[str, tuple[Stat | Literal["first", "last"], ...]] = {

@@ -73,7 +73,9 @@ class Recorder:
             _current.append(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with _current_lock:
             _current.remove(self)
         self.close(failed=error is not None)
@@ -96,9 +98,15 @@ class Recorder:
         self._comm.close()
         failures = self._worker.failures
         if failures.counts:
-            log.warning("declog finished with %d failure(s) of its own: %s", sum(failures.counts.values()), "; ".join(f"{name} (x{n})" for name, n in failures.counts.items()))
+            log.warning(
+                "declog finished with %d failure(s) of its own: %s",
+                sum(failures.counts.values()),
+                "; ".join(f"{name} (x{n})" for name, n in failures.counts.items()),
+            )
         if self.plan.strict and not failed:
-            first = failures.first or next((report.first_error for report in reports if report.first_error is not None), None)
+            first = failures.first or next(
+                (report.first_error for report in reports if report.first_error is not None), None
+            )
             if first is not None:
                 raise first
 
@@ -170,7 +178,11 @@ class Recorder:
                 ops = self.plan.sources.get(source)
                 if ops is None:
                     if strict and source not in self.plan.known:
-                        raise UnknownSignalError("DL501", f"the profile `{self.plan.name}` has no signal `{source}`", did_you_mean(source, self.plan.known, what="signals"))
+                        raise UnknownSignalError(
+                            "DL501",
+                            f"the profile `{self.plan.name}` has no signal `{source}`",
+                            did_you_mean(source, self.plan.known, what="signals"),
+                        )
                     continue  # nothing needs it: it is not touched
                 for op in ops:
                     open_batch = self._open.get(op.event)
@@ -187,7 +199,9 @@ class Recorder:
         self._in_step("batch")
         if event not in self.plan.events:
             known = sorted(self.plan.events)
-            raise UnknownSignalError("DL501", f"the plan has no event `{event}`", did_you_mean(event, known, what="events"))
+            raise UnknownSignalError(
+                "DL501", f"the plan has no event `{event}`", did_you_mean(event, known, what="events")
+            )
         with self._lock:
             self._close_batch(event)
         yield
@@ -216,7 +230,11 @@ class Recorder:
         if self._closed or self.plan.extra is None:
             return
         if isinstance(values, str) or not hasattr(values, "__len__"):
-            raise InputError("DL509", f"the column `{column}` needs one value per completion, and {type(values).__name__} came", "give a list")
+            raise InputError(
+                "DL509",
+                f"the column `{column}` needs one value per completion, and {type(values).__name__} came",
+                "give a list",
+            )
         plain = values.tolist() if hasattr(values, "tolist") else list(values)
         with self._lock:
             open_batch = self._open.get(self.plan.extra)
@@ -241,7 +259,9 @@ class Recorder:
         number = self._batch_numbers.get(event, 0)
         first = event not in self._seen
         step = self._last_step if self._step is None else self._step
-        record = open_batch.close(step, number, self._started, first=first, grouping=self.plan.grouping, functions=self._functions)
+        record = open_batch.close(
+            step, number, self._started, first=first, grouping=self.plan.grouping, functions=self._functions
+        )
         self._seen.add(event)
         self._batch_numbers[event] = number + 1
         self._window.batches.setdefault(event, []).append(record)

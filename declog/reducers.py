@@ -82,7 +82,13 @@ class Moments:
         with np.errstate(invalid="ignore", divide="ignore"):
             gap = other.total / np.maximum(other.n, 1.0) - self.total / np.maximum(self.n, 1.0)
             between = np.where((self.n > 0) & (other.n > 0), gap * gap * self.n * other.n / np.maximum(n, 1.0), 0.0)
-        return Moments(n, self.total + other.total, self.m2 + other.m2 + between, np.minimum(self.min, other.min), np.maximum(self.max, other.max))
+        return Moments(
+            n,
+            self.total + other.total,
+            self.m2 + other.m2 + between,
+            np.minimum(self.min, other.min),
+            np.maximum(self.max, other.max),
+        )
 
     def pooled(self) -> Moments:
         """The statistics of all rows together: arrays ``[..., rows]`` to ``[...]``."""
@@ -156,7 +162,9 @@ def _quantile(name: str, level: float) -> Reduction:
     return Reduction(name, run, help=f"the {level:g} quantile, exact, interpolated linearly")
 
 
-def _moments(name: str, *stats: Stat, help: str, keeps_kind: bool = False, weighted: bool = False) -> Callable[[Callable[[Moments], Array]], None]:
+def _moments(
+    name: str, *stats: Stat, help: str, keeps_kind: bool = False, weighted: bool = False
+) -> Callable[[Callable[[Moments], Array]], None]:
     def register(run: Callable[[Moments], Array]) -> None:
         BUILTIN.add(Reduction(name, run, frozenset(stats), keeps_kind=keeps_kind, weighted=weighted, help=help))
 
@@ -207,7 +215,9 @@ def _count(m: Moments) -> Array:
     return _where(m.n > 0, m.n)
 
 
-def _values(name: str, *, help: str, arity: int = 1, params: Mapping[str, Any] | None = None, **flags: bool) -> Callable[[Callable[..., Any]], None]:
+def _values(
+    name: str, *, help: str, arity: int = 1, params: Mapping[str, Any] | None = None, **flags: bool
+) -> Callable[[Callable[..., Any]], None]:
     def register(run: Callable[..., Any]) -> None:
         BUILTIN.add(Reduction(name, run, arity=arity, params=params, help=help, **flags))
 
@@ -219,14 +229,24 @@ def _last(values: Array) -> Any:
     return values[-1].item()
 
 
-@_values("histogram", params={"bins": 32}, histogram=True, help="counts in equal bins from the smallest to the greatest value")
+@_values(
+    "histogram",
+    params={"bins": 32},
+    histogram=True,
+    help="counts in equal bins from the smallest to the greatest value",
+)
 def _histogram(values: Array, bins: int) -> tuple[Array, Array]:
     finite = values[np.isfinite(values)]
     counts, edges = np.histogram(finite, bins=bins)
     return counts, edges
 
 
-@_values("ece", arity=2, params={"bins": 10}, help="expected calibration error of (confidence, correct), equal bins (lo, hi] (Guo et al. 2017)")
+@_values(
+    "ece",
+    arity=2,
+    params={"bins": 10},
+    help="expected calibration error of (confidence, correct), equal bins (lo, hi] (Guo et al. 2017)",
+)
 def _ece(confidence: Array, correct: Array, bins: int) -> float:
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     gap = np.bincount(place, weights=correct - confidence, minlength=bins)
@@ -259,7 +279,11 @@ def reducer(run: Callable[..., Any] | None = None, *, name: str | None = None, r
 
         items = inspect.signature(fn).parameters.values()
         arity = sum(item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) for item in items)
-        params = {item.name: REQUIRED if item.default is item.empty else item.default for item in items if item.kind is item.KEYWORD_ONLY}
+        params = {
+            item.name: REQUIRED if item.default is item.empty else item.default
+            for item in items
+            if item.kind is item.KEYWORD_ONLY
+        }
         help = (fn.__doc__ or "").strip().split("\n")[0]
         registry.add(Reduction(name or fn.__name__, fn, arity=arity, params=params, help=help))
         return fn

@@ -34,7 +34,9 @@ class Registry(Generic[T]):
         """Register; a known name is an error unless it is the same implementation, imported again."""
         known = self.get(entry.name)
         if known is not None and _origin(known.run) != _origin(entry.run):
-            raise UsageError("DL303", f"a {self.noun} named `{entry.name}` is registered already", "choose another name")
+            raise UsageError(
+                "DL303", f"a {self.noun} named `{entry.name}` is registered already", "choose another name"
+            )
         self._own[entry.name] = entry
         return entry
 

@@ -24,8 +24,8 @@ from declog.errors import ConfigError, PlanMismatchError, Problem, SinkError
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.plan import Plan
-from declog.records import RunInfo
 from declog.recorder import Recorder
+from declog.records import RunInfo
 from declog.reducers import DEFAULT as REDUCTIONS
 from declog.reducers import Reductions
 from declog.sinks import Sink
@@ -37,7 +37,12 @@ _runs = itertools.count()  # every rank starts its runs in the same order: the n
 
 
 def plan(
-    config: Any, *, constants: Mapping[str, Any] | None = None, profiles: Sequence[str] = (), functions: Functions = FUNCTIONS, reductions: Reductions = REDUCTIONS
+    config: Any,
+    *,
+    constants: Mapping[str, Any] | None = None,
+    profiles: Sequence[str] = (),
+    functions: Functions = FUNCTIONS,
+    reductions: Reductions = REDUCTIONS,
 ) -> Plan:
     """The plan of a configuration: a composed config, a mapping, or a preset's name.
 
@@ -48,7 +53,14 @@ def plan(
     data = profile_of(config)
     try:
         spec = validate(data)
-        return compile(spec, constants=constants, profiles=[spec.profile, *profiles] if profiles else (), functions=functions, reductions=reductions, config=data)
+        return compile(
+            spec,
+            constants=constants,
+            profiles=[spec.profile, *profiles] if profiles else (),
+            functions=functions,
+            reductions=reductions,
+            config=data,
+        )
     except ConfigError as error:
         raise located(error, config) from None
 
@@ -78,7 +90,15 @@ def start(
     if isinstance(config, str):
         config = compose(config, overrides)
     elif overrides:
-        raise ConfigError([Problem("DL101", "overrides go with a preset's name; this configuration is composed already", fix="pass them to declog.compose")])
+        raise ConfigError(
+            [
+                Problem(
+                    "DL101",
+                    "overrides go with a preset's name; this configuration is composed already",
+                    fix="pass them to declog.compose",
+                )
+            ]
+        )
     wanted = (str(profile_of(config).get("profile") or LogSpec().profile),) if sinks else ()
     made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
     channel = comm if comm is not None else comms.connect(rank, world_size, process_group, namespace=str(next(_runs)))
@@ -96,7 +116,13 @@ def _agree(channel: Comm, made: Plan) -> None:
     if different is None:
         return
     shown = "; ".join(f"rank {rank} has {what}" for rank, what in different)
-    raise PlanMismatchError([Problem("DL604", f"ranks compiled different plans: {shown}", fix="start every rank from the same configuration")])
+    raise PlanMismatchError(
+        [
+            Problem(
+                "DL604", f"ranks compiled different plans: {shown}", fix="start every rank from the same configuration"
+            )
+        ]
+    )
 
 
 def _folder(made: Plan, given: str | Path | None) -> Path:
@@ -108,7 +134,9 @@ def _folder(made: Plan, given: str | Path | None) -> Path:
     return folder
 
 
-def _open(channel: Comm, made: Plan, extra: Sequence[Sink], folder: Path | None) -> tuple[dict[str, SinkRunner], list[Route]]:
+def _open(
+    channel: Comm, made: Plan, extra: Sequence[Sink], folder: Path | None
+) -> tuple[dict[str, SinkRunner], list[Route]]:
     """Open rank 0's sinks; where one refuses, every rank raises the same error."""
     runners: dict[str, SinkRunner] = {}
     routes: list[Route] = []
@@ -118,7 +146,9 @@ def _open(channel: Comm, made: Plan, extra: Sequence[Sink], folder: Path | None)
         try:
             for op in made.sinks:
                 sink = sink_kinds.make_sink(op.kind, dict(op.options))
-                runners[op.id] = SinkRunner(op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error)
+                runners[op.id] = SinkRunner(
+                    op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
+                )
                 runners[op.id].open(run)
                 routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runners[op.id].submit))
             for place, sink in enumerate(extra):

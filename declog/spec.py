@@ -28,7 +28,9 @@ SECTIONS = ("constants", "modes", "signals", "metrics", "filters", "schemas", "t
 class Model(BaseModel):
     """A map of the profile: keys are checked, values are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
 
 
 class ConstantSpec(Model):
@@ -319,9 +321,15 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     ``data`` is plain: resolved, without interpolations, as ``declog.compose.profile_of`` returns it.
     """
     if not isinstance(data, Mapping):
-        raise ConfigError([Problem("DL202", f"a profile is a map, not {type(data).__name__}", fix="write `metrics: {...}`")])
+        raise ConfigError(
+            [Problem("DL202", f"a profile is a map, not {type(data).__name__}", fix="write `metrics: {...}`")]
+        )
     deleted = frozenset(
-        f"{section}.{key}" for section in SECTIONS if isinstance(entries := data.get(section), Mapping) for key, value in entries.items() if value is None
+        f"{section}.{key}"
+        for section in SECTIONS
+        if isinstance(entries := data.get(section), Mapping)
+        for key, value in entries.items()
+        if value is None
     )
     problems = [*_ids(data), *([Problem("DL201", "unknown key `deleted`", ("deleted",))] if "deleted" in data else [])]
     try:
@@ -358,8 +366,19 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
         for key in entries if isinstance(entries, Mapping) else ():
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
                 plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
-                fix = f"{section}: {{{plain}: {{name: {key}, ...}}}}" if section in ("metrics", "tables") else f"call it `{plain}`"
-                problems.append(Problem("DL204", f"`{key}` is not an id: ids are lower-case letters, digits and _", (section, str(key)), fix))
+                fix = (
+                    f"{section}: {{{plain}: {{name: {key}, ...}}}}"
+                    if section in ("metrics", "tables")
+                    else f"call it `{plain}`"
+                )
+                problems.append(
+                    Problem(
+                        "DL204",
+                        f"`{key}` is not an id: ids are lower-case letters, digits and _",
+                        (section, str(key)),
+                        fix,
+                    )
+                )
     return problems
 
 
@@ -385,13 +404,17 @@ def _key_path(loc: tuple[str | int, ...]) -> Path:
     for part in loc:
         if isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part):
             continue
-        found.append({"from_": "from", "schema_": "schema", "as_": "as"}.get(part, part) if isinstance(part, str) else part)
+        found.append(
+            {"from_": "from", "schema_": "schema", "as_": "as"}.get(part, part) if isinstance(part, str) else part
+        )
         model = _below(model, part)
     return tuple(found)
 
 
 def _is_key(model: Any, part: str) -> bool:
-    return isinstance(model, tuple) or (isinstance(model, type) and issubclass(model, BaseModel) and part in model.model_fields)
+    return isinstance(model, tuple) or (
+        isinstance(model, type) and issubclass(model, BaseModel) and part in model.model_fields
+    )
 
 
 _ENTRIES: dict[str, Any] = {
@@ -403,7 +426,9 @@ _ENTRIES: dict[str, Any] = {
 
 def _below(model: Any, part: str | int) -> Any:
     if model is LogSpec:
-        return {"axes": AxesSpec, "metric_defaults": MetricDefaults}.get(str(part), (dict, part) if part in SECTIONS else None)
+        return {"axes": AxesSpec, "metric_defaults": MetricDefaults}.get(
+            str(part), (dict, part) if part in SECTIONS else None
+        )
     if isinstance(model, tuple):
         entry = _ENTRIES[str(model[1])]
         return (dict, "columns") if entry is dict else entry

@@ -36,7 +36,9 @@ def build(op: TableOp, frame: Frame, make_view: Callable[[Frame], View] = View) 
             if name in data:
                 if column.expr is None:
                     continue  # a run-time column never shadows a declared one
-                raise RuntimeFailure("DL402", f"the table `{op.id}` has two columns `{name}`", "give one of them another name")
+                raise RuntimeFailure(
+                    "DL402", f"the table `{op.id}` has two columns `{name}`", "give one of them another name"
+                )
             data[name] = values
             columns.append(Column(name, _natural(values) if column.expr is None else column.type, column.nullable))
     return Table(op.name, op.id, tuple(columns), data, len(rows))
@@ -50,22 +52,38 @@ def _values(column: ColumnOp, view: View, rows: Rows, op: TableOp) -> list[tuple
         extras = sorted({name for name, _ in frame.texts if name.startswith(EXTRA)})
         if extras and column.undeclared == "error":
             shown = ", ".join(name.removeprefix(EXTRA) for name in extras)
-            raise RuntimeFailure("DL509", f"the table `{op.id}` refuses undeclared columns: {shown}", "declare them in its schema, or `undeclared: keep`")
-        return [(name.removeprefix(EXTRA), [_plain(item) for item in frame.texts[name, None][1][rows]]) for name in extras]
+            raise RuntimeFailure(
+                "DL509",
+                f"the table `{op.id}` refuses undeclared columns: {shown}",
+                "declare them in its schema, or `undeclared: keep`",
+            )
+        return [
+            (name.removeprefix(EXTRA), [_plain(item) for item in frame.texts[name, None][1][rows]]) for name in extras
+        ]
     whole = view.rows(column.expr, Axis.COMPLETION)
     if not column.family:
         return [(column.template, _typed(column, whole[rows], op))]
     members = view.members(column.expr)
-    return [(column.template.replace("{column}", member), _typed(column, whole[place][rows], op)) for place, member in enumerate(members)]
+    return [
+        (column.template.replace("{column}", member), _typed(column, whole[place][rows], op))
+        for place, member in enumerate(members)
+    ]
 
 
 def _typed(column: ColumnOp, values: NDArray[Any], op: TableOp) -> list[Any]:
     plain = [_plain(item) for item in values.tolist()] if values.dtype.kind == "O" else values.tolist()
-    made = [None if item is None or (isinstance(item, float) and math.isnan(item)) else _CONVERT[column.type](item) for item in plain]
+    made = [
+        None if item is None or (isinstance(item, float) and math.isnan(item)) else _CONVERT[column.type](item)
+        for item in plain
+    ]
     if column.redact or column.max_chars:
         made = [None if item is None else _shortened(column, item) for item in made]
     if not column.nullable and any(item is None for item in made):
-        raise RuntimeFailure("DL509", f"the column `{column.id}` of the table `{op.id}` has a missing value and is not nullable", f"schemas: {{...: {{{column.id}: {{nullable: true}}}}}}")
+        raise RuntimeFailure(
+            "DL509",
+            f"the column `{column.id}` of the table `{op.id}` has a missing value and is not nullable",
+            f"schemas: {{...: {{{column.id}: {{nullable: true}}}}}}",
+        )
     return made
 
 

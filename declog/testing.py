@@ -70,7 +70,9 @@ class FakeComm:
         keys = [(event, rank) for rank in range(1, self.world_size)]
         end = time.monotonic() + deadline_s
         with self._shared.changed:
-            self._shared.changed.wait_for(lambda: all(key in self._shared.messages for key in keys), end - time.monotonic())
+            self._shared.changed.wait_for(
+                lambda: all(key in self._shared.messages for key in keys), end - time.monotonic()
+            )
             return [self._shared.messages.pop(key, None) for key in keys]
 
     def close(self) -> None:

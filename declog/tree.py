@@ -7,7 +7,7 @@ are computed once by construction and a node's identity is its key. Imports axes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from declog.axes import Axis, Kind, Type
@@ -30,6 +30,7 @@ class Node:
     type: Type
     mask: frozenset[Node]
     index: int
+    names: list[str] = field(default_factory=list)  # what the profile calls it: the signals it defines
 
     def param(self, name: str) -> Any:
         """The value of a compile-time argument."""
@@ -59,25 +60,32 @@ _INFIX = {
 }  # fmt: skip
 
 
-def show(node: Node, *, nested: bool = False) -> str:
-    """The expression that a node stands for, as one could write it in YAML."""
+def definition(node: Node) -> str:
+    """The whole expression down to what is observed: equal for equal nodes of two compilations."""
+    return show(node, whole=True)
+
+
+def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
+    """The expression that a node stands for, as one could write it in YAML; derived signals by their names."""
+    if node.names and not whole:
+        return node.names[0]
     if node.op == CONST:
         return _constant(node.param("value"))
     if node.op in LEAVES:
         return str(node.param("name"))
     if node.op in _INFIX:
-        text = f" {_INFIX[node.op]} ".join(show(arg, nested=True) for arg in node.args)
+        text = f" {_INFIX[node.op]} ".join(show(arg, nested=True, whole=whole) for arg in node.args)
         return f"({text})" if nested else text
     if node.op == "not":
-        text = f"not {show(node.args[0], nested=True)}"
+        text = f"not {show(node.args[0], nested=True, whole=whole)}"
         return f"({text})" if nested else text
     if node.op == "neg":
-        return f"-{show(node.args[0], nested=True)}"
+        return f"-{show(node.args[0], nested=True, whole=whole)}"
     if node.op == "if":
-        condition, yes, no = (show(arg, nested=True) for arg in node.args)
+        condition, yes, no = (show(arg, nested=True, whole=whole) for arg in node.args)
         text = f"{yes} if {condition} else {no}"
         return f"({text})" if nested else text
-    inner = [show(arg) for arg in node.args]
+    inner = [show(arg, whole=whole) for arg in node.args]
     inner += [f"{key}={_parameter(value)}" for key, value in node.params]
     return f"{node.op}({', '.join(inner)})"
 
@@ -116,7 +124,11 @@ class Pool:
         """The node of this operation. ``mask`` defaults to the union of the token arguments' masks."""
         nodes = tuple(args)
         if mask is None:
-            mask = (item for arg in nodes if arg.type.axis is Axis.TOKEN for item in arg.mask) if type.axis is Axis.TOKEN else ()
+            mask = (
+                (item for arg in nodes if arg.type.axis is Axis.TOKEN for item in arg.mask)
+                if type.axis is Axis.TOKEN
+                else ()
+            )
         masks = frozenset(mask)
         items = tuple(params.items())
         # 1, 1.0 and True are equal in Python and different constants here

@@ -99,7 +99,9 @@ def _one(event: str, record: BatchRecord, rank: int, grouping: Grouping | None) 
     for keys in by_type.values():
         blocks.append(Block(Axis.STEP, tuple(keys), np.array([[record.numbers[key]] for key in keys])))
     texts = {key: (axis, texts_of(values)) for key, (axis, values) in record.texts.items()}
-    return Frame(event, batches_of([(record.step, record.batch, rank, record.rows, record.elapsed)]), blocks, texts, grouping)
+    return Frame(
+        event, batches_of([(record.step, record.batch, rank, record.rows, record.elapsed)]), blocks, texts, grouping
+    )
 
 
 class OpenBatch:
@@ -120,7 +122,11 @@ class OpenBatch:
             self._put(op, None, value)
             return
         if not isinstance(value, Mapping):
-            raise InputError("DL503", f"`{op.source}` is a family: a mapping of member to values is expected, and {_describe(value)} came", f"observe({op.source}={{'name': values}})")
+            raise InputError(
+                "DL503",
+                f"`{op.source}` is a family: a mapping of member to values is expected, and {_describe(value)} came",
+                f"observe({op.source}={{'name': values}})",
+            )
         for member, values in value.items():
             if not isinstance(member, str):
                 raise InputError("DL504", f"`{op.source}` has the member {member!r}: members are named by text")
@@ -155,10 +161,23 @@ class OpenBatch:
         if column in self.extras:
             raise InputError("DL509", f"the column `{column}` was given twice for one batch", "give each column once")
         if self.rows is not None and len(values) != self.rows[0]:
-            raise InputError("DL509", f"the column `{column}` has {len(values)} values, and the batch has {self.rows[0]} rows (`{self.rows[1]}`)", "give one value per row")
+            raise InputError(
+                "DL509",
+                f"the column `{column}` has {len(values)} values, and the batch has {self.rows[0]} rows (`{self.rows[1]}`)",
+                "give one value per row",
+            )
         self.extras[column] = list(values)
 
-    def close(self, step: int, batch: int, started: float, *, first: bool, grouping: Grouping | None, functions: Functions = DEFAULT) -> BatchRecord:
+    def close(
+        self,
+        step: int,
+        batch: int,
+        started: float,
+        *,
+        first: bool,
+        grouping: Grouping | None,
+        functions: Functions = DEFAULT,
+    ) -> BatchRecord:
         """Fold the tokens, pack the columns. Raises where a required signal never came or a tensor was changed."""
         if first:
             self._complete()
@@ -166,16 +185,26 @@ class OpenBatch:
         self._grouped(rows, grouping)
         for column, values in self.extras.items():
             if len(values) != rows:
-                raise InputError("DL509", f"the column `{column}` has {len(values)} values, and the batch has {rows} rows", "give one value per row")
+                raise InputError(
+                    "DL509",
+                    f"the column `{column}` has {len(values)} values, and the batch has {rows} rows",
+                    "give one value per row",
+                )
         tensors: dict[tuple[Axis, torch.dtype, torch.device], list[tuple[Key, Tensor]]] = {}
         numbers: dict[Key, float | int] = {}
-        texts: dict[Key, tuple[Axis, list[Any]]] = {(f"extra:{name}", None): (Axis.COMPLETION, values) for name, values in self.extras.items()}
+        texts: dict[Key, tuple[Axis, list[Any]]] = {
+            (f"extra:{name}", None): (Axis.COMPLETION, values) for name, values in self.extras.items()
+        }
         inputs: dict[str, Tensor] = {}
         with torch.no_grad():
             for key, (op, value, version) in self.values.items():
                 if isinstance(value, Tensor):
                     if version != value._version:
-                        raise InputError("DL506", f"`{op.source}` was changed in place after it was observed", "observe a clone, or change it after the step")
+                        raise InputError(
+                            "DL506",
+                            f"`{op.source}` was changed in place after it was observed",
+                            "observe a clone, or change it after the step",
+                        )
                     if op.folded:
                         inputs[op.name] = value
                     if op.recorded:
@@ -194,7 +223,9 @@ class OpenBatch:
                             numbers[key] = value
             if self.event.folds and inputs:
                 for name, column in fold.run(self.event.folds, inputs, functions).items():
-                    tensors.setdefault((Axis.COMPLETION, column.dtype, column.device), []).append(((name, None), column))
+                    tensors.setdefault((Axis.COMPLETION, column.dtype, column.device), []).append(
+                        ((name, None), column)
+                    )
             packs = [_pack(axis, dtype, items) for (axis, dtype, _), items in tensors.items()]
         return BatchRecord(step, batch, rows, time.perf_counter() - started, packs, numbers, texts)
 
@@ -221,7 +252,13 @@ def _pack(axis: Axis, dtype: torch.dtype, items: Sequence[tuple[Key, Tensor]]) -
     """One ``cat``: a copy, so that what the trainer does with its tensors later changes nothing."""
     keys = tuple(key for key, _ in items)
     values = [value for _, value in items]
-    data = torch.stack(values).unsqueeze(1) if values[0].ndim == 0 else torch.cat(values).view(len(values), -1) if values[0].numel() else torch.empty(len(values), 0)
+    data = (
+        torch.stack(values).unsqueeze(1)
+        if values[0].ndim == 0
+        else torch.cat(values).view(len(values), -1)
+        if values[0].numel()
+        else torch.empty(len(values), 0)
+    )
     return Pack(axis, keys, data.float() if dtype in _HALF else data)
 
 
@@ -237,14 +274,27 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
         return _number(op, label, value)
     if isinstance(value, np.ndarray):
-        return _tensor(op, label, torch.from_numpy(np.array(value)) if value.dtype.kind in "fiub" else _refuse_type(op, label, value))
+        return _tensor(
+            op,
+            label,
+            torch.from_numpy(np.array(value)) if value.dtype.kind in "fiub" else _refuse_type(op, label, value),
+        )
     if isinstance(value, list | tuple):
         return _list(op, label, value)
-    raise InputError("DL503", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came", "observe a tensor, an array or a list")
+    raise InputError(
+        "DL503",
+        f"`{label}` is declared {_declared(op)}, and {_describe(value)} came",
+        "observe a tensor, an array or a list",
+    )
 
 
 _NDIM = {Axis.STEP: 0, Axis.GROUP: 1, Axis.COMPLETION: 1, Axis.TOKEN: 2}
-_SHAPES = {Axis.STEP: "one number", Axis.GROUP: "shape [groups]", Axis.COMPLETION: "shape [completions]", Axis.TOKEN: "shape [completions, tokens]"}
+_SHAPES = {
+    Axis.STEP: "one number",
+    Axis.GROUP: "shape [groups]",
+    Axis.COMPLETION: "shape [completions]",
+    Axis.TOKEN: "shape [completions, tokens]",
+}
 
 
 def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
@@ -252,10 +302,18 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
         if op.axis is Axis.STEP and value.numel() == 1:
             value = value.reshape(())
         else:
-            raise InputError("DL503", f"`{label}` is declared {_declared(op)}: {_SHAPES[op.axis]} is expected, and a tensor of shape {tuple(value.shape)} came", _shape_fix(op, value.ndim))
+            raise InputError(
+                "DL503",
+                f"`{label}` is declared {_declared(op)}: {_SHAPES[op.axis]} is expected, and a tensor of shape {tuple(value.shape)} came",
+                _shape_fix(op, value.ndim),
+            )
     dtype = value.dtype
     if dtype.is_complex or (op.kind in (Kind.INT, Kind.BOOL) and dtype.is_floating_point):
-        raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came", f"convert it, or declare `{op.name}: {{type: float}}`")
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came",
+            f"convert it, or declare `{op.name}: {{type: float}}`",
+        )
     if value.is_inference():
         return value.clone()
     return value.detach() if value.requires_grad else value
@@ -273,7 +331,11 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | None:
         return None
     if not isinstance(value, float | int) or (op.kind in (Kind.INT, Kind.BOOL) and isinstance(value, float)):
         code = "DL504" if isinstance(value, float | int | str) else "DL503"
-        raise InputError(code, f"`{label}` is declared {_declared(op)}, and {_describe(value)} came", f"convert it, or declare `{op.name}: {{type: float}}`")
+        raise InputError(
+            code,
+            f"`{label}` is declared {_declared(op)}, and {_describe(value)} came",
+            f"convert it, or declare `{op.name}: {{type: float}}`",
+        )
     return value
 
 
@@ -282,7 +344,9 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         try:
             return _tensor(op, label, torch.as_tensor(np.asarray(value)))
         except (ValueError, TypeError) as error:
-            raise InputError("DL503", f"`{label}` is declared {_declared(op)}, and ragged lists came", "pad them, and give the mask") from error
+            raise InputError(
+                "DL503", f"`{label}` is declared {_declared(op)}, and ragged lists came", "pad them, and give the mask"
+            ) from error
     if value and isinstance(value[0], Tensor):
         return _tensor(op, label, torch.stack([item.detach() for item in value]))
     types = {type(item) for item in value}
@@ -293,7 +357,11 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         wrong |= types & {float}
     if wrong:
         at = next(place for place, item in enumerate(value) if type(item) in wrong)
-        raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and its value {at} is {_describe(value[at])}", f"convert it, or declare another type for `{op.name}`")
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and its value {at} is {_describe(value[at])}",
+            f"convert it, or declare another type for `{op.name}`",
+        )
     if op.kind is Kind.NUMBER:
         return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
     if type(None) in types:
@@ -301,7 +369,9 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     try:
         return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64)
     except (OverflowError, RuntimeError) as error:
-        raise InputError("DL504", f"`{label}` holds a number that does not fit 64 bits", f"declare `{op.name}: {{type: float}}`") from error
+        raise InputError(
+            "DL504", f"`{label}` holds a number that does not fit 64 bits", f"declare `{op.name}: {{type: float}}`"
+        ) from error
 
 
 def _texts(op: SignalOp, label: str, value: Any) -> Observed:
@@ -310,17 +380,27 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
             raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came")
         return [value] if op.kind is Kind.OBJECT else value  # type: ignore[no-any-return]
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
-        raise InputError("DL503", f"`{label}` is declared {_declared(op)}: a list is expected, and {_describe(value)} came", "give one value per row")
+        raise InputError(
+            "DL503",
+            f"`{label}` is declared {_declared(op)}: a list is expected, and {_describe(value)} came",
+            "give one value per row",
+        )
     items = list(value)
     if op.kind is Kind.TEXT:
         for place, item in enumerate(items):
             if item is not None and not isinstance(item, str):
-                raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and its value {place} is {_describe(item)}", f"convert it, or declare `{op.name}: {{type: object}}`")
+                raise InputError(
+                    "DL504",
+                    f"`{label}` is declared {_declared(op)}, and its value {place} is {_describe(item)}",
+                    f"convert it, or declare `{op.name}: {{type: object}}`",
+                )
     return items
 
 
 def _refuse_type(op: SignalOp, label: str, value: Any) -> Any:
-    raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came", "convert it to numbers")
+    raise InputError(
+        "DL504", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came", "convert it to numbers"
+    )
 
 
 def _length(op: SignalOp, value: Observed) -> int | None:

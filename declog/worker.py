@@ -64,7 +64,9 @@ class Failures:
 class Worker:
     """Takes windows in order; ``submit`` returns at once."""
 
-    def __init__(self, plan: Plan, comm: Comm, dispatcher: Dispatcher, *, functions: Functions = DEFAULT, wait_s: float = 30.0) -> None:
+    def __init__(
+        self, plan: Plan, comm: Comm, dispatcher: Dispatcher, *, functions: Functions = DEFAULT, wait_s: float = 30.0
+    ) -> None:
         self.failures = Failures()
         self._plan = plan
         self._comm = comm
@@ -90,7 +92,9 @@ class Worker:
         while (handoff := self._queue.get()) is not None:
             try:
                 self._process(handoff)
-            except Exception as error:  # the worker outlives any event; the error is reported, and raised under `strict`
+            except (
+                Exception
+            ) as error:  # the worker outlives any event; the error is reported, and raised under `strict`
                 self.failures.report(error)
             finally:
                 handoff.done.set()
@@ -128,7 +132,13 @@ class Worker:
             if axis is None:
                 continue
             values = np.asarray(View(frame, self._functions).rows(op.expr, axis))
-            frame = Frame(frame.event, frame.batches, [*frame.blocks, Block(axis, ((op.name, None),), values[None])], frame.texts, frame.grouping)
+            frame = Frame(
+                frame.event,
+                frame.batches,
+                [*frame.blocks, Block(axis, ((op.name, None),), values[None])],
+                frame.texts,
+                frame.grouping,
+            )
         return frame
 
     def _slim(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
@@ -160,7 +170,13 @@ class Worker:
         parts = [frames]
         for rank, data in enumerate(self._comm.receive(handoff.event, self._wait_s), 1):
             if data is None:
-                self.failures.report(CommError("DL603", f"rank {rank} did not send its window in time", "its rows are missing from the values of this step"))
+                self.failures.report(
+                    CommError(
+                        "DL603",
+                        f"rank {rank} did not send its window in time",
+                        "its rows are missing from the values of this step",
+                    )
+                )
                 continue
             try:
                 other, meta = decode(data, self._plan.grouping)

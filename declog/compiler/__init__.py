@@ -28,14 +28,25 @@ def unsupported(draft: Draft) -> None:
         draft.report("DL205", "`every: trainer` is not executed yet", "every", fix="every: 1")
     for key in ("pool", "combine", "nan"):
         if getattr(spec.metric_defaults, key) is not None:
-            draft.report("DL205", "`metric_defaults` are not executed yet", "metric_defaults", key, fix="set it per metric")
+            draft.report(
+                "DL205", "`metric_defaults` are not executed yet", "metric_defaults", key, fix="set it per metric"
+            )
     for name, mode in spec.modes.items():
         if name != "train" or mode.prefix:
             draft.report("DL205", f"the mode `{name}` is not executed yet", "modes", name, fix="drop it (null)")
         elif mode.every is not None:
-            draft.report("DL205", "`every` of a mode is not executed yet", "modes", name, "every", fix="drop it: the profile's `every` counts")
+            draft.report(
+                "DL205",
+                "`every` of a mode is not executed yet",
+                "modes",
+                name,
+                "every",
+                fix="drop it: the profile's `every` counts",
+            )
     if spec.axes.completion.ids is not None:
-        draft.report("DL205", "joining events by ids is not executed yet", "axes", "completion", "ids", fix="drop `ids`")
+        draft.report(
+            "DL205", "joining events by ids is not executed yet", "axes", "completion", "ids", fix="drop `ids`"
+        )
     if spec.tests:
         draft.report("DL205", "profile tests are not executed yet", "tests", fix="drop `tests`")
 

@@ -22,7 +22,9 @@ _GROUPED = frozenset({"rank", "index", "size", "pass_at"})
 @dataclass
 class _Lowering:
     draft: Draft
-    folds: dict[tuple[str, int | None, frozenset[int]], tuple[Node | None, frozenset[Node], set[str]]] = field(default_factory=dict)
+    folds: dict[tuple[str, int | None, frozenset[int]], tuple[Node | None, frozenset[Node], set[str]]] = field(
+        default_factory=dict
+    )
     fold_names: dict[tuple[str, int | None, frozenset[int]], str] = field(default_factory=dict)
     locals: dict[int, tuple[str, Node]] = field(default_factory=dict)
     local_ops: list[LocalOp] = field(default_factory=list)
@@ -49,7 +51,13 @@ class _Lowering:
 
     def fold_ops(self) -> list[FoldOp]:
         return [
-            FoldOp(self.fold_names[key], key[0], expr, tuple(sorted(mask, key=lambda node: node.index)), tuple(stat for stat in _STATS if stat in stats))
+            FoldOp(
+                self.fold_names[key],
+                key[0],
+                expr,
+                tuple(sorted(mask, key=lambda node: node.index)),
+                tuple(stat for stat in _STATS if stat in stats),
+            )
             for key, (expr, mask, stats) in self.folds.items()
         ]
 
@@ -60,6 +68,8 @@ class _Lowering:
         known = self.memo.get(node.index)
         if known is None:
             known = self.memo[node.index] = self._lower(node, event)
+            if known is not node and not known.names:
+                known.names.append(str(node))  # messages and `explain` speak of what the profile says
         if known.type.axis is Axis.GROUP or known.op in _GROUPED:
             self.grouped.add(event)
         return known
@@ -77,7 +87,10 @@ class _Lowering:
             return self._leaf(node, name, node.op)
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
             return self._leaf(node, self.fold(event, None, node.mask, ("n",)), "count")
-        if any(arg.type.kind in (Kind.TEXT, Kind.OBJECT) for arg in node.args) and node.type.kind not in (Kind.TEXT, Kind.OBJECT):
+        if any(arg.type.kind in (Kind.TEXT, Kind.OBJECT) for arg in node.args) and node.type.kind not in (
+            Kind.TEXT,
+            Kind.OBJECT,
+        ):
             return self._local(node, event)
         args = [self.lower(arg, event) for arg in node.args]
         return self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
@@ -98,13 +111,24 @@ class _Lowering:
             if node.type.axis is Axis.GROUP:
                 self.grouped.add(event)
                 if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
-                    self.draft.report("DL310", f"`{node}` reads text of groups that are spread over ranks", "axes", "group", "split", fix="split: none")
+                    self.draft.report(
+                        "DL310",
+                        f"`{node}` reads text of groups that are spread over ranks",
+                        "axes",
+                        "group",
+                        "split",
+                        fix="split: none",
+                    )
         return self.draft.pool.make(TEXTVALUE, type=node.type, name=self.locals[node.index][0])
 
     def label(self, node: Node, event: str) -> Node:
         """A node whose text leaves every rank must send."""
         lowered = self.lower(node, event)
-        self.travels |= {item.param("name") for item in walk(lowered) if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT)}
+        self.travels |= {
+            item.param("name")
+            for item in walk(lowered)
+            if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT)
+        }
         return lowered
 
 
@@ -126,13 +150,17 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
     weight = None if op.weight is None else work.lower(op.weight, event)
     if op.axis is not Axis.TOKEN:
         args = tuple(work.lower(node, event) for node in op.args)
-        return replace(op, args=args, where=None if op.where is None else work.lower(op.where, event), by=by, weight=weight)
+        return replace(
+            op, args=args, where=None if op.where is None else work.lower(op.where, event), by=by, weight=weight
+        )
     (expr,) = op.args
     mask, where = expr.mask, op.where
     if where is not None and where.type.axis is Axis.TOKEN:
         mask, where = mask | where.mask | {where}, None
     name = work.fold(event, expr, mask, tuple(op.reduction.stats))
-    return replace(op, args=(), fold=name, where=None if where is None else work.lower(where, event), by=by, weight=weight)
+    return replace(
+        op, args=(), fold=name, where=None if where is None else work.lower(where, event), by=by, weight=weight
+    )
 
 
 def _table(work: _Lowering, table: TableOp) -> TableOp:
@@ -142,7 +170,9 @@ def _table(work: _Lowering, table: TableOp) -> TableOp:
         if expr is not None:
             expr = work.lower(expr, table.event) if expr.op == SIGNAL else work.label(expr, table.event)
         columns.append(replace(column, expr=expr))
-    return replace(table, columns=tuple(columns), filter=None if table.filter is None else _filter(work, table.filter, table.event))
+    return replace(
+        table, columns=tuple(columns), filter=None if table.filter is None else _filter(work, table.filter, table.event)
+    )
 
 
 def _filter(work: _Lowering, op: FilterOp, event: str) -> FilterOp:
@@ -165,7 +195,14 @@ def _groups(work: _Lowering) -> None:
     assert isinstance(node, Node)
     others = sorted(work.grouped - {node.type.event or ""})
     if others:
-        work.draft.report("DL313", f"groups are named by `{name}` of event `{node.type.event}`, and are needed in `{', '.join(others)}`", "axes", "group", "of", fix="observe the ids there too")
+        work.draft.report(
+            "DL313",
+            f"groups are named by `{name}` of event `{node.type.event}`, and are needed in `{', '.join(others)}`",
+            "axes",
+            "group",
+            "of",
+            fix="observe the ids there too",
+        )
     work.recorded.add(name)
     if node.type.kind is Kind.TEXT:
         work.travels.add(name)
@@ -177,7 +214,9 @@ def _logged(draft: Draft) -> None:
         return
     event = spec.event if isinstance(spec.event, str) else draft.default_event
     if spec.axis == "step" and spec.family:
-        draft.logged = SignalOp(LOGGED, LOGGED, KINDS[spec.type], Axis.STEP, True, event, True, recorded=True, folded=False)
+        draft.logged = SignalOp(
+            LOGGED, LOGGED, KINDS[spec.type], Axis.STEP, True, event, True, recorded=True, folded=False
+        )
 
 
 def _events(work: _Lowering) -> None:
@@ -196,7 +235,11 @@ def _events(work: _Lowering) -> None:
             recorded=name in work.recorded, folded=name in work.folded,
         )  # fmt: skip
         by_event.setdefault(event, []).append(op)
-    extra = [table.event for table in draft.tables if any(column.expr is None and column.undeclared != "drop" for column in table.columns)]
+    extra = [
+        table.event
+        for table in draft.tables
+        if any(column.expr is None and column.undeclared != "drop" for column in table.columns)
+    ]
     draft.extra = extra[0] if extra else next((table.event for table in draft.tables), None)
     metric_events = {op.event for op in draft.metrics}
     names = [*by_event, *sorted((metric_events | {table.event for table in draft.tables}) - set(by_event))]
@@ -210,5 +253,3 @@ def _events(work: _Lowering) -> None:
 
 def _event_order(event: str) -> tuple[int, str]:
     return ({"rollout": 0, LOGGED: 2}.get(event, 1), event)
-
-

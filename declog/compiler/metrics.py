@@ -35,7 +35,9 @@ def metrics(draft: Draft) -> None:
             draft.metrics += _Metric(draft, name, spec).ops()
 
 
-def _refuse(code: str, message: str, fix: str | None = None, source: str | None = None, span: tuple[int, int] | None = None) -> NoReturn:
+def _refuse(
+    code: str, message: str, fix: str | None = None, source: str | None = None, span: tuple[int, int] | None = None
+) -> NoReturn:
     raise ExpressionError(Problem(code, message, fix=fix, source=source, span=span))
 
 
@@ -56,7 +58,11 @@ class _Metric:
         where = self._clause("where", self.spec.where)
         by = self._clause("by", self.spec.by)
         weight = self._clause("weight", self.spec.weight)
-        return [self._op(suffix, reduction, params, args, where, by, weight) for suffix, (reduction, params) in reductions.items() if reduction is not None]
+        return [
+            self._op(suffix, reduction, params, args, where, by, weight)
+            for suffix, (reduction, params) in reductions.items()
+            if reduction is not None
+        ]
 
     def _limits(self) -> None:
         """What a metric may say and is not executed yet, and `every`."""
@@ -67,7 +73,13 @@ class _Metric:
         if spec.ranks == "main":
             draft.report("DL205", "`ranks: main` is not executed yet", *path, "ranks", fix="drop `ranks`")
         if isinstance(draft.spec.every, int) and spec.every is not None and spec.every % draft.spec.every:
-            draft.report("DL202", f"`every` must be a multiple of the profile's {draft.spec.every}", *path, "every", fix=f"every: {draft.spec.every * max(1, round(spec.every / draft.spec.every))}")
+            draft.report(
+                "DL202",
+                f"`every` must be a multiple of the profile's {draft.spec.every}",
+                *path,
+                "every",
+                fix=f"every: {draft.spec.every * max(1, round(spec.every / draft.spec.every))}",
+            )
 
     # -- expressions and reductions
 
@@ -77,8 +89,12 @@ class _Metric:
         if isinstance(spec.expr, list):
             reductions = self._reductions(spec.reduce or "mean")
             nodes = [self._compile(text, ("metrics", self.id, "expr", place)) for place, text in enumerate(spec.expr)]
-            return (None if any(node is None for node in nodes) else tuple(node for node in nodes if node is not None)), reductions
-        text = self.id if spec.expr is None else str(spec.expr).lower() if isinstance(spec.expr, bool) else str(spec.expr)
+            return (
+                None if any(node is None for node in nodes) else tuple(node for node in nodes if node is not None)
+            ), reductions
+        text = (
+            self.id if spec.expr is None else str(spec.expr).lower() if isinstance(spec.expr, bool) else str(spec.expr)
+        )
         parsed = self._parse(text)
         if parsed is None:
             return None, {}
@@ -101,7 +117,10 @@ class _Metric:
         except ExpressionError as error:
             problem = error.problem
             if self.spec.expr is None and problem.code == "DL302":
-                fix = did_you_mean(self.id, self.draft.signals, what="signals") + ", or give `expr`, or declare the signal here with `axis`"
+                fix = (
+                    did_you_mean(self.id, self.draft.signals, what="signals")
+                    + ", or give `expr`, or declare the signal here with `axis`"
+                )
                 problem = Problem("DL302", f"there is no signal `{self.id}` for this metric to reduce", fix=fix)
             self.draft.problems.append(problem.at(*self._where_from()))
             return None
@@ -111,7 +130,9 @@ class _Metric:
             return compile_expression(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
         return None
 
-    def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, dict[str | None, tuple[Reduction | None, Params]]] | None:
+    def _short(
+        self, parsed: Parsed
+    ) -> tuple[tuple[Node, ...] | None, dict[str | None, tuple[Reduction | None, Params]]] | None:
         """``p95(reward)``: a call of a reduction without ``over`` reduces its arguments."""
         body = parsed.body
         if parsed.call is None or not isinstance(body, ast.Call):
@@ -122,7 +143,11 @@ class _Metric:
         with self.draft.at(*self._where_from(), off=f"metrics.{self.id}"):
             compiler = Compiler(parsed.text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
             if len(body.args) != reduction.arity:
-                compiler.fail(body, "DL304", f"`{reduction.name}` takes {reduction.arity} expression{'s' * (reduction.arity != 1)}")
+                compiler.fail(
+                    body,
+                    "DL304",
+                    f"`{reduction.name}` takes {reduction.arity} expression{'s' * (reduction.arity != 1)}",
+                )
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
         return None, {}
@@ -131,19 +156,30 @@ class _Metric:
         known = dict(reduction.params or {})
         for keyword in call.keywords:
             if keyword.arg not in known:
-                compiler.fail(keyword.value, "DL304", f"`{reduction.name}` has no parameter `{keyword.arg}`", did_you_mean(str(keyword.arg), known, what="parameters"))
+                compiler.fail(
+                    keyword.value,
+                    "DL304",
+                    f"`{reduction.name}` has no parameter `{keyword.arg}`",
+                    did_you_mean(str(keyword.arg), known, what="parameters"),
+                )
             value = compiler.visit(keyword.value)
             if value.op != "const" or not isinstance(value.param("value"), int | float):
                 compiler.fail(keyword.value, "DL304", f"`{keyword.arg}` must be a constant number")
             known[keyword.arg] = value.param("value")
-        if (bins := known.get("bins")) is not None and bins is not REQUIRED and not (isinstance(bins, int) and 1 <= bins <= 10_000):
+        if (
+            (bins := known.get("bins")) is not None
+            and bins is not REQUIRED
+            and not (isinstance(bins, int) and 1 <= bins <= 10_000)
+        ):
             compiler.fail(call, "DL304", "`bins` must be a whole number from 1 to 10000")
         for name, value in known.items():
             if value is REQUIRED:
                 compiler.fail(call, "DL304", f"`{reduction.name}` misses `{name}`")
         return tuple(known.items())
 
-    def _reductions(self, reduce: str | list[str] | dict[str, str]) -> dict[str | None, tuple[Reduction | None, Params]]:
+    def _reductions(
+        self, reduce: str | list[str] | dict[str, str]
+    ) -> dict[str | None, tuple[Reduction | None, Params]]:
         path = ("metrics", self.id, "reduce")
         if isinstance(reduce, str):
             return {None: self._reduction(reduce, path)}
@@ -151,18 +187,29 @@ class _Metric:
         if not entries:
             self.draft.report("DL311", "`reduce` names no reduction", *path, fix="reduce: mean")
         places = list(entries) if isinstance(reduce, dict) else list(range(len(reduce)))
-        return {suffix: self._reduction(text, (*path, place)) for (suffix, text), place in zip(entries.items(), places, strict=False)}
+        return {
+            suffix: self._reduction(text, (*path, place))
+            for (suffix, text), place in zip(entries.items(), places, strict=False)
+        }
 
     def _reduction(self, text: str, path: tuple[str | int, ...]) -> tuple[Reduction | None, Params]:
         with self.draft.at(*path):
             parsed = parse(text)
-            name = parsed.call if parsed.call is not None else parsed.body.id if isinstance(parsed.body, ast.Name) else text
+            name = (
+                parsed.call
+                if parsed.call is not None
+                else parsed.body.id
+                if isinstance(parsed.body, ast.Name)
+                else text
+            )
             reduction = self.draft.reductions.get(name)
             if reduction is None:
                 fix = did_you_mean(name, [*self.draft.reductions.names(), "p50", "p95", "p99.9"], what="reductions")
                 _refuse("DL311", f"unknown reduction `{name}`", fix, text, (0, len(name)))
             compiler = Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
-            call = parsed.body if isinstance(parsed.body, ast.Call) else ast.Call(func=parsed.body, args=[], keywords=[])
+            call = (
+                parsed.body if isinstance(parsed.body, ast.Call) else ast.Call(func=parsed.body, args=[], keywords=[])
+            )
             if call.args:
                 compiler.fail(call.args[0], "DL304", "the expressions stand in `expr`", "reduce: ece(bins=10)")
             return reduction, self._constants(reduction, call, compiler)
@@ -173,35 +220,87 @@ class _Metric:
 
     # -- the op
 
-    def _op(self, suffix: str | None, reduction: Reduction, params: Params, args: tuple[Node, ...], where: Node | None, by: Node | None, weight: Node | None) -> MetricOp:
+    def _op(
+        self,
+        suffix: str | None,
+        reduction: Reduction,
+        params: Params,
+        args: tuple[Node, ...],
+        where: Node | None,
+        by: Node | None,
+        weight: Node | None,
+    ) -> MetricOp:
         spec, draft = self.spec, self.draft
         first = args[0]
         place = ("metrics", self.id, "reduce") if spec.reduce is not None else self._where_from()
         if len(args) != reduction.arity:
-            draft.report("DL312", f"`{reduction.name}` reduces {reduction.arity} expressions, and {len(args)} are given", *place, fix="expr: [confidence, correct]")
+            draft.report(
+                "DL312",
+                f"`{reduction.name}` reduces {reduction.arity} expressions, and {len(args)} are given",
+                *place,
+                fix="expr: [confidence, correct]",
+            )
         axis = max((node.type.axis or Axis.STEP) for node in args)
         for node in args:
             if node.type.kind not in reduction.accepts:
-                draft.report("DL312", f"`{reduction.name}` needs numbers, and `{node}` is {node.type}", *self._where_from(), fix=f"count it: `1 if present({node}) else 0`")
+                draft.report(
+                    "DL312",
+                    f"`{reduction.name}` needs numbers, and `{node}` is {node.type}",
+                    *self._where_from(),
+                    fix=f"count it: `1 if present({node}) else 0`",
+                )
         if axis is Axis.TOKEN and not reduction.foldable:
             fix = f"reduce the tokens first: `{reduction.name}(mean({first}, over=token))`"
             draft.report("DL205", f"`{reduction.name}` over tokens is not executed yet", *place, fix=fix)
         if reduction.arity > 1 and any(node.type.family for node in args):
-            draft.report("DL312", f"`{reduction.name}` does not take a family", *self._where_from(), fix="pick a member: column(family, 'name')")
+            draft.report(
+                "DL312",
+                f"`{reduction.name}` does not take a family",
+                *self._where_from(),
+                fix="pick a member: column(family, 'name')",
+            )
         self._fits("where", where, axis, (Kind.BOOL,))
         self._fits("by", by, axis, (Kind.TEXT, Kind.INT, Kind.BOOL))
         self._fits("weight", weight, axis, (Kind.NUMBER, Kind.INT))
         if axis is Axis.TOKEN and by is not None and by.type.axis is Axis.TOKEN:
-            draft.report("DL310", "`by` per token is not possible: labels are per completion", "metrics", self.id, "by", fix="label the completion")
+            draft.report(
+                "DL310",
+                "`by` per token is not possible: labels are per completion",
+                "metrics",
+                self.id,
+                "by",
+                fix="label the completion",
+            )
         if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
-            draft.report("DL310", "`weight` per token is not possible", "metrics", self.id, "weight", fix="multiply in `expr`, or weigh the completion")
+            draft.report(
+                "DL310",
+                "`weight` per token is not possible",
+                "metrics",
+                self.id,
+                "weight",
+                fix="multiply in `expr`, or weigh the completion",
+            )
         if weight is not None and not reduction.weighted:
-            draft.report("DL312", f"`weight` works with mean and sum, not with {reduction.name}", "metrics", self.id, "weight", fix="drop `weight`")
-        events = {node.type.event for node in (*args, where, by, weight) if node is not None and node.type.event is not None}
+            draft.report(
+                "DL312",
+                f"`weight` works with mean and sum, not with {reduction.name}",
+                "metrics",
+                self.id,
+                "weight",
+                fix="drop `weight`",
+            )
+        events = {
+            node.type.event for node in (*args, where, by, weight) if node is not None and node.type.event is not None
+        }
         if len(events) > 1:
-            draft.report("DL313", f"`{self.id}` reads values of different events: {', '.join(sorted(events))}", *self._where_from(), fix="observe them in one event")
+            draft.report(
+                "DL313",
+                f"`{self.id}` reads values of different events: {', '.join(sorted(events))}",
+                *self._where_from(),
+                fix="observe them in one event",
+            )
         kind = first.type.kind if reduction.keeps_kind else Kind.NUMBER
-        if reduction.name in ("sum", "count") and first.type.kind is Kind.BOOL or reduction.name == "count":
+        if (reduction.name in ("sum", "count") and first.type.kind is Kind.BOOL) or reduction.name == "count":
             kind = Kind.INT
         key = self.id if suffix is None else f"{self.id}.{suffix}"
         pool, combine = spec.pool or "window", spec.combine or "mean"
@@ -217,13 +316,29 @@ class _Metric:
         path = ("metrics", self.id, key)
         if node.type.kind not in kinds:
             wanted = " or ".join(kind.value for kind in kinds)
-            self.draft.report("DL305", f"`{key}` needs {wanted}, and `{node}` is {node.type.kind.value}", *path, fix=f"compare it, such as `{node} > 0`" if kinds == (Kind.BOOL,) else None)
+            self.draft.report(
+                "DL305",
+                f"`{key}` needs {wanted}, and `{node}` is {node.type.kind.value}",
+                *path,
+                fix=f"compare it, such as `{node} > 0`" if kinds == (Kind.BOOL,) else None,
+            )
         if not needs_axis(node.type, axis):
             finer = node.type.axis
-            fix = f"any({node}, over={finer.label})" if finer is not None and node.type.kind is Kind.BOOL else f"mean({node}, over={finer.label if finer else 'token'})"
-            self.draft.report("DL310", f"`{key}` is {per(finer)}, and the expression is {per(axis)}: it may not be finer", *path, fix=fix)
+            fix = (
+                f"any({node}, over={finer.label})"
+                if finer is not None and node.type.kind is Kind.BOOL
+                else f"mean({node}, over={finer.label if finer else 'token'})"
+            )
+            self.draft.report(
+                "DL310",
+                f"`{key}` is {per(finer)}, and the expression is {per(axis)}: it may not be finer",
+                *path,
+                fix=fix,
+            )
         if node.type.family:
-            self.draft.report("DL305", f"`{key}` cannot be a family", *path, fix="pick a member: column(family, 'name')")
+            self.draft.report(
+                "DL305", f"`{key}` cannot be a family", *path, fix="pick a member: column(family, 'name')"
+            )
 
     def _names(self, suffix: str | None, family: bool, by: bool) -> tuple[NameOp, ...]:
         return names_of(self.draft, self.id, self.spec, suffix, family=family, by=by)
@@ -246,9 +361,16 @@ def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
     return float(spec.empty)
 
 
-def names_of(draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, by: bool) -> tuple[NameOp, ...]:
+def names_of(
+    draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, by: bool
+) -> tuple[NameOp, ...]:
     """The output names of a reduction: its name template, and its aliases."""
-    default = "{id}" + ("/{reduce}" if suffix is not None else "") + ("/{column}" if family else "") + ("/{label}" if by else "")
+    default = (
+        "{id}"
+        + ("/{reduce}" if suffix is not None else "")
+        + ("/{column}" if family else "")
+        + ("/{label}" if by else "")
+    )
     found = [NameOp(_template(draft, spec.name or default, ("metrics", id, "name"), id, suffix, family=family, by=by))]
     aliases = {None: spec.alias} if isinstance(spec.alias, str) else spec.alias or {}
     for label, template in aliases.items():
@@ -257,7 +379,9 @@ def names_of(draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, fam
     return tuple(found)
 
 
-def _template(draft: Draft, template: str, path: tuple[str, ...], id: str, suffix: str | None, *, family: bool, by: bool) -> str:
+def _template(
+    draft: Draft, template: str, path: tuple[str, ...], id: str, suffix: str | None, *, family: bool, by: bool
+) -> str:
     """Check a template and fill in what is known: {id} and {reduce}."""
     try:
         used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
@@ -265,15 +389,24 @@ def _template(draft: Draft, template: str, path: tuple[str, ...], id: str, suffi
         draft.report("DL404", f"the name `{template}` cannot be read: {error}", *path, fix="{id}/{reduce}")
         return template
     for name in sorted(used - FIELDS):
-        draft.report("DL404", f"`{{{name}}}` is not known in a name", *path, fix=did_you_mean(name, FIELDS, what="fields"))
+        draft.report(
+            "DL404", f"`{{{name}}}` is not known in a name", *path, fix=did_you_mean(name, FIELDS, what="fields")
+        )
     needed = {"column": family, "label": by}
     for name, there in needed.items():
         if there and name not in used:
             what = "a family has one value per member" if name == "column" else "`by` gives one value per label"
-            draft.report("DL404", f"{what}, and the name `{template}` has no {{{name}}}", *path, fix=f"{template}/{{{name}}}")
+            draft.report(
+                "DL404", f"{what}, and the name `{template}` has no {{{name}}}", *path, fix=f"{template}/{{{name}}}"
+            )
         if name in used and not there:
             why = "it reduces no family" if name == "column" else "it has no `by`"
-            draft.report("DL404", f"the name `{template}` has {{{name}}}, and {why}", *path, fix=template.replace(f"{{{name}}}", "").strip("/"))
+            draft.report(
+                "DL404",
+                f"the name `{template}` has {{{name}}}, and {why}",
+                *path,
+                fix=template.replace(f"{{{name}}}", "").strip("/"),
+            )
     if not template:
         draft.report("DL404", "the name is empty", *path, fix="drop `name`: the default is the id")
     return template.replace("{id}", id).replace("{reduce}", suffix or "")
@@ -281,12 +414,23 @@ def _template(draft: Draft, template: str, path: tuple[str, ...], id: str, suffi
 
 def formulas(draft: Draft) -> None:
     """Formulas over metrics, each after those it reads."""
-    waiting = {name: spec for name, spec in draft.spec.metrics.items() if spec.formula is not None and f"metrics.{name}" not in draft.inactive}
+    waiting = {
+        name: spec
+        for name, spec in draft.spec.metrics.items()
+        if spec.formula is not None and f"metrics.{name}" not in draft.inactive
+    }
     visiting: list[str] = []
 
     def visit(name: str) -> None:
         if name in visiting:
-            draft.report("DL309", f"formulas are defined in a circle: {' -> '.join([*visiting, name])}", "metrics", name, "formula", fix="break the circle")
+            draft.report(
+                "DL309",
+                f"formulas are defined in a circle: {' -> '.join([*visiting, name])}",
+                "metrics",
+                name,
+                "formula",
+                fix="break the circle",
+            )
             waiting.pop(name, None)
             return
         spec = waiting.get(name)
@@ -309,13 +453,25 @@ def formulas(draft: Draft) -> None:
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     for key in ("expr", "reduce", "where", "by", "weight", "pool", "combine"):
         if getattr(spec, key) is not None:
-            draft.report("DL202", f"a formula has no `{key}`: it is computed from other metrics", "metrics", name, key, fix=f"drop `{key}`")
+            draft.report(
+                "DL202",
+                f"a formula has no `{key}`: it is computed from other metrics",
+                "metrics",
+                name,
+                key,
+                fix=f"drop `{key}`",
+            )
     node = compile_expression(spec.formula or "", MetricScope(draft), draft.pool, draft.functions)
     used = [item.param("name") for item in walk(node) if item.op == METRIC]
     ops = {op.key: op for op in draft.outputs}
     pools = {(ops[key].pool, ops[key].every) for key in used}
     if len(pools) > 1:
-        _refuse("DL310", "a formula needs metrics of one window and pool", "give them the same `every` and `pool`", spec.formula)
+        _refuse(
+            "DL310",
+            "a formula needs metrics of one window and pool",
+            "give them the same `every` and `pool`",
+            spec.formula,
+        )
     if not used:
         _refuse("DL310", "the formula reads no metric", "use `expr:` for signals", spec.formula)
     if node.type.kind in (Kind.TEXT, Kind.OBJECT):
@@ -325,7 +481,23 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     first = ops[used[0]]
     family = any(ops[key].family for key in used)
     names = names_of(draft, name, spec, None, family=family, by=False)
-    draft.formulas.append(FormulaOp(name, name, node, first.every, first.pool, first.combine, _empty(draft, name, spec), family, names, tuple(spec.tags), spec.log, None, spec.help))
+    draft.formulas.append(
+        FormulaOp(
+            name,
+            name,
+            node,
+            first.every,
+            first.pool,
+            first.combine,
+            _empty(draft, name, spec),
+            family,
+            names,
+            tuple(spec.tags),
+            spec.log,
+            None,
+            spec.help,
+        )
+    )
 
 
 def conditions(draft: Draft) -> None:
@@ -334,5 +506,3 @@ def conditions(draft: Draft) -> None:
         if spec.when is None or f"metrics.{name}" in draft.inactive:
             continue
         draft.report("DL205", "`when` of a metric is not executed yet", "metrics", name, "when", fix="drop `when`")
-
-

@@ -23,7 +23,14 @@ def names(draft: Draft) -> None:
         for item in op.names if op.shown else ():
             other = seen.setdefault(item.template, op.key)
             if other != op.key:
-                draft.report("DL402", f"`{other}` and `{op.key}` both write `{item.template}`", "metrics", op.id, "name", fix="give one of them another `name`, or put {reduce} into it")
+                draft.report(
+                    "DL402",
+                    f"`{other}` and `{op.key}` both write `{item.template}`",
+                    "metrics",
+                    op.id,
+                    "name",
+                    fix="give one of them another `name`, or put {reduce} into it",
+                )
 
 
 def destinations(draft: Draft) -> None:
@@ -36,19 +43,45 @@ def destinations(draft: Draft) -> None:
         try:
             accepts = sinks.sink_class(kind).accepts
         except SinkError as error:
-            draft.report("DL403", f"unknown sink kind `{kind}`", "sinks", name, *(("kind",) if spec.kind else ()), fix=error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds"))
+            draft.report(
+                "DL403",
+                f"unknown sink kind `{kind}`",
+                "sinks",
+                name,
+                *(("kind",) if spec.kind else ()),
+                fix=error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds"),
+            )
             continue
         for message in sinks.check_options(kind, options):
-            draft.report("DL202", message, "sinks", name, fix=f"options of {kind}: {', '.join(sinks.option_names(kind))}")
+            draft.report(
+                "DL202", message, "sinks", name, fix=f"options of {kind}: {', '.join(sinks.option_names(kind))}"
+            )
         if spec.ranks == "each":
             draft.report("DL205", "`ranks: each` is not executed yet", "sinks", name, "ranks", fix="ranks: main")
         profile = spec.profile or draft.spec.profile
         if profile not in draft.spec.profiles and profile != "full":
             path = ("sinks", name, "profile") if spec.profile else ("profile",)
-            draft.report("DL403", f"unknown profile `{profile}`", *path, fix=did_you_mean(profile, {"full", *draft.spec.profiles}, what="profiles"))
+            draft.report(
+                "DL403",
+                f"unknown profile `{profile}`",
+                *path,
+                fix=did_you_mean(profile, {"full", *draft.spec.profiles}, what="profiles"),
+            )
             continue
         draft.sinks.append(
-            SinkOp(name, kind, tuple(options.items()), profile, spec.every, spec.prefix, spec.ranks, spec.on_error, spec.overflow, spec.queue_bytes, accepts)
+            SinkOp(
+                name,
+                kind,
+                tuple(options.items()),
+                profile,
+                spec.every,
+                spec.prefix,
+                spec.ranks,
+                spec.on_error,
+                spec.overflow,
+                spec.queue_bytes,
+                accepts,
+            )
         )
 
 
@@ -59,7 +92,12 @@ def profiles(draft: Draft) -> None:
     if not draft.sinks and not draft.wanted:
         active.add(draft.spec.profile)
     if draft.spec.profile not in known:
-        draft.report("DL403", f"unknown profile `{draft.spec.profile}`", "profile", fix=did_you_mean(draft.spec.profile, known, what="profiles"))
+        draft.report(
+            "DL403",
+            f"unknown profile `{draft.spec.profile}`",
+            "profile",
+            fix=did_you_mean(draft.spec.profile, known, what="profiles"),
+        )
     for name, spec in known.items():
         profile = _profile(draft, name, spec)
         if name in active:
@@ -75,7 +113,16 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
         by_table = False
         for key, selector in spec.include.items():
             if selector.when is not None:
-                draft.report("DL205", "`when` of an include is not executed yet", "profiles", name, "include", key, "when", fix="use `exclude` without `when`")
+                draft.report(
+                    "DL205",
+                    "`when` of an include is not executed yet",
+                    "profiles",
+                    name,
+                    "include",
+                    key,
+                    "when",
+                    fix="use `exclude` without `when`",
+                )
             outputs, matched, had_table = _select(draft, selector, ("profiles", name, "include", key))
             shown |= outputs
             named |= matched
@@ -83,7 +130,16 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
         kept = named if by_table else kept
     for key, selector in spec.exclude.items():
         if selector.when is not None:
-            draft.report("DL205", "`when` of an exclude is not executed yet", "profiles", name, "exclude", key, "when", fix="drop `when`: the metric is then not compiled")
+            draft.report(
+                "DL205",
+                "`when` of an exclude is not executed yet",
+                "profiles",
+                name,
+                "exclude",
+                key,
+                "when",
+                fix="drop `when`: the metric is then not compiled",
+            )
             continue
         outputs, matched, _ = _select(draft, selector, ("profiles", name, "exclude", key))
         shown -= outputs
@@ -101,7 +157,12 @@ def _select(draft: Draft, selector: SelectorSpec, path: tuple[str, ...]) -> tupl
             glob = word.removeprefix("table:")
             found = {table for table in draft.spec.tables if fnmatch.fnmatchcase(table, glob)}
             if not found:
-                draft.report("DL401", f"`{word}` matches no table", *path, fix=did_you_mean(glob, draft.spec.tables, what="tables"))
+                draft.report(
+                    "DL401",
+                    f"`{word}` matches no table",
+                    *path,
+                    fix=did_you_mean(glob, draft.spec.tables, what="tables"),
+                )
             tables |= found
             continue
         matched = set(_matching(draft, word))
@@ -129,7 +190,9 @@ def _is_off(draft: Draft, word: str) -> bool:
     off = [key.removeprefix("metrics.") for key in draft.inactive if key.startswith("metrics.")]
     if word.startswith("tag:"):
         tag = word.removeprefix("tag:")
-        return any(tag in draft.spec.metrics[name].tags for name in off if name in draft.spec.metrics) or (tag == "alias")
+        return any(tag in draft.spec.metrics[name].tags for name in off if name in draft.spec.metrics) or (
+            tag == "alias"
+        )
     head = word.split(".")[0]
     return any(fnmatch.fnmatchcase(name, head) for name in off)
 
@@ -154,9 +217,11 @@ def selection(draft: Draft) -> None:
             needed |= {node.param("name") for node in walk(formula.expr) if node.op == METRIC}
     for op in draft.outputs:
         if op.key not in needed:
-            reason = "`log: false` and nothing reads it" if not op.shown else f"no active profile ({', '.join(sorted(draft.profiles))}) shows it"
+            reason = (
+                "`log: false` and nothing reads it"
+                if not op.shown
+                else f"no active profile ({', '.join(sorted(draft.profiles))}) shows it"
+            )
             draft.inactive[f"metrics.{op.key}"] = reason
     draft.metrics = [op for op in draft.metrics if op.key in needed]
     draft.formulas = [op for op in draft.formulas if op.key in needed]
-
-

@@ -9,7 +9,7 @@ from declog.axes import AXES, KINDS, Axis, Kind, Type
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Problem, did_you_mean
 from declog.expr import ExpressionError, compile_expression
-from declog.tree import BUILTIN, METRIC, SIGNAL, Node
+from declog.tree import BUILTIN, LEAVES, METRIC, SIGNAL, Node
 
 BUILTINS: dict[str, Type] = {
     "step": Type(Kind.INT, Axis.STEP),
@@ -31,9 +31,15 @@ class ConstantScope:
         if name in self.draft.constants:
             return self.draft.pool.constant(self.draft.constants[name])
         if name in self.draft.spec.constants:
-            return Problem("DL203", f"the constant `{name}` has no value", fix=f"constants: {{{name}: {{default: ...}}}}")
+            return Problem(
+                "DL203", f"the constant `{name}` has no value", fix=f"constants: {{{name}: {{default: ...}}}}"
+            )
         if name in self.draft.spec.signals or name in self.draft.spec.metrics:
-            return Problem("DL302", f"`{name}` is not known before the run: only constants can be used here", fix="use `when` or `where`")
+            return Problem(
+                "DL302",
+                f"`{name}` is not known before the run: only constants can be used here",
+                fix="use `when` or `where`",
+            )
         return None
 
     @property
@@ -70,9 +76,17 @@ class SignalScope(ConstantScope):
         if name in BUILTINS:
             return draft.pool.make(BUILTIN, type=BUILTINS[name], name=name)
         if draft.deleted(f"signals.{name}"):
-            return Problem("DL407", f"the signal `{name}` was deleted (null), and is used here", fix=f"delete what uses it, or keep `signals.{name}`")
+            return Problem(
+                "DL407",
+                f"the signal `{name}` was deleted (null), and is used here",
+                fix=f"delete what uses it, or keep `signals.{name}`",
+            )
         if name in draft.spec.metrics:
-            return Problem("DL302", f"`{name}` is a metric; an expression reads signals", fix="use `formula:` to compute with metrics")
+            return Problem(
+                "DL302",
+                f"`{name}` is a metric; an expression reads signals",
+                fix="use `formula:` to compute with metrics",
+            )
         return None
 
     def names(self) -> Iterable[str]:
@@ -97,9 +111,17 @@ class MetricScope(ConstantScope):
         if name in draft.constants or name in draft.spec.constants:
             return super().resolve(name)
         if draft.deleted(f"metrics.{name}"):
-            return Problem("DL407", f"the metric `{name}` was deleted (null), and is used here", fix=f"delete what uses it, or set `metrics.{name}.log: false`")
+            return Problem(
+                "DL407",
+                f"the metric `{name}` was deleted (null), and is used here",
+                fix=f"delete what uses it, or set `metrics.{name}.log: false`",
+            )
         if name in draft.signals:
-            return Problem("DL302", f"`{name}` is a signal; here only metrics and constants are known", fix=f"declare a metric: `{name}: {{expr: {name}}}`")
+            return Problem(
+                "DL302",
+                f"`{name}` is a signal; here only metrics and constants are known",
+                fix=f"declare a metric: `{name}: {{expr: {name}}}`",
+            )
         return None
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
@@ -138,13 +160,18 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
         return _observed(draft, name)
     if name in draft.typing:
         circle = [*draft.typing[draft.typing.index(name) :], name]
-        return Problem("DL309", f"signals are defined in a circle: {' -> '.join(circle)}", fix="let one of them be observed")
+        return Problem(
+            "DL309", f"signals are defined in a circle: {' -> '.join(circle)}", fix="let one of them be observed"
+        )
     if len(draft.typing) >= 60:
         return Problem("DL308", f"derived signals are nested more than 60 deep at `{name}`", fix="observe one of them")
     draft.typing.append(name)
     try:
         node = compile_expression(str(spec.expr), SignalScope(draft), draft.pool, draft.functions)
-        return node if spec.mask is None else _masked(draft, name, node)
+        node = node if spec.mask is None else _masked(draft, name, node)
+        if node.op not in LEAVES:
+            node.names.append(name)
+        return node
     except ExpressionError as error:
         # reported once, at the signal; what uses it says so shortly
         path = (*draft.signal_paths[name], "expr")
@@ -171,7 +198,9 @@ def _observed(draft: Draft, name: str) -> Node:
 def _masked(draft: Draft, name: str, node: Node) -> Node:
     """A derived per-token value under a mask of its own instead of that of what it reads."""
     if node.type.axis is not Axis.TOKEN:
-        raise ExpressionError(Problem("DL310", f"`mask` says which tokens exist, and `{name}` is {node.type}", fix="drop `mask`"))
+        raise ExpressionError(
+            Problem("DL310", f"`mask` says which tokens exist, and `{name}` is {node.type}", fix="drop `mask`")
+        )
     return draft.pool.make(node.op, node.args, type=node.type, mask=mask_of(draft, name), **dict(node.params))
 
 
@@ -197,7 +226,14 @@ def _mask(draft: Draft, text: str, path: tuple[str, ...]) -> frozenset[Node]:
     try:
         node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
         if node.type.kind is not Kind.BOOL or node.type.axis is not Axis.TOKEN:
-            raise ExpressionError(Problem("DL310", f"a mask is a bool per token, and `{text}` is {node.type}", fix="declare it {axis: token, type: bool}", source=text))
+            raise ExpressionError(
+                Problem(
+                    "DL310",
+                    f"a mask is a bool per token, and `{text}` is {node.type}",
+                    fix="declare it {axis: token, type: bool}",
+                    source=text,
+                )
+            )
         return frozenset({node})
     except ExpressionError as error:
         if all(problem.path != path for problem in draft.problems):

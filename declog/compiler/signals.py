@@ -22,7 +22,13 @@ def constants(draft: Draft) -> None:
     for name, spec in draft.spec.constants.items():
         given = draft.given.get(name)
         if spec.value is not None and given is not None and spec.value != given:
-            draft.report("DL406", f"`{name}` is pinned to {spec.value!r}, and the trainer has {given!r}", "constants", name, fix=f"constants: {{{name}: {{default: {spec.value!r}}}}}")
+            draft.report(
+                "DL406",
+                f"`{name}` is pinned to {spec.value!r}, and the trainer has {given!r}",
+                "constants",
+                name,
+                fix=f"constants: {{{name}: {{default: {spec.value!r}}}}}",
+            )
         for value in (spec.value, given, spec.default):
             if value is not None:
                 draft.constants[name] = value
@@ -44,9 +50,18 @@ def switches(draft: Draft) -> None:
             with draft.at(section, name, "enabled"):
                 node = compile_expression(text, ConstantScope(draft), draft.pool, draft.functions)
                 if node.op != CONST or node.type.kind is not Kind.BOOL:
-                    draft.report("DL305", f"`enabled` is true or false, and `{text}` is {node.type}", section, name, "enabled", fix="compare it, such as `beta != 0`")
+                    draft.report(
+                        "DL305",
+                        f"`enabled` is true or false, and `{text}` is {node.type}",
+                        section,
+                        name,
+                        "enabled",
+                        fix="compare it, such as `beta != 0`",
+                    )
                 elif not node.param("value"):
-                    draft.inactive[f"{section}.{name}"] = f"enabled: {text}" + (f", with {_values(draft, text)}" if text != "false" else "")
+                    draft.inactive[f"{section}.{name}"] = f"enabled: {text}" + (
+                        f", with {_values(draft, text)}" if text != "false" else ""
+                    )
 
 
 def _values(draft: Draft, text: str) -> str:
@@ -60,38 +75,67 @@ def declarations(draft: Draft) -> None:
         draft.signals[name] = spec
         draft.signal_paths[name] = ("signals", name)
         if name in draft.spec.constants:
-            draft.report("DL402", f"`{name}` is a signal and a constant; they share one namespace", "signals", name, fix="rename one of them")
+            draft.report(
+                "DL402",
+                f"`{name}` is a signal and a constant; they share one namespace",
+                "signals",
+                name,
+                fix="rename one of them",
+            )
     for name, metric in draft.spec.metrics.items():
         if metric.axis is None:
             continue
         if name in draft.spec.signals:
-            draft.report("DL402", f"`{name}` is declared under signals too", "metrics", name, "axis", fix="drop `axis` here: the metric's default expression is the signal of its id")
+            draft.report(
+                "DL402",
+                f"`{name}` is declared under signals too",
+                "metrics",
+                name,
+                "axis",
+                fix="drop `axis` here: the metric's default expression is the signal of its id",
+            )
             continue
         draft.signals[name] = _in_place(metric)
         draft.signal_paths[name] = ("metrics", name)
         if f"metrics.{name}" in draft.inactive:
             draft.inactive[f"signals.{name}"] = draft.inactive[f"metrics.{name}"]
     if LOGGED not in draft.signals:
-        draft.signals[LOGGED] = SignalSpec(axis="step", family=True, optional=True, event=LOGGED, help="values of log_metric")
+        draft.signals[LOGGED] = SignalSpec(
+            axis="step", family=True, optional=True, event=LOGGED, help="values of log_metric"
+        )
         draft.signal_paths[LOGGED] = ("signals", LOGGED)
     for name, spec in draft.signals.items():
         _unsupported(draft, name, spec)
 
 
 def _in_place(metric: MetricSpec) -> SignalSpec:
-    return SignalSpec(axis=metric.axis, type=metric.type, family=metric.family, event=metric.event, optional=metric.optional)
+    return SignalSpec(
+        axis=metric.axis, type=metric.type, family=metric.family, event=metric.event, optional=metric.optional
+    )
 
 
 def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
     path = draft.signal_paths[name]
     if isinstance(spec.event, dict):
-        draft.report("DL205", "a signal in several events is not executed yet", *path, "event", fix="declare one signal per event")
+        draft.report(
+            "DL205",
+            "a signal in several events is not executed yet",
+            *path,
+            "event",
+            fix="declare one signal per event",
+        )
     if spec.family and spec.axis == "token":
-        draft.report("DL205", "a family per token is not executed yet", *path, "family", fix="declare one signal per member")
+        draft.report(
+            "DL205", "a family per token is not executed yet", *path, "family", fix="declare one signal per member"
+        )
     if spec.family and spec.type in ("text", "object"):
-        draft.report("DL205", "a family of text is not executed yet", *path, "family", fix="declare one signal per member")
+        draft.report(
+            "DL205", "a family of text is not executed yet", *path, "family", fix="declare one signal per member"
+        )
     if spec.axis == "token" and spec.type in ("text", "object"):
-        draft.report("DL310", f"a {spec.type} per token cannot be folded", *path, "type", fix="observe it per completion")
+        draft.report(
+            "DL310", f"a {spec.type} per token cannot be folded", *path, "type", fix="observe it per completion"
+        )
 
 
 def default_event(draft: Draft) -> None:
@@ -107,21 +151,55 @@ def groups(draft: Draft) -> None:
     """What a group is."""
     spec = draft.spec.axes.group
     if spec.size is not None and spec.of is not None:
-        draft.report("DL202", "a group is given by `size` or by `of`, not by both", "axes", "group", fix="drop one of them (null)")
+        draft.report(
+            "DL202",
+            "a group is given by `size` or by `of`, not by both",
+            "axes",
+            "group",
+            fix="drop one of them (null)",
+        )
     if spec.of is not None:
         signal = draft.signals.get(spec.of)
         if signal is None:
-            draft.report("DL302", f"unknown signal `{spec.of}`", "axes", "group", "of", fix=did_you_mean(spec.of, draft.signals, what="signals"))
+            draft.report(
+                "DL302",
+                f"unknown signal `{spec.of}`",
+                "axes",
+                "group",
+                "of",
+                fix=did_you_mean(spec.of, draft.signals, what="signals"),
+            )
         elif signal.axis != "completion" or KINDS[signal.type] not in (Kind.INT, Kind.TEXT) or signal.family:
-            draft.report("DL310", f"`{spec.of}` must be an int or a text per completion", "axes", "group", "of", fix="{axis: completion, type: int}")
+            draft.report(
+                "DL310",
+                f"`{spec.of}` must be an int or a text per completion",
+                "axes",
+                "group",
+                "of",
+                fix="{axis: completion, type: int}",
+            )
     if spec.size is not None or spec.of is not None:
         draft.grouping = Grouping(spec.size, spec.of, spec.split)
     ids = draft.spec.axes.completion.ids
     if ids is not None and ids not in draft.signals:
-        draft.report("DL302", f"unknown signal `{ids}`", "axes", "completion", "ids", fix=did_you_mean(ids, draft.signals, what="signals"))
+        draft.report(
+            "DL302",
+            f"unknown signal `{ids}`",
+            "axes",
+            "completion",
+            "ids",
+            fix=did_you_mean(ids, draft.signals, what="signals"),
+        )
     token = draft.spec.axes.token.mask
     if token is not None and token.isidentifier() and token != "all" and token not in draft.signals:
-        draft.report("DL302", f"unknown signal `{token}`", "axes", "token", "mask", fix=did_you_mean(token, draft.signals, what="signals"))
+        draft.report(
+            "DL302",
+            f"unknown signal `{token}`",
+            "axes",
+            "token",
+            "mask",
+            fix=did_you_mean(token, draft.signals, what="signals"),
+        )
 
 
 def typing(draft: Draft) -> None:

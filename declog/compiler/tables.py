@@ -17,7 +17,13 @@ from declog.tree import SIGNAL, Node
 
 ColumnType = Literal["int", "float", "bool", "text", "json"]
 _TYPES: dict[str, ColumnType] = {"int": "int", "float": "float", "bool": "bool", "text": "text", "object": "json"}
-_NATURAL: dict[Kind, ColumnType] = {Kind.INT: "int", Kind.NUMBER: "float", Kind.BOOL: "bool", Kind.TEXT: "text", Kind.OBJECT: "json"}
+_NATURAL: dict[Kind, ColumnType] = {
+    Kind.INT: "int",
+    Kind.NUMBER: "float",
+    Kind.BOOL: "bool",
+    Kind.TEXT: "text",
+    Kind.OBJECT: "json",
+}
 _ACCEPTS: dict[ColumnType, tuple[Kind, ...]] = {
     "int": (Kind.INT, Kind.BOOL), "float": (Kind.NUMBER, Kind.INT, Kind.BOOL), "bool": (Kind.BOOL,), "text": (Kind.TEXT,),
     "json": (Kind.OBJECT, Kind.TEXT, Kind.INT, Kind.NUMBER, Kind.BOOL),
@@ -36,12 +42,26 @@ def filters(draft: Draft) -> None:
         if f"filters.{name}" in draft.inactive:
             return None
         if name in visiting:
-            draft.report("DL309", f"filters filter each other in a circle: {' -> '.join([*visiting, name])}", "filters", name, "from", fix="break the circle")
+            draft.report(
+                "DL309",
+                f"filters filter each other in a circle: {' -> '.join([*visiting, name])}",
+                "filters",
+                name,
+                "from",
+                fix="break the circle",
+            )
             return None
         source = None
         if spec.from_ is not None:
             if spec.from_ not in draft.spec.filters:
-                draft.report("DL403", f"unknown filter `{spec.from_}`", "filters", name, "from", fix=did_you_mean(spec.from_, draft.spec.filters, what="filters"))
+                draft.report(
+                    "DL403",
+                    f"unknown filter `{spec.from_}`",
+                    "filters",
+                    name,
+                    "from",
+                    fix=did_you_mean(spec.from_, draft.spec.filters, what="filters"),
+                )
             else:
                 visiting.append(name)
                 source = visit(spec.from_)
@@ -57,7 +77,14 @@ def filters(draft: Draft) -> None:
 
 def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) -> FilterOp | None:
     if spec.kind not in EXECUTED_FILTERS:
-        draft.report("DL205", f"`kind: {spec.kind}` is not executed yet", "filters", name, "kind", fix=f"one of {', '.join(sorted(EXECUTED_FILTERS))}")
+        draft.report(
+            "DL205",
+            f"`kind: {spec.kind}` is not executed yet",
+            "filters",
+            name,
+            "kind",
+            fix=f"one of {', '.join(sorted(EXECUTED_FILTERS))}",
+        )
         return None
     before = len(draft.problems)
     needed = {"top_bottom": "key", "random": "n", "first": "n", "fraction": "fraction"}.get(spec.kind)
@@ -66,16 +93,44 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     if spec.kind == "top_bottom" and not spec.top and not spec.bottom:
         draft.report("DL203", "`kind: top_bottom` needs `top` or `bottom`", "filters", name, fix="add `top: 2`")
     if spec.within == "group" and draft.grouping is None:
-        draft.report("DL306", "`within: group`, and this profile does not say what a group is", "filters", name, "within", fix="set `axes.group`, or `within: step`")
-    key, where = _row_value(draft, name, "key", spec.key, (Kind.NUMBER, Kind.INT)), _row_value(draft, name, "where", spec.where, (Kind.BOOL,))
+        draft.report(
+            "DL306",
+            "`within: group`, and this profile does not say what a group is",
+            "filters",
+            name,
+            "within",
+            fix="set `axes.group`, or `within: step`",
+        )
+    key, where = (
+        _row_value(draft, name, "key", spec.key, (Kind.NUMBER, Kind.INT)),
+        _row_value(draft, name, "where", spec.where, (Kind.BOOL,)),
+    )
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
     events = {node.type.event for node in (key, where) if node is not None and node.type.event}
     if len(events) > 1:
-        draft.report("DL313", f"`{name}` reads values of different events: {', '.join(sorted(events))}", "filters", name, fix="observe them in one event")
+        draft.report(
+            "DL313",
+            f"`{name}` reads values of different events: {', '.join(sorted(events))}",
+            "filters",
+            name,
+            fix="observe them in one event",
+        )
         return None
     return FilterOp(
-        name, spec.kind, events.pop() if events else "", key, where, spec.top, spec.bottom, spec.within, spec.n or 0, spec.fraction or 0.0, spec.seed, spec.limit, source
+        name,
+        spec.kind,
+        events.pop() if events else "",
+        key,
+        where,
+        spec.top,
+        spec.bottom,
+        spec.within,
+        spec.n or 0,
+        spec.fraction or 0.0,
+        spec.seed,
+        spec.limit,
+        source,
     )
 
 
@@ -86,13 +141,35 @@ def _row_value(draft: Draft, name: str, field: str, text: str | None, kinds: tup
         node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
         path = ("filters", name, field)
         if node.type.kind not in kinds:
-            fix = f"compare it, such as `{node} > 0`" if kinds == (Kind.BOOL,) else f"`1 if {node} else 0`" if node.type.kind is Kind.BOOL else None
-            draft.report("DL305", f"`{field}` needs {' or '.join(k.value for k in kinds)}, and `{node}` is {node.type.kind.value}", *path, fix=fix)
+            fix = (
+                f"compare it, such as `{node} > 0`"
+                if kinds == (Kind.BOOL,)
+                else f"`1 if {node} else 0`"
+                if node.type.kind is Kind.BOOL
+                else None
+            )
+            draft.report(
+                "DL305",
+                f"`{field}` needs {' or '.join(k.value for k in kinds)}, and `{node}` is {node.type.kind.value}",
+                *path,
+                fix=fix,
+            )
         elif not needs_axis(node.type, Axis.COMPLETION):
-            fix = f"any({node}, over=token)  or  mean(...) compared" if kinds == (Kind.BOOL,) else f"mean({node}, over=token)"
-            draft.report("DL310", f"filters.{name}.{field} is per token; a filter needs one value per completion", *path, fix=fix)
+            fix = (
+                f"any({node}, over=token)  or  mean(...) compared"
+                if kinds == (Kind.BOOL,)
+                else f"mean({node}, over=token)"
+            )
+            draft.report(
+                "DL310", f"filters.{name}.{field} is per token; a filter needs one value per completion", *path, fix=fix
+            )
         elif node.type.family:
-            draft.report("DL305", f"`{field}` cannot be a family", *path, fix="pick a member: column(family, 'name'), or sum(family, over=column)")
+            draft.report(
+                "DL305",
+                f"`{field}` cannot be a family",
+                *path,
+                fix="pick a member: column(family, 'name'), or sum(family, over=column)",
+            )
         else:
             return node
     return None
@@ -127,12 +204,24 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
         if given:
             draft.report("DL205", f"`{key}` of a table is not executed yet", *path, key, fix=f"drop `{key}`")
     if spec.schema_ not in draft.spec.schemas:
-        draft.report("DL403", f"unknown schema `{spec.schema_}`", *path, "schema", fix=did_you_mean(spec.schema_, draft.spec.schemas, what="schemas"))
+        draft.report(
+            "DL403",
+            f"unknown schema `{spec.schema_}`",
+            *path,
+            "schema",
+            fix=did_you_mean(spec.schema_, draft.spec.schemas, what="schemas"),
+        )
         return None
     chosen = None
     if spec.filter is not None:
         if spec.filter not in draft.spec.filters:
-            draft.report("DL403", f"unknown filter `{spec.filter}`", *path, "filter", fix=did_you_mean(spec.filter, draft.spec.filters, what="filters"))
+            draft.report(
+                "DL403",
+                f"unknown filter `{spec.filter}`",
+                *path,
+                "filter",
+                fix=did_you_mean(spec.filter, draft.spec.filters, what="filters"),
+            )
             return None
         chosen = draft.filters.get(spec.filter)
         if chosen is None:
@@ -140,25 +229,51 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
             return None
     takers = _takers(draft, name, spec)
     if isinstance(draft.spec.every, int) and spec.every is not None and spec.every % draft.spec.every:
-        draft.report("DL202", f"`every` must be a multiple of the profile's {draft.spec.every}", *path, "every", fix=f"every: {draft.spec.every}")
+        draft.report(
+            "DL202",
+            f"`every` must be a multiple of the profile's {draft.spec.every}",
+            *path,
+            "every",
+            fix=f"every: {draft.spec.every}",
+        )
     columns = _columns(draft, spec.schema_, AXES[spec.rows])
     if columns is None or len(draft.problems) > before:
         return None
     event = _event(draft, name, columns, chosen)
-    texts = tuple(dict.fromkeys(str(c.expr.param("name")) for c in columns if c.expr is not None and c.expr.op == SIGNAL and c.type in ("text", "json")))
+    texts = tuple(
+        dict.fromkeys(
+            str(c.expr.param("name"))
+            for c in columns
+            if c.expr is not None and c.expr.op == SIGNAL and c.type in ("text", "json")
+        )
+    )
     every = spec.every or (draft.spec.every if isinstance(draft.spec.every, int) else 1)
     return TableOp(name, spec.name or name, AXES[spec.rows], event, columns, chosen, every, spec.keep, takers, texts)
 
 
 def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
-    able = {sink.id for sink in draft.sinks if "table" in sink.accepts and name in draft.profiles[sink.profile].tables} if draft.profiles else set()
+    able = (
+        {sink.id for sink in draft.sinks if "table" in sink.accepts and name in draft.profiles[sink.profile].tables}
+        if draft.profiles
+        else set()
+    )
     for sink, wanted in spec.to.items():
         if sink not in draft.spec.sinks:
             if draft.deleted(f"sinks.{sink}") or not wanted:
                 continue
-            draft.report("DL403", f"unknown sink `{sink}`", "tables", name, "to", sink, fix=did_you_mean(sink, draft.spec.sinks, what="sinks"))
+            draft.report(
+                "DL403",
+                f"unknown sink `{sink}`",
+                "tables",
+                name,
+                "to",
+                sink,
+                fix=did_you_mean(sink, draft.spec.sinks, what="sinks"),
+            )
         elif wanted and any(op.id == sink and "table" not in op.accepts for op in draft.sinks):
-            draft.report("DL405", f"the sink `{sink}` takes no tables", "tables", name, "to", sink, fix="send it to another sink")
+            draft.report(
+                "DL405", f"the sink `{sink}` takes no tables", "tables", name, "to", sink, fix="send it to another sink"
+            )
     if not any(spec.to.values()):
         return tuple(sorted(able - {sink for sink, wanted in spec.to.items() if not wanted}))
     return tuple(sorted(sink for sink in able if spec.to.get(sink)))
@@ -168,7 +283,13 @@ def _event(draft: Draft, name: str, columns: tuple[ColumnOp, ...], chosen: Filte
     events = {column.expr.type.event for column in columns if column.expr is not None and column.expr.type.event}
     events |= {op.event for op in chosen.chain if op.event} if chosen else set()
     if len(events) > 1:
-        draft.report("DL313", f"the table `{name}` reads values of different events: {', '.join(sorted(events))}", "tables", name, fix="observe them in one event")
+        draft.report(
+            "DL313",
+            f"the table `{name}` reads values of different events: {', '.join(sorted(events))}",
+            "tables",
+            name,
+            fix="observe them in one event",
+        )
     return sorted(events)[0] if events else draft.default_event
 
 
@@ -180,7 +301,14 @@ def _columns(draft: Draft, schema: str, row: Axis) -> tuple[ColumnOp, ...] | Non
             continue
         other = seen.setdefault(column.template, column.id)
         if other != column.id:
-            draft.report("DL402", f"the columns `{other}` and `{column.id}` are both named `{column.template}`", "schemas", schema, column.id, fix="give one of them another `name`")
+            draft.report(
+                "DL402",
+                f"the columns `{other}` and `{column.id}` are both named `{column.template}`",
+                "schemas",
+                schema,
+                column.id,
+                fix="give one of them another `name`",
+            )
     return tuple(column for column in made if column is not None)
 
 
@@ -193,9 +321,18 @@ def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -
         try:
             re.compile(pattern)
         except re.error as error:
-            draft.report("DL202", f"the pattern cannot be read: {error}", *path, "redact", key, fix="escape it as a Python regular expression")
+            draft.report(
+                "DL202",
+                f"the pattern cannot be read: {error}",
+                *path,
+                "redact",
+                key,
+                fix="escape it as a Python regular expression",
+            )
     if spec.undeclared is not None:
-        return ColumnOp(name, "{column}", "json", None, False, True, spec.max_chars, tuple(spec.redact.items()), spec.undeclared)
+        return ColumnOp(
+            name, "{column}", "json", None, False, True, spec.max_chars, tuple(spec.redact.items()), spec.undeclared
+        )
     text = name if spec.expr is None else str(spec.expr)
     with draft.at(*path, *(("expr",) if spec.expr is not None else ()), off=f"schemas.{schema}.{name}"):
         node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
@@ -203,14 +340,27 @@ def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -
     return None
 
 
-def _typed_column(draft: Draft, name: str, spec: ColumnSpec, node: Node, row: Axis, path: tuple[str, ...]) -> ColumnOp | None:
+def _typed_column(
+    draft: Draft, name: str, spec: ColumnSpec, node: Node, row: Axis, path: tuple[str, ...]
+) -> ColumnOp | None:
     type = _TYPES[spec.type] if spec.type else _NATURAL[node.type.kind]
     if not needs_axis(node.type, row):
-        draft.report("DL310", f"the column `{name}` is {per(node.type.axis)}; a row has one value", *path, fix=f"expr: mean({node}, over=token)")
+        draft.report(
+            "DL310",
+            f"the column `{name}` is {per(node.type.axis)}; a row has one value",
+            *path,
+            fix=f"expr: mean({node}, over=token)",
+        )
         return None
     if node.type.kind not in _ACCEPTS[type]:
         wanted = next((label for label, kind in KINDS.items() if kind is node.type.kind), node.type.kind.value)
-        draft.report("DL305", f"the column `{name}` is declared {spec.type}, and `{node}` is {node.type.kind.value}", *path, "type", fix=f"type: {wanted}")
+        draft.report(
+            "DL305",
+            f"the column `{name}` is declared {spec.type}, and `{node}` is {node.type.kind.value}",
+            *path,
+            "type",
+            fix=f"type: {wanted}",
+        )
         return None
     if (spec.max_chars or spec.redact) and type not in ("text", "json"):
         draft.report("DL202", "`max_chars` and `redact` are for text", *path, fix="drop them")
@@ -218,10 +368,31 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, node: Node, row: Ax
     for field in sorted(set(re.findall(r"\{(\w*)\}", template)) - (FIELDS - {"reduce", "label"})):
         draft.report("DL404", f"`{{{field}}}` is not known in a column's name", *path, "name", fix="fields: column, id")
     if node.type.family and "{column}" not in template:
-        draft.report("DL404", f"a family has one column per member, and the name `{template}` has no {{column}}", *path, "name", fix=template + "/{column}")
+        draft.report(
+            "DL404",
+            f"a family has one column per member, and the name `{template}` has no {{column}}",
+            *path,
+            "name",
+            fix=template + "/{column}",
+        )
     if not node.type.family and "{column}" in template:
-        draft.report("DL404", f"the name `{template}` has {{column}}, and `{node}` is not a family", *path, "name", fix="drop {column}")
-    return ColumnOp(name, template.replace("{id}", name), type, node, node.type.family, spec.nullable, spec.max_chars, tuple(spec.redact.items()))
+        draft.report(
+            "DL404",
+            f"the name `{template}` has {{column}}, and `{node}` is not a family",
+            *path,
+            "name",
+            fix="drop {column}",
+        )
+    return ColumnOp(
+        name,
+        template.replace("{id}", name),
+        type,
+        node,
+        node.type.family,
+        spec.nullable,
+        spec.max_chars,
+        tuple(spec.redact.items()),
+    )
 
 
 def alerts(draft: Draft) -> None:
@@ -230,14 +401,24 @@ def alerts(draft: Draft) -> None:
         if f"alerts.{name}" in draft.inactive:
             continue
         path = ("alerts", name)
-        bounds = [f"{spec.metric} > {spec.above!r}"] * (spec.above is not None) + [f"{spec.metric} < {spec.below!r}"] * (spec.below is not None)
+        bounds = [f"{spec.metric} > {spec.above!r}"] * (spec.above is not None) + [
+            f"{spec.metric} < {spec.below!r}"
+        ] * (spec.below is not None)
         if (spec.metric is None) == (spec.when is None) or (spec.metric is not None and not bounds):
-            draft.report("DL203", "an alert has `when`, or a `metric` with `above` or `below`", *path, fix='when: "kl > 0.2"')
+            draft.report(
+                "DL203", "an alert has `when`, or a `metric` with `above` or `below`", *path, fix='when: "kl > 0.2"'
+            )
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)
         with draft.at(*path, "when" if spec.when is not None else "metric", off=f"alerts.{name}"):
             node = compile_expression(text, MetricScope(draft), draft.pool, draft.functions)
             if node.type.kind is not Kind.BOOL:
-                draft.report("DL305", f"an alert's condition is a bool, and `{node}` is {node.type.kind.value}", *path, "when", fix=f"compare it, such as `{node} > 0`")
+                draft.report(
+                    "DL305",
+                    f"an alert's condition is a bool, and `{node}` is {node.type.kind.value}",
+                    *path,
+                    "when",
+                    fix=f"compare it, such as `{node} > 0`",
+                )
                 continue
             draft.alerts.append(AlertOp(name, node, spec.patience, spec.level, spec.text or f"{name}: {text}"))
