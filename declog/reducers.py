@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.axes import Kind
-from declog.functions import REQUIRED
-from declog.registry import Registry
+from declog.registry import REQUIRED, Registry
 
 Array = NDArray[Any]
 Stat = Literal["n", "total", "m2", "min", "max"]
@@ -136,6 +135,12 @@ class Reductions(Registry[Reduction]):
     """The reductions that a profile can name; ``pNN`` is any quantile."""
 
     noun = "reduction"
+    group = "declog.reducers"
+
+    def adopt(self, name: str, run: Callable[..., Any]) -> Reduction:
+        """Register a plain function of arrays under a name, as an installed package's entry point provides it."""
+        reducer(run, name=name, registry=self)
+        return self._own[name]
 
     def get(self, name: str) -> Reduction | None:
         """The reduction of this name, quantiles included, or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -18,6 +19,8 @@ class Named(Protocol):
     def run(self) -> Callable[..., Any]: ...
 
 
+REQUIRED: Any = object()  # the default of a parameter that has none
+
 T = TypeVar("T", bound=Named)
 
 
@@ -25,6 +28,7 @@ class Registry(Generic[T]):
     """Entries by name. A child registry sees its parent's; nothing is ever replaced in silence."""
 
     noun = "entry"
+    group: str | None = None  # the entry-point group that installed packages add to
 
     def __init__(self, parent: Registry[T] | None = None) -> None:
         self._parent = parent
@@ -43,7 +47,21 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T | None:
         """The entry of this name, or None."""
         own = self._own.get(name)
-        return own if own is not None or self._parent is None else self._parent.get(name)
+        if own is None and self._parent is not None:
+            own = self._parent.get(name)
+        return own if own is not None or self._parent is None else self._installed(name)
+
+    def _installed(self, name: str) -> T | None:
+        """What an installed package provides under this name, registered at its first use."""
+        if self.group is None:
+            return None
+        for entry in importlib.metadata.entry_points(group=self.group, name=name):
+            return self.adopt(name, entry.load())
+        return None
+
+    def adopt(self, name: str, run: Callable[..., Any]) -> T:
+        """Register a plain function under a name."""
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[T]:
         if self._parent is not None:
@@ -51,8 +69,9 @@ class Registry(Generic[T]):
         yield from self._own.values()
 
     def names(self) -> list[str]:
-        """All names, sorted."""
-        return sorted({entry.name for entry in self})
+        """All names, sorted; those of installed packages included."""
+        installed = importlib.metadata.entry_points(group=self.group).names if self.group and self._parent else ()
+        return sorted({*(entry.name for entry in self), *installed})
 
 
 def _origin(run: Callable[..., Any]) -> tuple[str, str]:

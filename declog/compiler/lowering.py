@@ -108,17 +108,11 @@ class _Lowering:
             name = f"local{len(self.locals)}"
             self.locals[node.index] = (name, inner)
             self.local_ops.append(LocalOp(name, event, inner))
-            if node.type.axis is Axis.GROUP:
+            if any(item.type.axis is Axis.GROUP or item.op in _GROUPED for item in walk(inner)):
                 self.grouped.add(event)
                 if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
-                    self.draft.report(
-                        "DL310",
-                        f"`{node}` reads text of groups that are spread over ranks",
-                        "axes",
-                        "group",
-                        "split",
-                        fix="split: none",
-                    )
+                    message = f"`{node}` reads text of groups that are spread over ranks"
+                    self.draft.report("DL310", message, "axes", "group", "split", fix="split: none")
         return self.draft.pool.make(TEXTVALUE, type=node.type, name=self.locals[node.index][0])
 
     def label(self, node: Node, event: str) -> Node:
