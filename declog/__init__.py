@@ -35,17 +35,19 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "compile": "compiler", "compose": "compose", "presets": "compose", "profile_of": "compose",
-    "CommError": "errors", "CompositionError": "errors", "ConfigError": "errors", "DeclogError": "errors", "InputError": "errors",
-    "MissingSignalError": "errors", "PlanMismatchError": "errors", "SinkError": "errors", "UnknownSignalError": "errors", "UsageError": "errors",
+    "CommError": "errors", "CompositionError": "errors", "ConfigError": "errors", "DeclogError": "errors",
+    "InputError": "errors", "MissingSignalError": "errors", "PlanMismatchError": "errors", "SinkError": "errors",
+    "UnknownSignalError": "errors", "UsageError": "errors",
     "function": "functions", "Plan": "plan", "Recorder": "recorder", "current": "recorder", "log_extra": "recorder",
     "log_metric": "recorder", "observe": "recorder", "reducer": "reducers", "plan": "run", "start": "run",
     "LogSpec": "spec", "validate": "spec",
 }  # fmt: skip
 
 __all__ = [
-    "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError", "Plan",
-    "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "compile", "compose", "current",
-    "function", "log_extra", "log_metric", "observe", "plan", "presets", "profile_of", "reducer", "start", "validate",
+    "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
+    "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "compile", "compose",
+    "current", "function", "log_extra", "log_metric", "observe", "plan", "presets", "profile_of", "reducer", "start",
+    "validate",
 ]  # fmt: skip
 
 

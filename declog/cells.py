@@ -48,7 +48,7 @@ class Cells:
             there = there | self.kept
         if values.shape[-1] == 1:
             return values[..., 0], there[..., 0]
-        some = there.any(-1)
+        some = np.asarray(there.any(-1))
         zeroed = np.where(there, values, 0.0)
         n = np.maximum(there.sum(-1), 1)
         if how == "sum":
@@ -197,8 +197,10 @@ def _reduce_one(op: MetricOp, view: View) -> Cells:
     shape = (len(labels) if op.by is not None else 1, pieces)
     if not op.reduction.foldable:
         return _by_values(op, view, axis, chosen, cell, shape, labels)
+    members: tuple[str, ...] = ()
+    sought: Array | None = None
     if op.fold is not None:
-        states, members, sought = _fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen), (), None
+        states = _fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen)
     else:
         values = np.asarray(view.rows(op.args[0], axis), np.float64)
         values = (values[None] if values.ndim == 1 else values)[:, chosen]

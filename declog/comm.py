@@ -82,7 +82,7 @@ class StoreComm:
         place = f"declog/{namespace}/place"
         timeout = timedelta(seconds=deadline_s)
         if rank == 0:
-            own = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True)
+            own = _tcp_store("0.0.0.0", 0, master=True)
             job_store.set(place, json.dumps([_address(), own.port]))
             return cls(own, rank, world_size, owner=True)
         try:
@@ -94,7 +94,7 @@ class StoreComm:
                 "call declog.start on every rank",
             ) from error
         host, port = json.loads(job_store.get(place))
-        own = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True)
+        own = _tcp_store(host, port)
         return cls(own, rank, world_size, owner=False)
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
@@ -158,6 +158,12 @@ class StoreComm:
         self._store = None
 
 
+def _tcp_store(host: str, port: int, *, master: bool = False) -> Any:
+    return dist.TCPStore(  # type: ignore[attr-defined]  # torch does not declare it
+        host, port, is_master=master, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True
+    )
+
+
 def _key(event: int, rank: int, place: int) -> str:
     return f"w/{event}/{rank}/{place}"
 
@@ -212,7 +218,7 @@ def _job_store(grouped: bool) -> Any:
             "there are several ranks, and no process group",
             "call torch.distributed.init_process_group before declog.start",
         )
-    return dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_TIMEOUT)
+    return _tcp_store(host, int(port))
 
 
 def agree_on(

@@ -55,8 +55,9 @@ class Dispatcher:
         self._streaks = {alert.id: 0 for alert in plan.alerts}
         self._events = 0
         self._told: set[str] = set()
-        ops: Iterable[MetricOp | FormulaOp] = (*plan.metrics, *plan.formulas)
-        self._declared = {item.template for op in ops if op.shown for item in op.names if "{" not in item.template}
+        self._declared = {
+            item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
+        }
 
     def dispatch(
         self, step: int, due: Mapping[int, Mapping[str, Frame]], report: Report, *, partial: bool = False
@@ -105,7 +106,8 @@ class Dispatcher:
         elif f"nan {op.id}" not in self._told and op.id != "logged":
             self._told.add(f"nan {op.id}")
             log.warning(
-                "the metric `%s` leaves out missing values (%d at its first log event with any); `nan: propagate` shows them",
+                "the metric `%s` leaves out missing values (%d at its first log event with any); "
+                "`nan: propagate` shows them",
                 op.id,
                 count,
             )
@@ -113,7 +115,7 @@ class Dispatcher:
     def _outputs(self, period: int, found: Mapping[str, Cells], partial: bool, report: Report) -> list[_Output]:
         made: list[_Output] = []
         taken = set(self._declared)
-        for op in (*self._plan.metrics, *self._plan.formulas):
+        for op in self._plan.outputs:
             if op.every != period or not op.shown or op.key not in found:
                 continue
             whole = found[op.key]
@@ -174,7 +176,7 @@ class Dispatcher:
             if cells.holds(op.when, found):
                 self._streaks[op.id] += 1
                 if self._streaks[op.id] == op.patience:
-                    yield Alert(op.id, op.level, _worded(op, found))  # type: ignore[arg-type]
+                    yield Alert(op.id, op.level, _worded(op, found))
             else:
                 self._streaks[op.id] = 0
 
@@ -186,15 +188,19 @@ class Dispatcher:
         profile = self._plan.profiles[route.profile]
         mine = [_prefixed(item.record, route.prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
         takers = {op.id: op.sinks for op in self._plan.tables}
+        shown = [
+            _prefixed(table, route.prefix)
+            for table in picked
+            if table.table in profile.tables and (route.id in takers[table.table] or route.id == CODE)
+        ]
+        accepts = route.accepts
         return Records(
             time=now,
-            scalars=tuple(item for item in mine if isinstance(item, Scalar)) if "scalar" in route.accepts else (),
-            histograms=tuple(item for item in mine if isinstance(item, Histogram)) if "histogram" in route.accepts else (),
-            tables=tuple(
-                _prefixed(table, route.prefix) for table in picked if table.table in profile.tables and (route.id in takers[table.table] or route.id == CODE)
-            ) if "table" in route.accepts else (),
-            alerts=alerts if "alert" in route.accepts else (),
-        )  # fmt: skip
+            scalars=tuple(item for item in mine if isinstance(item, Scalar)) if "scalar" in accepts else (),
+            histograms=tuple(item for item in mine if isinstance(item, Histogram)) if "histogram" in accepts else (),
+            tables=tuple(shown) if "table" in accepts else (),
+            alerts=alerts if "alert" in accepts else (),
+        )
 
 
 CODE = "<code>"  # the route of sinks that are given in code

@@ -30,21 +30,20 @@ def explain(plan: Plan) -> str:
             lines.append(f"  {fold.name}: {', '.join(fold.stats)} of {what}  [{mask}]")
         for local in event.locals:
             lines.append(f"  {local.name}: {local.expr}, where its text is")
-    if plan.metrics or plan.formulas:
+    if plan.outputs:
         lines.append("metrics")
-    for op in (*plan.metrics, *plan.formulas):
-        lines.append(
-            f"  {op.key}: {_metric(op, plan)} -> {', '.join(item.template for item in op.names) if op.shown else 'not shown'}"
-        )
+    for op in plan.outputs:
+        names = ", ".join(item.template for item in op.names) if op.shown else "not shown"
+        lines.append(f"  {op.key}: {_metric(op, plan)} -> {names}")
     for table in plan.tables:
         chosen = (
             " of ".join(f"{one.kind} within {one.within}" for one in reversed(table.filter.chain))
             if table.filter
             else "every row"
         )
-        lines.append(
-            f"table {table.id}: {', '.join(column.id for column in table.columns)}; {chosen}; each {_steps(table.every)}; to {', '.join(table.sinks) or 'sinks given in code'}"
-        )
+        columns = ", ".join(column.id for column in table.columns)
+        takers = ", ".join(table.sinks) or "sinks given in code"
+        lines.append(f"table {table.id}: {columns}; {chosen}; each {_steps(table.every)}; to {takers}")
     for profile in plan.profiles.values():
         lines.append(f"profile {profile.name}: {len(profile.outputs)} outputs, {len(profile.tables)} tables")
     for sink in plan.sinks:

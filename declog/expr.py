@@ -43,7 +43,8 @@ _HINTS: dict[type[ast.AST], str] = {
     ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
     ast.FloorDiv: "there is no `//`; divide with `/`", ast.Mod: "there is no `%`",
     ast.Subscript: "there are no subscripts; a member of a family is column(family, 'name')",
-    ast.Lambda: "register a function with @declog.function", ast.ListComp: "aggregate with over=, such as mean(x, over=token)",
+    ast.Lambda: "register a function with @declog.function",
+    ast.ListComp: "aggregate with over=, such as mean(x, over=token)",
     ast.GeneratorExp: "aggregate with over=, such as mean(x, over=token)",
 }  # fmt: skip
 
@@ -447,9 +448,9 @@ class _Site:
 def _describe(node: ast.AST) -> str:
     symbols: dict[type[ast.AST], str] = {
         ast.BitAnd: "`&`", ast.BitOr: "`|`", ast.BitXor: "`^`", ast.Invert: "`~`", ast.Mod: "`%`", ast.FloorDiv: "`//`",
-        ast.MatMult: "`@`", ast.LShift: "`<<`", ast.RShift: "`>>`", ast.Subscript: "a subscript", ast.Attribute: "an attribute",
-        ast.Lambda: "a lambda", ast.Tuple: "a tuple", ast.List: "a list", ast.Dict: "a mapping", ast.NamedExpr: "`:=`",
-        ast.JoinedStr: "an f-string", ast.Constant: "this constant",
+        ast.MatMult: "`@`", ast.LShift: "`<<`", ast.RShift: "`>>`", ast.Subscript: "a subscript",
+        ast.Attribute: "an attribute", ast.Lambda: "a lambda", ast.Tuple: "a tuple", ast.List: "a list",
+        ast.Dict: "a mapping", ast.NamedExpr: "`:=`", ast.JoinedStr: "an f-string", ast.Constant: "this constant",
     }  # fmt: skip
     return symbols.get(type(node), f"{type(node).__name__}")
 

@@ -89,7 +89,8 @@ def _top_bottom(op: FilterOp, view: View, rows: Rows) -> Rows:
     top = _best(-key, scopes, op.top)
     others = np.setdiff1d(np.arange(len(key)), top)
     bottom = others[_best(key[others], _scopes(op, view, rows[others]), op.bottom)]
-    return rows[np.union1d(top, bottom)]
+    chosen: Rows = rows[np.union1d(top, bottom)]
+    return chosen
 
 
 def _random(op: FilterOp, view: View, rows: Rows) -> Rows:
@@ -120,7 +121,7 @@ def _hashes(op: FilterOp, view: View, rows: Rows) -> Array:
     return state[rows]
 
 
-def _mix(x: Array) -> Array:
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """splitmix64's finaliser (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

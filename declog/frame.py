@@ -100,7 +100,7 @@ class Frame:
             return texts[0] if (name, None) in self.texts else np.stack(texts)
         member, block, row = places[0]
         if member is None:
-            return block.data[row]
+            return block.data[row, :]
         if all(other is block for _, other, _ in places) and len(places) == places[-1][2] - row + 1:
             return block.data[row : row + len(places)]
         return np.stack([other.data[place].astype(np.float64) for _, other, place in places])
@@ -173,7 +173,8 @@ class Frame:
                 at = int(wrong[0])
                 raise RuntimeFailure(
                     "DL507",
-                    f"rows cannot be grouped: groups have {size} completions, and step {batches.step[at]} of rank {batches.rank[at]} has a batch of {batches.rows[at]}",
+                    f"rows cannot be grouped: groups have {size} completions, and step {batches.step[at]} "
+                    f"of rank {batches.rank[at]} has a batch of {batches.rows[at]}",
                     "set axes.group.size, or axes.group.split where groups are spread over batches or ranks",
                 )
             total = len(rows)
@@ -299,7 +300,8 @@ def _joined_texts(frames: Sequence[Frame]) -> dict[Key, tuple[Axis, Array]]:
 def batches_of(entries: Sequence[tuple[int, int, int, int, float]]) -> Batches:
     """Batches from (step, batch, rank, rows, elapsed)."""
     columns = list(zip(*entries, strict=True)) if entries else [()] * 5
-    return Batches(*(np.array(column, np.int64) for column in columns[:4]), np.array(columns[4], np.float64))
+    step, batch, rank, rows = (np.array(column, np.int64) for column in columns[:4])
+    return Batches(step, batch, rank, rows, np.array(columns[4], np.float64))
 
 
 def texts_of(values: Sequence[Any]) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+NOTHING: Array = np.asarray(None, object)  # None among objects, as an array
 
 
 class Segments:
@@ -94,9 +95,10 @@ class Segments:
 def present(values: Array) -> Array:
     """Which entries are not missing."""
     if values.dtype.kind == "f":
-        return values == values
+        there: Array = values == values
+        return there
     if values.dtype.kind == "O":
-        return np.not_equal(values, None)
+        return np.asarray(np.not_equal(values, NOTHING))
     return np.ones(values.shape, bool)
 
 
@@ -228,9 +230,9 @@ def _edge(values: Array, segments: Segments, *, last: bool) -> Array:
         return values[:0]
     picked = values[np.where(found, pick, 0)]
     if found.all():
-        return picked
+        return np.asarray(picked)
     if values.dtype.kind == "O":
-        return np.where(found, picked, None)
+        return np.where(found, picked, NOTHING)
     return np.where(found, picked.astype(np.float64), np.nan)
 
 

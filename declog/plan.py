@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from declog.axes import Axis, Kind
 from declog.frame import Grouping
+from declog.records import Level
 from declog.reducers import Reduction, Stat
 from declog.tree import Node, definition
 
@@ -195,7 +196,7 @@ class AlertOp:
     id: str
     when: Node
     patience: int
-    level: str
+    level: Level
     text: str
 
 
@@ -254,6 +255,11 @@ class Plan:
     strict: bool = False
     blocking: bool = False
 
+    @property
+    def outputs(self) -> tuple[MetricOp | FormulaOp, ...]:
+        """Metrics and formulas together."""
+        return (*self.metrics, *self.formulas)
+
     @cached_property
     def sources(self) -> dict[str, tuple[SignalOp, ...]]:
         """The needed signals by the name they are observed under; one may be needed in several events."""
@@ -275,8 +281,7 @@ class Plan:
             sorted(
                 {
                     self.every,
-                    *(op.every for op in self.metrics),
-                    *(op.every for op in self.formulas),
+                    *(op.every for op in self.outputs),
                     *(op.every for op in self.tables),
                 }
             )
@@ -303,7 +308,8 @@ class Plan:
                 parts[f"local {local.name}"] = definition(local.expr)
         for op in self.metrics:
             parts[f"metric {op.key}"] = (
-                f"{op.reduction.name}{dict(op.params)} of {[definition(arg) for arg in op.args]} {op.fold} where {_text(op.where)} by {_text(op.by)} weight {_text(op.weight)} "
+                f"{op.reduction.name}{dict(op.params)} of {[definition(arg) for arg in op.args]} {op.fold} "
+                f"where {_text(op.where)} by {_text(op.by)} weight {_text(op.weight)} "
                 f"every {op.every} {op.pool} {op.combine} {op.names}"
             )
         for formula in self.formulas:
@@ -311,7 +317,8 @@ class Plan:
         for table in self.tables:
             chain = table.filter.chain if table.filter else ()
             parts[f"table {table.id}"] = (
-                f"{[(column.id, _text(column.expr), column.type) for column in table.columns]} {[(f.kind, _text(f.key), _text(f.where), f.top, f.bottom, f.n) for f in chain]}"
+                f"{[(column.id, _text(column.expr), column.type) for column in table.columns]} "
+                f"{[(f.kind, _text(f.key), _text(f.where), f.top, f.bottom, f.n) for f in chain]}"
             )
         return parts
 

@@ -42,8 +42,8 @@ class Recorder:
     """
 
     def __init__(
-        self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route], output_dir: Path | None,
-        *, functions: Functions = DEFAULT, close_s: float = 30.0,
+        self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
+        output_dir: Path | None, *, functions: Functions = DEFAULT, close_s: float = 30.0,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.output_dir = output_dir

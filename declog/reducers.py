@@ -221,10 +221,28 @@ def _count(m: Moments) -> Array:
 
 
 def _values(
-    name: str, *, help: str, arity: int = 1, params: Mapping[str, Any] | None = None, **flags: bool
+    name: str,
+    *,
+    help: str,
+    arity: int = 1,
+    params: Mapping[str, Any] | None = None,
+    keeps_kind: bool = False,
+    ordered: bool = False,
+    histogram: bool = False,
 ) -> Callable[[Callable[..., Any]], None]:
     def register(run: Callable[..., Any]) -> None:
-        BUILTIN.add(Reduction(name, run, arity=arity, params=params, help=help, **flags))
+        BUILTIN.add(
+            Reduction(
+                name,
+                run,
+                arity=arity,
+                params=params,
+                keeps_kind=keeps_kind,
+                ordered=ordered,
+                histogram=histogram,
+                help=help,
+            )
+        )
 
     return register
 

@@ -426,9 +426,8 @@ _ENTRIES: dict[str, Any] = {
 
 def _below(model: Any, part: str | int) -> Any:
     if model is LogSpec:
-        return {"axes": AxesSpec, "metric_defaults": MetricDefaults}.get(
-            str(part), (dict, part) if part in SECTIONS else None
-        )
+        nodes: dict[str, type[BaseModel]] = {"axes": AxesSpec, "metric_defaults": MetricDefaults}
+        return nodes.get(str(part), (dict, part) if part in SECTIONS else None)
     if isinstance(model, tuple):
         entry = _ENTRIES[str(model[1])]
         return (dict, "columns") if entry is dict else entry

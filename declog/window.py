@@ -152,7 +152,9 @@ class OpenBatch:
         elif known[0] != count:
             what = "groups" if op.axis is Axis.GROUP else "completions"
             raise InputError(
-                "DL505", f"signals of one batch of event `{self.event.name}` have different counts: `{known[1]}` has {known[0]} {what}, `{label}` has {count}",
+                "DL505",
+                f"signals of one batch of event `{self.event.name}` have different counts: "
+                f"`{known[1]}` has {known[0]} {what}, `{label}` has {count}",
                 "observe values of the same rows together; a signal given again opens the next batch",
             )  # fmt: skip
 
@@ -163,7 +165,8 @@ class OpenBatch:
         if self.rows is not None and len(values) != self.rows[0]:
             raise InputError(
                 "DL509",
-                f"the column `{column}` has {len(values)} values, and the batch has {self.rows[0]} rows (`{self.rows[1]}`)",
+                f"the column `{column}` has {len(values)} values, "
+                f"and the batch has {self.rows[0]} rows (`{self.rows[1]}`)",
                 "give one value per row",
             )
         self.extras[column] = list(values)
@@ -222,10 +225,9 @@ class OpenBatch:
                         if op.recorded:
                             numbers[key] = value
             if self.event.folds and inputs:
-                for name, column in fold.run(self.event.folds, inputs, functions).items():
-                    tensors.setdefault((Axis.COMPLETION, column.dtype, column.device), []).append(
-                        ((name, None), column)
-                    )
+                for name, folded in fold.run(self.event.folds, inputs, functions).items():
+                    place = (Axis.COMPLETION, folded.dtype, folded.device)
+                    tensors.setdefault(place, []).append(((name, None), folded))
             packs = [_pack(axis, dtype, items) for (axis, dtype, _), items in tensors.items()]
         return BatchRecord(step, batch, rows, time.perf_counter() - started, packs, numbers, texts)
 
@@ -234,7 +236,9 @@ class OpenBatch:
         if missing:
             shown = ", ".join(f"`{name}`" for name in missing)
             raise MissingSignalError(
-                "DL502", f"{shown} {'was' if len(missing) == 1 else 'were'} not observed in the first batch of event `{self.event.name}`",
+                "DL502",
+                f"{shown} {'was' if len(missing) == 1 else 'were'} not observed "
+                f"in the first batch of event `{self.event.name}`",
                 f"observe({missing[0]}=...), or declare it optional, or switch off what needs it",
             )  # fmt: skip
 
@@ -243,7 +247,9 @@ class OpenBatch:
             return
         if self.groups[0] * grouping.size != rows:
             raise InputError(
-                "DL505", f"`{self.groups[1]}` has {self.groups[0]} groups, and the batch of event `{self.event.name}` has {rows} completions in groups of {grouping.size}",
+                "DL505",
+                f"`{self.groups[1]}` has {self.groups[0]} groups, and the batch of event `{self.event.name}` "
+                f"has {rows} completions in groups of {grouping.size}",
                 "observe one value per group",
             )  # fmt: skip
 
@@ -304,7 +310,8 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
         else:
             raise InputError(
                 "DL503",
-                f"`{label}` is declared {_declared(op)}: {_SHAPES[op.axis]} is expected, and a tensor of shape {tuple(value.shape)} came",
+                f"`{label}` is declared {_declared(op)}: {_SHAPES[op.axis]} is expected, "
+                f"and a tensor of shape {tuple(value.shape)} came",
                 _shape_fix(op, value.ndim),
             )
     dtype = value.dtype
@@ -378,7 +385,7 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
         if op.kind is Kind.TEXT and value is not None and not isinstance(value, str):
             raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came")
-        return [value] if op.kind is Kind.OBJECT else value  # type: ignore[no-any-return]
+        return [value] if op.kind is Kind.OBJECT else value
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
         raise InputError(
             "DL503",
@@ -416,7 +423,8 @@ def _declared(op: SignalOp) -> str:
 
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor | np.ndarray):
-        return f"{'a tensor' if isinstance(value, Tensor) else 'an array'} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
+        what = "a tensor" if isinstance(value, Tensor) else "an array"
+        return f"{what} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     text = repr(value)

@@ -23,6 +23,7 @@ from declog.errors import CommError, RuntimeFailure
 from declog.evaluate import View
 from declog.frame import Block, Frame
 from declog.functions import DEFAULT, Functions
+from declog.kernels import NOTHING
 from declog.message import decode, encode
 from declog.plan import Plan, TableOp
 from declog.tables import EXTRA
@@ -92,9 +93,8 @@ class Worker:
         while (handoff := self._queue.get()) is not None:
             try:
                 self._process(handoff)
-            except (
-                Exception
-            ) as error:  # the worker outlives any event; the error is reported, and raised under `strict`
+            # The worker outlives any event: what goes wrong is counted and told, and raised under `strict`.
+            except Exception as error:  # noqa: BLE001
                 self.failures.report(error)
             finally:
                 handoff.done.set()
@@ -157,7 +157,7 @@ class Worker:
                 if key[0] in travels:
                     whole[key] = (axis, values)
                 elif key[0] in texts or key[0].startswith(EXTRA):
-                    whole[key] = (axis, np.where(keep, values, None) if len(values) == len(keep) else values)
+                    whole[key] = (axis, np.where(keep, values, NOTHING) if len(values) == len(keep) else values)
             found[name] = Frame(frame.event, frame.batches, frame.blocks, whole, frame.grouping)
         return found
 

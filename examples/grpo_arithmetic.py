@@ -53,6 +53,7 @@ def main(cfg: DictConfig) -> None:
                 rollout = generate(cfg, policy, reference, algorithm)
                 update(cfg, policy, optimizer, algorithm, rollout)
                 schedule.step()
+    assert log.output_dir is not None  # one process: its rank is 0, which keeps the files
     report(log.output_dir, project=cfg.declog.name)
 
 

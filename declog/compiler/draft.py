@@ -64,7 +64,7 @@ class Draft:
 
     @contextmanager
     def at(self, *path: str | int, off: str | None = None) -> Iterator[None]:
-        """Collect what goes wrong with the expression at ``path``; ``off`` is what a switched-off signal switches off."""
+        """Collect what goes wrong with the expression at ``path``; ``off``: what goes with a switched-off signal."""
         try:
             yield
         except ExpressionError as error:

@@ -240,7 +240,8 @@ def _events(work: _Lowering) -> None:
     for event in sorted(names, key=_event_order):
         signals = tuple(by_event.get(event, ()))
         draft.events[event] = EventOp(
-            event, signals, tuple(fold for fold in folds if fold.event == event), tuple(op for op in work.local_ops if op.event == event),
+            event, signals, tuple(fold for fold in folds if fold.event == event),
+            tuple(op for op in work.local_ops if op.event == event),
             frozenset(signal.name for signal in signals if signal.name in work.travels),
         )  # fmt: skip
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from declog.axes import Axis, Kind, per
 from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.scopes import MetricScope, SignalScope
 from declog.compiler.signals import LOGGED
-from declog.errors import Problem, did_you_mean
+from declog.errors import Path, Problem, did_you_mean
 from declog.expr import Compiler, ExpressionError, Parsed, compile_expression, parse
 from declog.functions import REQUIRED
 from declog.plan import FormulaOp, MetricOp, NameOp
@@ -180,13 +180,13 @@ class _Metric:
     def _reductions(
         self, reduce: str | list[str] | dict[str, str]
     ) -> dict[str | None, tuple[Reduction | None, Params]]:
-        path = ("metrics", self.id, "reduce")
+        path: Path = ("metrics", self.id, "reduce")
         if isinstance(reduce, str):
             return {None: self._reduction(reduce, path)}
         entries: Mapping[str, str] = reduce if isinstance(reduce, dict) else {_suffix(item): item for item in reduce}
         if not entries:
             self.draft.report("DL311", "`reduce` names no reduction", *path, fix="reduce: mean")
-        places = list(entries) if isinstance(reduce, dict) else list(range(len(reduce)))
+        places: Sequence[str | int] = list(entries) if isinstance(reduce, dict) else list(range(len(reduce)))
         return {
             suffix: self._reduction(text, (*path, place))
             for (suffix, text), place in zip(entries.items(), places, strict=False)
@@ -305,8 +305,9 @@ class _Metric:
         key = self.id if suffix is None else f"{self.id}.{suffix}"
         pool, combine = spec.pool or "window", spec.combine or "mean"
         return MetricOp(
-            self.id, key, suffix, reduction, params, args, None, events.pop() if events else draft.default_event, axis, first.type.family, kind,
-            where, by, weight, spec.every or _period(draft), pool, combine, spec.nan or "skip", _empty(draft, self.id, spec), self._names(suffix, first.type.family, by is not None),
+            self.id, key, suffix, reduction, params, args, None, events.pop() if events else draft.default_event,
+            axis, first.type.family, kind, where, by, weight, spec.every or _period(draft), pool, combine,
+            spec.nan or "skip", _empty(draft, self.id, spec), self._names(suffix, first.type.family, by is not None),
             tuple(spec.tags), spec.cumulative, spec.ranks, spec.max_labels, spec.log, None, spec.help,
         )  # fmt: skip
 

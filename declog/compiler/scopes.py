@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from declog.axes import AXES, KINDS, Axis, Kind, Type
 from declog.compiler.draft import Draft, SwitchedOff
-from declog.errors import Problem, did_you_mean
+from declog.errors import Path, Problem, did_you_mean
 from declog.expr import ExpressionError, compile_expression
 from declog.tree import BUILTIN, LEAVES, METRIC, SIGNAL, Node
 
@@ -218,7 +218,7 @@ def token_mask(draft: Draft) -> frozenset[Node]:
     return frozenset() if text is None else _mask(draft, text, ("axes", "token", "mask"))
 
 
-def _mask(draft: Draft, text: str, path: tuple[str, ...]) -> frozenset[Node]:
+def _mask(draft: Draft, text: str, path: Path) -> frozenset[Node]:
     label = f"mask {text}"
     if text.strip() == "all" or label in draft.typing:  # a mask's own signals are read as they are
         return frozenset()

@@ -25,7 +25,8 @@ _NATURAL: dict[Kind, ColumnType] = {
     Kind.OBJECT: "json",
 }
 _ACCEPTS: dict[ColumnType, tuple[Kind, ...]] = {
-    "int": (Kind.INT, Kind.BOOL), "float": (Kind.NUMBER, Kind.INT, Kind.BOOL), "bool": (Kind.BOOL,), "text": (Kind.TEXT,),
+    "int": (Kind.INT, Kind.BOOL), "float": (Kind.NUMBER, Kind.INT, Kind.BOOL), "bool": (Kind.BOOL,),
+    "text": (Kind.TEXT,),
     "json": (Kind.OBJECT, Kind.TEXT, Kind.INT, Kind.NUMBER, Kind.BOOL),
 }  # fmt: skip
 EXECUTED_FILTERS = frozenset({"all", "top_bottom", "random", "fraction", "first"})
