@@ -11,8 +11,9 @@ Nothing here knows of plans or recorders.
 """
 
 from declog.functions import operators, structure, text
-from declog.functions.base import BUILTIN, DEFAULT, REQUIRED, Call, Function, Functions, Param
+from declog.functions.base import BUILTIN, DEFAULT, Call, Function, Functions, Param
 from declog.functions.user import function
+from declog.registry import REQUIRED
 
 __all__ = [
     "BUILTIN",

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from declog.axes import Axis, Kind, Type, per
 from declog.functions.base import BUILTIN, Call, Param
 from declog.functions.rules import NUMERIC, need
+from declog.kernels import NOTHING
 
 if TYPE_CHECKING:
     from declog.evaluate import View
@@ -214,4 +215,4 @@ def _bucket(view: View, node: Node, x: Array) -> Array:
     labels = [f"{low}-{high}" for low, high in zip([first, *starts[:-1]], text, strict=True)] + [f"{starts[-1]}+"]
     values = np.asarray(x, np.float64)
     made = np.array(labels, object)[np.searchsorted(np.array(edges, np.float64), values, side="left")]
-    return np.where(np.isnan(values), None, made)
+    return np.where(np.isnan(values), NOTHING, made)
