@@ -29,8 +29,8 @@ from declog.sinks._files import Exchange, exchange, finish_swap, fsync, put, swa
 
 logger = logging.getLogger("declog")
 
-# What a merge holds in memory at once, as it is on disk.
-MERGE_BYTES = 4 * 2**20
+# A block is merged from memory, since reading it back takes the GIL some thousand times. This bounds what is held.
+BLOCK_BYTES = 32 * 2**20
 
 
 class PartDataset:
@@ -55,7 +55,8 @@ class PartDataset:
         self._compact_every = compact_every
         self._exchange = exchange
         self._pending: list[Any] = []
-        self._block = self._parts = self._sequence = 0
+        self._block = self._block_bytes = self._sequence = 0
+        self._in_block: list[Any] = []
         self._narrow = False
         self._schema: Any = pa.schema([])
         scratch.mkdir(parents=True, exist_ok=True)
@@ -90,18 +91,19 @@ class PartDataset:
             self._widen()
         if not self._pending:
             return
-        table = self._pa.concat_tables([self._conform(table) for table in self._pending])
+        table = self._joint(self._pending)
         block = self._folder / f"{self._block:06d}"
         part = block / f"part-{self._sequence:06d}.parquet"
         block.mkdir(exist_ok=True)
-        self._write(part, table.replace_schema_metadata(self._metadata))
+        self._write(part, table)
         self._pending.clear()
         self._sequence += 1
-        self._parts += 1
-        if self._parts >= self._compact_every:
-            self._compact(block)
+        self._in_block.append(table)
+        self._block_bytes += table.nbytes
+        if len(self._in_block) >= self._compact_every or self._block_bytes >= BLOCK_BYTES:
+            self._compact(block, self._in_block)
             self._block += 1
-            self._parts = 0
+            self._in_block, self._block_bytes = [], 0
 
     def _continue(self) -> None:
         """Take up what an earlier process left: one schema, blocks of one file, and a new block for this run."""
@@ -114,7 +116,7 @@ class PartDataset:
             self._widen()
         blocks = sorted({part.parent for part in parts})
         for block in blocks:
-            self._compact(block)
+            self._compact(block, None)
         self._block = 1 + max((int(block.name) for block in blocks), default=-1)
 
     def _schema_of(self, part: Path) -> Any:
@@ -138,6 +140,10 @@ class PartDataset:
                 )
         new = [field for field in schema if field.name not in known]
         return self._pa.schema([*self._schema, *new]) if new else self._schema
+
+    def _joint(self, tables: list[Any]) -> Any:
+        whole = self._pa.concat_tables([self._conform(table) for table in tables])
+        return whole.replace_schema_metadata(self._metadata)
 
     def _conform(self, table: Any) -> Any:
         if table.schema == self._schema:
@@ -164,8 +170,11 @@ class PartDataset:
         fsync(scratch)
         put(scratch, part)
 
-    def _compact(self, block: Path) -> None:
-        """Merge a block's parts into one. Where that fails the block stays as it is: reading it is slower, no more."""
+    def _compact(self, block: Path, tables: list[Any] | None) -> None:
+        """Merge a block's parts into one, from ``tables`` or (None) from the files.
+
+        Where that fails the block stays as it is: reading it is slower, no more.
+        """
         parts = sorted(block.glob("part-*.parquet"))
         if len(parts) < 2:
             return
@@ -174,7 +183,11 @@ class PartDataset:
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir()
             first, last = parts[0].stem.split("-")[1], parts[-1].stem.split("-")[-1]
-            self._merge(parts, new / f"part-{first}-{last}.parquet")
+            target = new / f"part-{first}-{last}.parquet"
+            if tables is None:
+                self._merge(parts, target)
+            else:
+                self._write(target, self._joint(tables))
             fsync(new)
             swap_folder(new, block, spare, self._exchange)
         except (OSError, self._pa.ArrowException) as error:
@@ -183,14 +196,12 @@ class PartDataset:
     def _merge(self, parts: list[Path], target: Path) -> None:
         schema = self._pq.read_schema(parts[0])
         with self._pq.ParquetWriter(str(target), schema, compression=self._compression) as writer:
-            some: list[Path] = []
+            waiting: list[Any] = []
             for part in parts:
-                some.append(part)
-                if part is parts[-1] or sum(path.stat().st_size for path in some) >= MERGE_BYTES:
-                    # Many files in one call, on one thread: cheap in the GIL, and no burst on the trainer's cores.
-                    table = self._pq.read_table(list(map(str, some)), partitioning=None, use_threads=False)
-                    writer.write_table(table)
-                    some.clear()
+                waiting.append(self._pq.ParquetFile(part).read())
+                if part is parts[-1] or sum(table.nbytes for table in waiting) >= BLOCK_BYTES:
+                    writer.write_table(self._pa.concat_tables(waiting))
+                    waiting.clear()
         fsync(target)
 
 

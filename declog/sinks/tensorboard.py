@@ -20,11 +20,15 @@ FLOAT32_MAX = 3.4028234663852886e38
 
 
 class TensorboardSink:
-    """Writes one event file; ``flush_secs`` is how long a value may wait before it is on disk."""
+    """Writes one event file.
+
+    ``flush_secs`` is how long a value may wait before it is on disk. A cell of a table is cut at ``max_chars``:
+    tensorboard checksums what it writes byte by byte in Python, which a training loop would feel.
+    """
 
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
-    def __init__(self, *, dir: str | None = None, flush_secs: float = 10.0) -> None:
+    def __init__(self, *, dir: str | None = None, flush_secs: float = 10.0, max_chars: int = 500) -> None:
         prefix = "tensorboard.compat.proto."
         self._events, self._summaries, self._tensors, self._types = (
             require(prefix + name, kind="tensorboard", extra="tensorboard")
@@ -32,7 +36,7 @@ class TensorboardSink:
         )
         module = "tensorboard.summary.writer.event_file_writer"
         self._writer_class = require(module, kind="tensorboard", extra="tensorboard").EventFileWriter
-        self._dir, self._flush_secs = dir, flush_secs
+        self._dir, self._flush_secs, self._max_chars = dir, flush_secs, max_chars
         self._writer: Any = None
 
     def open(self, run: RunInfo) -> None:
@@ -51,7 +55,7 @@ class TensorboardSink:
             for scalar in records.scalars
         ]
         values += [self._histogram(histogram) for histogram in records.histograms]
-        values += [self._text(table.name, markdown(table)) for table in records.tables]
+        values += [self._text(table.name, markdown(table, self._max_chars)) for table in records.tables]
         values += [self._text(f"alerts/{alert.name}", _alert(alert)) for alert in records.alerts]
         self._add(step, records.time, values)
 
@@ -94,10 +98,16 @@ def float32_range(value: float) -> float:
     return float("-inf") if value < -FLOAT32_MAX else value
 
 
-def markdown(table: Table) -> str:
-    """The table in Markdown, with pipes and line ends in the cells escaped."""
+def markdown(table: Table, max_chars: int) -> str:
+    """The table in Markdown, with long cells cut, and pipes and line ends in them escaped."""
     names = [column.name for column in table.columns]
-    return "\n".join([_line(names), _line(["---"] * len(names)), *(_line(row) for row in _rows(table))])
+    lines = (_line([cut(cell, max_chars) for cell in row]) for row in _rows(table))
+    return "\n".join([_line(names), _line(["---"] * len(names)), *lines])
+
+
+def cut(text: str, max_chars: int) -> str:
+    """A text of at most ``max_chars`` characters, with an ellipsis where something is missing."""
+    return text if len(text) <= max_chars else text[:max_chars] + "…"
 
 
 def _rows(table: Table) -> Iterator[list[str]]:

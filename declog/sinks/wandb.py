@@ -14,6 +14,7 @@ after 100; every row stays in the table's artifact. A table whose columns change
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
@@ -87,7 +88,7 @@ class WandbSink:
         for histogram in records.histograms:
             values[clean_text(histogram.name)] = self._wandb.Histogram(np_histogram=_bins(histogram))
         try:
-            for table in records.tables:
+            for table in filter(attrgetter("rows"), records.tables):
                 key, value = self._table(table)
                 values[clean_text(key)] = value
             if values:
@@ -133,8 +134,8 @@ class WandbSink:
 
     def _table(self, table: Table) -> tuple[str, Any]:
         names = tuple(column.name for column in table.columns)
-        same = [known for known in self._tables if known[0] == table.table]
-        key, value, increments = self._tables.get((table.table, names), (None, None, 0))
+        same = [known for known in self._tables if known[0] == table.name]
+        key, value, increments = self._tables.get((table.name, names), (None, None, 0))
         if key is None:
             key = table.name if not same else f"{table.name}_{len(same) + 1}"
         if value is None or increments >= INCREMENTS:
@@ -149,7 +150,7 @@ class WandbSink:
         ]
         for row in zip(*columns, strict=True):
             value.add_data(*row)
-        self._tables[table.table, names] = (key, value, increments + 1)
+        self._tables[table.name, names] = (key, value, increments + 1)
         return key, value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,12 +133,28 @@ def test_blocks_are_merged_and_the_dataset_stays_whole(tmp_path: Path) -> None:
     ]
 
 
-def test_merging_large_parts_goes_in_pieces(tmp_path: Path) -> None:
-    """Parts that together are larger than what is held in memory end up in one file all the same."""
-    texts = [chr(97 + step) * 6_000_000 for step in range(6)]
-    folder = written(tmp_path, *((i, one_column("text", [text])) for i, text in enumerate(texts)), compact_every=6)
-    assert parts(folder / "tables" / "t") == ["000000/part-000000-000005.parquet"]
+def test_a_block_ends_early_when_it_is_large(tmp_path: Path) -> None:
+    """What is held for merging is bounded in bytes too, and no row minds."""
+    texts = [chr(97 + step) * 12_000_000 for step in range(4)]
+    folder = written(tmp_path, *((i, one_column("text", [text])) for i, text in enumerate(texts)))
+    assert parts(folder / "tables" / "t") == ["000000/part-000000-000002.parquet", "000001/part-000003.parquet"]
     assert pd.read_parquet(folder / "tables" / "t")["x"].tolist() == texts
+
+
+def test_what_a_crash_left_is_merged_in_pieces(tmp_path: Path) -> None:
+    """The next run merges from the files, never holding more than a bounded part of them."""
+    sink = opened(tmp_path, compact_every=100)
+    texts = [chr(97 + step) * 10_000_000 for step in range(3)]
+    for step, text in enumerate(texts):
+        sink.write(step, one_column("text", [text]))
+        shutil.copytree(tmp_path / "files" / "tables", tmp_path / "copy" / "files" / "tables", dirs_exist_ok=True)
+    later = written(tmp_path / "copy", (3, one_column("text", ["d"])), (4, one_column("text", ["e"])))
+    assert parts(later / "tables" / "t") == [
+        "000000/part-000000-000002.parquet",
+        "000001/part-000003.parquet",
+        "000001/part-000004.parquet",
+    ]
+    assert pl.read_parquet(later / "tables" / "t")["x"].to_list() == [*texts, "d", "e"]
 
 
 def test_nothing_is_left_in_the_scratch_folder(tmp_path: Path) -> None:

@@ -77,6 +77,13 @@ def test_a_table_is_markdown(tmp_path: Path) -> None:
     ]
 
 
+def test_a_long_cell_is_cut(tmp_path: Path) -> None:
+    """The Text tab is for reading; the files keep everything."""
+    table = Table("t", "t", (Column("text", "text"),), {"text": ["x" * 501, "y" * 500]}, 2)
+    found = logged(tmp_path, (0, Records(tables=(table,))))
+    assert text(found, "t").splitlines()[2:] == [f"| {'x' * 500}… |", f"| {'y' * 500} |"]
+
+
 def test_alerts_and_the_config_are_texts(tmp_path: Path) -> None:
     """They are under the Text tab."""
     found = logged(tmp_path, (2, event(2)))

@@ -102,6 +102,19 @@ def test_two_tables_in_one_step_lose_no_scalar(folder: Path) -> None:
     assert [row["id"] for row in run.table("worst rows")] == [EXACT + 7, EXACT + 8, EXACT + 9] * 4
 
 
+def test_train_and_eval_rows_of_one_table_stay_apart(folder: Path) -> None:
+    """A mode's prefix makes another name of the same table; an event without rows adds nothing."""
+    names = {"train": "completions", "eval": "eval_completions"}
+    events = [
+        (step, Records(mode=mode, tables=(table(name, first=10 * step, rows=step),)))
+        for step in range(3)
+        for mode, name in names.items()
+    ]
+    run = logged(folder, *events)
+    for name in names.values():
+        assert [row["id"] for row in run.table(name)] == [EXACT + 10, EXACT + 20, EXACT + 21]
+
+
 def test_more_increments_than_wandb_shows_lose_no_row(folder: Path) -> None:
     """After 100 log events a new table object goes on under the same name."""
     column = (Column("n", "int"),)
