@@ -1,0 +1,1 @@
+"""Adapters: trainers and frameworks that declog plugs into, written against the public API as a stranger would."""

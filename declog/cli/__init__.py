@@ -1,0 +1,1 @@
+"""The command line: ``declog VERB [HYDRA OVERRIDES...]``, one file per group of verbs."""
