@@ -89,3 +89,8 @@ def python(code: str, *arguments: str, env: Mapping[str, str] | None = None) -> 
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def parts(dataset: Path) -> list[str]:
+    """The files of a dataset, below its folder."""
+    return sorted(str(part.relative_to(dataset)) for part in dataset.rglob("*") if part.is_file())
