@@ -12,9 +12,9 @@ from typing import ClassVar
 import pytest
 
 from declog.errors import SinkError
-from declog.records import Records, RunInfo, Scalar
+from declog.records import Records, RunInfo
 from declog.sinks.runner import CloseReport, SinkRunner, estimate_bytes
-from tests.sinks.samples import event, run_info, table
+from tests.sinks.samples import event, run_info
 
 
 class Probe:
@@ -340,16 +340,3 @@ def test_an_event_after_close_is_counted_not_raised(tmp_path: Path, caplog: pyte
         runner.submit(5, event(5))
     assert sink.steps == []
     assert "dropped a log event: it came when the sink was not open" in caplog.text
-
-
-def test_the_estimate_grows_with_text_and_rows() -> None:
-    """The bound is on bytes: long texts, more rows and more scalars all weigh."""
-    empty = estimate_bytes(Records())
-    scalars = estimate_bytes(Records(scalars=(Scalar("a", 1.0, "a"),) * 10))
-    few, many = (estimate_bytes(Records(tables=(table(rows=rows),))) for rows in (3, 300))
-    long = table(rows=3)
-    wide = {**long.data, "prompt": ["x" * 100_000] * 3}
-    text = estimate_bytes(Records(tables=(type(long)(long.name, long.table, long.columns, wide, 3),)))
-    assert empty < scalars
-    assert few < many
-    assert 300_000 < text < 400_000
