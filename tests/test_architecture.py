@@ -35,14 +35,14 @@ ROOMS = (
     Room("errors", "errors"),
     Room("records", "records"),
     # the runtime: from what is observed to records
-    Room("kernels", "kernels", others="numpy"),
+    Room("kernels", "kernels sketch", others="numpy"),
     Room("language", "axes registry tree functions reducers expr", "errors kernels", "numpy"),
     Room("plan", "frame plan explain", "errors records kernels language", "numpy"),
     Room("evaluation", "evaluate cells filters tables message dispatch", "errors records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "fold window worker recorder", "errors records kernels language plan evaluation ranks sinks",
-         "numpy torch"),
+    Room("recording", "fold layout window worker recorder",
+         "errors records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan
     Room("places", "places scalars diagnostics", "errors", "yaml"),
