@@ -7,6 +7,8 @@ The pipeline is ``compose`` -> ``validate`` -> ``compile`` -> ``start`` -> sinks
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from declog.searchpath import register as _register
@@ -65,4 +67,13 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+class _Package(ModuleType):
+    """Keeps ``declog.plan`` and ``declog.compose`` the functions: importing a submodule would set the module there."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 _register()

@@ -1,0 +1,193 @@
+"""What declog promises to the outside: its names, what importing it costs, its errors and their codes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import declog
+from declog import errors
+
+SOURCES = sorted((Path(__file__).parent.parent / "declog").rglob("*.py"))
+
+# What wants to be loaded when it is needed, not when declog is imported.
+HEAVY = ("torch", "pydantic", "numpy", "wandb", "trackio", "pyarrow", "tensorboard", "rich", "accelerate", "trl")
+
+
+def test_the_public_names_are_pinned() -> None:
+    """A name comes or goes on purpose: this list, ``__all__`` and the documentation change together."""
+    assert declog.__all__ == [
+        "CommError",
+        "CompositionError",
+        "ConfigError",
+        "DeclogError",
+        "InputError",
+        "LogSpec",
+        "MissingSignalError",
+        "Plan",
+        "PlanMismatchError",
+        "Recorder",
+        "SinkError",
+        "UnknownSignalError",
+        "UsageError",
+        "compile",
+        "compose",
+        "current",
+        "function",
+        "log_extra",
+        "log_metric",
+        "observe",
+        "plan",
+        "presets",
+        "profile_of",
+        "reducer",
+        "start",
+        "validate",
+    ]
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """The imports for type checkers name the public names, from the modules that they are loaded from."""
+    tree = ast.parse(inspect.getsource(declog))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert sorted(seen) == declog.__all__
+    assert {name: getattr(declog, name) for name in seen} == {
+        name: getattr(importlib.import_module(str(module)), name) for name, module in seen.items()
+    }
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """``declog.plan`` and ``declog.compose`` stay functions when the modules of those names are imported first."""
+    modules = [f"declog.{file.stem}" for file in SOURCES[0].parent.glob("*.py") if file.stem in declog.__all__]
+    assert sorted(modules) == ["declog.compose", "declog.plan"]
+    program = f"import {', '.join(modules)}; print(declog.compose.__module__, declog.plan.__module__)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "declog.compose declog.run\n"
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    """Loading names lazily does not change what a wrong name does."""
+    with pytest.raises(AttributeError, match=r"module 'declog' has no attribute 'strat'"):
+        _ = declog.strat
+
+
+def test_dir_lists_the_public_names() -> None:
+    """Names that were not loaded yet are completed in a shell, too."""
+    assert set(declog.__all__) - set(dir(declog)) == set()
+
+
+def test_importing_declog_is_light() -> None:
+    """``import declog`` loads Hydra, which has to know the presets, and none of the heavy packages."""
+    program = f"import sys, declog; print(sorted(set({HEAVY!r}) & set(sys.modules)), 'hydra' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[] True\n"
+
+
+def drawn_tree() -> dict[str, str | None]:
+    """The exception tree in the docstring of ``errors``: each name with its parent."""
+    parents: dict[str, str | None] = {}
+    above: list[tuple[int, str]] = []
+    for line in inspect.getdoc(errors).splitlines():  # type: ignore[union-attr]
+        found = re.match(r"[ │├└─]{4,}([A-Z]\w+)", line)
+        if found is None:
+            continue
+        while above and above[-1][0] >= found.start(1):
+            above.pop()
+        parents[found.group(1)] = above[-1][1] if above else None
+        above.append((found.start(1), found.group(1)))
+    return parents
+
+
+def test_the_drawn_exception_tree_is_the_real_one() -> None:
+    """Every public error class stands in the docstring's tree, below the class that it derives from."""
+    classes = {
+        name: cls
+        for name, cls in vars(errors).items()
+        if inspect.isclass(cls) and issubclass(cls, errors.DeclogError) and not name.startswith("_")
+    }
+    real = {
+        name: next((base.__name__ for base in cls.__mro__[1:] if base.__name__ in classes), None)
+        for name, cls in classes.items()
+    }
+    assert drawn_tree() == real
+
+
+def test_every_error_of_declog_is_in_the_tree() -> None:
+    """No module but ``errors`` defines an exception that users would meet."""
+    strays = [
+        f"{file.name}: {node.name}"
+        for file in SOURCES
+        if file.name != "errors.py"
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and not node.name.startswith("_")
+        and any(ast.unparse(base) in {"Exception", *drawn_tree()} for base in node.bases)
+    ]
+    # these two never leave the compiler: they carry a problem to where its place is known
+    assert sorted(strays) == ["draft.py: SwitchedOff", "expr.py: ExpressionError"]
+
+
+def codes_in_use() -> set[str]:
+    """The codes that the sources name, besides the table of codes itself."""
+    found: set[str] = set()
+    for file in SOURCES:
+        text = file.read_text(encoding="utf-8")
+        if file.name == "errors.py":
+            tree = ast.parse(text)
+            table = next(
+                node for node in tree.body if isinstance(node, ast.AnnAssign) and "CODES" in ast.unparse(node.target)
+            )
+            text = "".join(ast.get_source_segment(text, node) or "" for node in tree.body if node is not table)
+        found |= set(re.findall(r"DL[1-9]\d\d\b", text))
+    return found
+
+
+def test_every_code_is_known_and_used() -> None:
+    """The table of codes has every code that some error has, and no other."""
+    assert sorted(codes_in_use()) == sorted(errors.CODES)
+
+
+def test_codes_say_what_is_wrong_in_a_line() -> None:
+    """A code's text is one short line without an end stop, and no two say the same."""
+    texts = list(errors.CODES.values())
+    assert [text for text in texts if "\n" in text or text.endswith(".") or not 8 <= len(text) <= 80] == []
+    assert len(set(texts)) == len(texts)
+
+
+def undocumented(file: Path) -> list[str]:
+    """Public functions and classes of a module without a docstring."""
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return [
+        f"{file.name}: {node.name}"
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    ]
+
+
+def test_public_things_are_documented() -> None:
+    """Every module-level function and class without an underscore says what it does."""
+    assert [name for file in SOURCES for name in undocumented(file)] == []
+
+
+def test_public_classes_document_their_methods() -> None:
+    """The methods of what ``declog`` itself exports have docstrings."""
+    silent = [
+        f"{name}.{method}"
+        for name in declog.__all__
+        if inspect.isclass(cls := getattr(declog, name)) and cls.__module__.startswith("declog.")
+        for method, member in vars(cls).items()
+        if not method.startswith("_")
+        and (inspect.isfunction(member) or isinstance(member, property))
+        and not member.__doc__
+    ]
+    assert silent == []
