@@ -20,6 +20,7 @@ from declog.evaluate import Formula, View
 from declog.kernels import Segments, present, truth
 from declog.plan import FormulaOp, MetricOp
 from declog.reducers import Moments, Stat
+from declog.sketch import Sketch
 from declog.tree import METRIC, Node, walk
 
 Array = NDArray[Any]
@@ -195,6 +196,8 @@ def _reduce_one(op: MetricOp, view: View) -> Cells:
     chosen = np.flatnonzero(keep)
     cell = label[chosen] * max(pieces, 1) + piece[chosen]
     shape = (len(labels) if op.by is not None else 1, pieces)
+    if not op.reduction.foldable and op.fold is not None:
+        return _by_sketch(op, view)
     if not op.reduction.foldable:
         return _by_values(op, view, axis, chosen, cell, shape, labels)
     members: tuple[str, ...] = ()
@@ -287,6 +290,27 @@ def _by_values(
     return _settled(
         op, Cells(values, members, labels if op.by is not None else (), skipped=skipped, histograms=histograms), missing
     )
+
+
+def _by_sketch(op: MetricOp, view: View) -> Cells:
+    """A reduction over tokens that needs more than moments: of the histograms of the batches in each piece."""
+    assert op.fold is not None and op.reduction.sketch is not None
+    pieces, piece = _pieces(op, view, Axis.STEP)
+    counts = view.frame.column(f"{op.fold}.hist")
+    states = _fold_states([op.fold], view, frozenset({"n", "min", "max"}))
+    batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
+    values = np.full((1, 1, pieces), np.nan)
+    histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
+    for place in range(pieces if counts is not None else 0):
+        mine = states.take(np.flatnonzero(piece[batch] == place)).pooled()
+        if mine.n[0] > 0:
+            parts = counts[piece == place] if counts is not None else ()
+            result = op.reduction.sketch(Sketch.merge(parts, float(mine.min[0]), float(mine.max[0])), **dict(op.params))
+            if isinstance(result, tuple):
+                histograms[0, 0] = result
+            else:
+                values[0, 0, place] = result
+    return _settled(op, Cells(values, histograms=histograms), np.zeros(values.shape, bool))
 
 
 def _latest(view: View, axis: Axis) -> Array:

@@ -51,6 +51,9 @@ def explain(plan: Plan) -> str:
             f"sink {sink.id}: {sink.kind}, profile {sink.profile}"
             + (f", each {sink.every} log events" if sink.every > 1 else "")
         )
+    if plan.warnings:
+        lines.append("warnings")
+        lines += [f"  {warning}" for warning in plan.warnings]
     if plan.inactive:
         lines.append("inactive")
         lines += [f"  {what}: {why}" for what, why in plan.inactive]

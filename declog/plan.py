@@ -34,6 +34,8 @@ class SignalOp:
     optional: bool
     recorded: bool  # its rows are recorded
     folded: bool  # a token fold reads it
+    packed: bool = False  # per token, and the tokens of all completions lie in one row
+    unmasked: bool = False  # per token, and nothing says which tokens exist
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class FoldOp:
     event: str
     expr: Node | None
     mask: tuple[Node, ...]
-    stats: tuple[str, ...]  # of n, total, m2, min, max, first, last
+    stats: tuple[str, ...]  # of n, total, m2, min, max, first, last, and hist: a sketch of the whole batch
 
     def column(self, stat: str) -> str:
         """The column that holds a statistic."""
@@ -225,6 +227,7 @@ class EventOp:
     signals: tuple[SignalOp, ...]
     folds: tuple[FoldOp, ...]
     locals: tuple[LocalOp, ...]
+    lengths: str | None = None  # the signal that says how packed tokens belong to completions
     travels: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels and group ids
 
 
@@ -247,7 +250,9 @@ class Plan:
     ids: str | None = None
     modes: Mapping[str, str] = field(default_factory=dict)  # mode to prefix
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
+    warnings: tuple[str, ...] = ()  # what is allowed and probably not meant
     known: frozenset[str] = frozenset()  # names that may be observed, needed or not
+    known_events: frozenset[str] = frozenset()  # events that the profile has, needed or not
     signal_types: tuple[tuple[str, str], ...] = ()
     run_config: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -20,7 +20,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from declog.comm import Comm
 from declog.dispatch import Dispatcher, Route
-from declog.errors import DeclogError, InputError, UnknownSignalError, UsageError, did_you_mean
+from declog.errors import InputError, SinkError, UnknownSignalError, UsageError, did_you_mean
+from declog.extras import plain_column
 from declog.functions import DEFAULT, Functions
 from declog.plan import Plan
 from declog.sinks.runner import SinkRunner
@@ -31,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("declog")
 
-_current: list[Recorder] = []  # the recorders whose `with` block is open, innermost last; process-wide
+_current: list[Recorder] = []  # recorders with an open step or `with` block, innermost last; process-wide
 _current_lock = threading.Lock()
 
 
@@ -61,6 +62,11 @@ class Recorder:
         self._last_step = 0
         self._count = 0
         self._event = 0
+        self._event_told = False
+        self._told_columns: set[str] = set()
+        self._keeps_extra = any(
+            column.expr is None and column.undeclared != "drop" for table in plan.tables for column in table.columns
+        )
         self._closed = False
         self._worker = Worker(plan, comm, Dispatcher(plan, routes, functions), functions=functions)
         atexit.register(self.close)
@@ -69,15 +75,13 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         self._alive()
-        with _current_lock:
-            _current.append(self)
+        _enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _current_lock:
-            _current.remove(self)
+        _leave(self)
         self.close(failed=error is not None)
 
     def close(self, *, failed: bool = False) -> None:
@@ -90,8 +94,8 @@ class Recorder:
                 return
             self._closed = True
             self._close_batches(quietly=True)
-            if self._window or self._comm.world_size > 1:
-                self._flush(tail=True)
+            if self._window or self._count or self._comm.world_size > 1:
+                self._flush(tail=True)  # also for windows that are longer than the profile's `every`
         atexit.unregister(self.close)
         self._worker.close()
         reports = [runner.close(self._close_s) for runner in self._runners.values()]
@@ -120,28 +124,46 @@ class Recorder:
             raise UsageError("DL510", f"step {step} begins inside step {self._step}", "end one step before the next")
         self._step = int(step)
         self._batch_numbers.clear()
-        try:
-            yield
-        except BaseException:
-            self._end_step(quietly=True)
-            raise
-        self._end_step(quietly=False)
+        with _active(self):
+            try:
+                yield
+            except BaseException:
+                self._end_step(quietly=True)
+                raise
+            self._end_step(quietly=False)
 
     def _end_step(self, *, quietly: bool) -> None:
         with self._lock:
             assert self._step is not None
-            step = self._step
             try:
                 self._close_batches(quietly=quietly)
-            finally:
-                self._step = None
-                self._last_step = step
-            self._window.steps += 1
-            self._count += 1
-            if self._count % self.plan.every == 0:
-                handoff = self._flush(tail=False)
-                if self.plan.blocking:
-                    handoff.done.wait()
+            finally:  # a step that fails is a step all the same: ranks stay at one count
+                self._last_step, self._step = self._step, None
+                self._window.steps += 1
+                self._count += 1
+                if self._count % self.plan.every == 0:
+                    self._log()
+
+    def _log(self) -> None:
+        handoff = self._flush(tail=False)
+        if not self._event_told:
+            self._event_told = True
+            self._tell_silent_events()
+        if self.plan.blocking:
+            handoff.done.wait()
+            for runner in self._runners.values():
+                try:
+                    runner.flush(self._close_s)
+                except SinkError as error:
+                    self._worker.failures.report(error)
+
+    def _tell_silent_events(self) -> None:
+        """A required signal is missed when its event's first batch closes; an event without any batch says it here."""
+        for event in self.plan.events.values():
+            missed = [op.source for op in event.signals if not op.optional]
+            if missed and event.name not in self._seen:
+                shown = ", ".join(f"`{name}`" for name in missed)
+                log.warning("nothing of event `%s` came in the first log window: %s", event.name, shown)
 
     def wrap(self, step_function: Callable[P, R]) -> Callable[P, R]:
         """The step function, observed: the call is a step, its mapping or dataclass result is observed.
@@ -174,33 +196,39 @@ class Recorder:
     def _observe(self, signals: Mapping[str, Any], *, strict: bool) -> None:
         self._in_step("observe")
         with self._lock:
-            for source, value in signals.items():
-                ops = self.plan.sources.get(source)
-                if ops is None:
-                    if strict and source not in self.plan.known:
-                        raise UnknownSignalError(
-                            "DL501",
-                            f"the profile `{self.plan.name}` has no signal `{source}`",
-                            did_you_mean(source, self.plan.known, what="signals"),
-                        )
-                    continue  # nothing needs it: it is not touched
-                for op in ops:
-                    open_batch = self._open.get(op.event)
-                    if open_batch is not None and op.name in open_batch.names:
-                        self._close_batch(op.event)
-                        open_batch = None
-                    if open_batch is None:
-                        open_batch = self._open[op.event] = OpenBatch(self.plan.events[op.event])
-                    open_batch.add(op, value)
+            unknown = [source for source in signals if source not in self.plan.known] if strict else []
+            if unknown:
+                raise UnknownSignalError(
+                    "DL501",
+                    f"the profile `{self.plan.name}` has no signal `{unknown[0]}`",
+                    did_you_mean(unknown[0], self.plan.known, what="signals"),
+                )
+            self._keep(signals)
+
+    def _keep(self, signals: Mapping[str, Any]) -> None:
+        for source, value in signals.items():
+            for op in self.plan.sources.get(source, ()):  # where nothing needs it, it is not touched
+                known = self._open.get(op.event)
+                self._batch(op.event, again=known is not None and op.name in known.names).add(op, value)
+
+    def _batch(self, event: str, *, again: bool) -> OpenBatch:
+        """The event's open batch; the next one where a value is given ``again``."""
+        if again:
+            self._close_batch(event)
+        open_batch = self._open.get(event)
+        if open_batch is None:
+            open_batch = self._open[event] = OpenBatch(self.plan.events[event])
+        return open_batch
 
     @contextmanager
     def batch(self, event: str) -> Iterator[None]:
         """One batch of an event, made explicit: it is closed at the end of the block."""
         self._in_step("batch")
-        if event not in self.plan.events:
-            known = sorted(self.plan.events)
+        if event not in self.plan.known_events:
             raise UnknownSignalError(
-                "DL501", f"the plan has no event `{event}`", did_you_mean(event, known, what="events")
+                "DL501",
+                f"the profile `{self.plan.name}` has no event `{event}`",
+                did_you_mean(event, self.plan.known_events, what="events"),
             )
         with self._lock:
             self._close_batch(event)
@@ -217,52 +245,60 @@ class Recorder:
         if op is None or self._closed:
             return
         with self._lock:
-            open_batch = self._open.get(op.event)
-            if open_batch is not None and (op.name, name) in open_batch.values:
-                self._close_batch(op.event)
-                open_batch = None
-            if open_batch is None:
-                open_batch = self._open[op.event] = OpenBatch(self.plan.events[op.event])
-            open_batch.add(op, {name: value})
+            known = self._open.get(op.event)
+            self._batch(op.event, again=known is not None and (op.name, name) in known.values).add(op, {name: value})
 
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
-        """Record a column of the step's completions for the tables whose schema keeps undeclared columns."""
-        if self._closed or self.plan.extra is None:
+        """Record a column of the step's completions, one value each; given again it opens the next batch.
+
+        A column that the profile declares as a signal is observed as one. Others go to the tables whose schema
+        says `undeclared: keep`; where none does they are dropped, and that is said once.
+        """
+        if self._closed:
             return
-        if isinstance(values, str) or not hasattr(values, "__len__"):
-            raise InputError(
-                "DL509",
-                f"the column `{column}` needs one value per completion, and {type(values).__name__} came",
-                "give a list",
-            )
-        plain = values.tolist() if hasattr(values, "tolist") else list(values)
+        if column in self.plan.known:
+            with self._lock:
+                self._keep({column: values})
+            return
+        if not self._keeps_extra:
+            if column not in self._told_columns:
+                self._told_columns.add(column)
+                log.warning("the column `%s` is dropped: no active table keeps undeclared columns", column)
+            return
+        event = self.plan.extra
+        assert event is not None
+        plain = plain_column(column, values)
         with self._lock:
-            open_batch = self._open.get(self.plan.extra)
-            if open_batch is None:
-                open_batch = self._open[self.plan.extra] = OpenBatch(self.plan.events[self.plan.extra])
-            open_batch.add_extra(column, plain)
+            known = self._open.get(event)
+            self._batch(event, again=known is not None and column in known.extras).add_extra(column, plain)
 
     # -- inside
 
     def _close_batches(self, *, quietly: bool) -> None:
+        """Close all; the first error is raised when all are closed, unless the step failed with one of its own."""
+        first: Exception | None = None
         for event in list(self._open):
             try:
-                self._close_batch(event)
-            except DeclogError:
-                if not quietly:  # the step failed already: its own error is the one to show
-                    raise
+                self._close_batch(event, partly=quietly)
+            except Exception as error:  # noqa: BLE001  (raised below, or reported)
+                if quietly and not isinstance(error, InputError):
+                    self._worker.failures.report(error)
+                first = first or error
+        if first is not None and not quietly:
+            raise first
 
-    def _close_batch(self, event: str) -> None:
+    def _close_batch(self, event: str, *, partly: bool = False) -> None:
         open_batch = self._open.pop(event, None)
         if open_batch is None:
             return
         number = self._batch_numbers.get(event, 0)
-        first = event not in self._seen
+        first = event not in self._seen and not partly  # a step that failed midway misses signals
         step = self._last_step if self._step is None else self._step
         record = open_batch.close(
             step, number, self._started, first=first, grouping=self.plan.grouping, functions=self._functions
         )
-        self._seen.add(event)
+        if not partly:
+            self._seen.add(event)
         self._batch_numbers[event] = number + 1
         self._window.batches.setdefault(event, []).append(record)
 
@@ -295,8 +331,29 @@ def _fields(result: Any) -> Mapping[str, Any]:
     return {}
 
 
+def _enter(recorder: Recorder) -> None:
+    with _current_lock:
+        _current.append(recorder)
+
+
+def _leave(recorder: Recorder) -> None:
+    with _current_lock:
+        place = len(_current) - 1 - _current[::-1].index(recorder)
+        del _current[place]
+
+
+@contextmanager
+def _active(recorder: Recorder) -> Iterator[None]:
+    """Let ``declog.observe`` find a recorder whose step is open, also where no `with log:` is."""
+    _enter(recorder)
+    try:
+        yield
+    finally:
+        _leave(recorder)
+
+
 def current() -> Recorder | None:
-    """The recorder whose `with` block is open; the innermost one."""
+    """The recorder whose step or `with` block is open; the innermost one."""
     with _current_lock:
         return _current[-1] if _current else None
 

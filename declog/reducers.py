@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from declog import sketch
 from declog.axes import Kind
 from declog.registry import REQUIRED, Registry
 
@@ -123,6 +124,7 @@ class Reduction:
     weighted: bool = False
     ordered: bool = False  # it depends on which row is the latest
     histogram: bool = False
+    sketch: Callable[..., Any] | None = None  # over tokens: from a Sketch and the params
     help: str = ""
 
     @property
@@ -164,7 +166,8 @@ def _quantile(name: str, level: float) -> Reduction:
     def run(values: Array) -> float:
         return float(np.quantile(values, level))
 
-    return Reduction(name, run, help=f"the {level:g} quantile, exact, interpolated linearly")
+    help = f"the {level:g} quantile, interpolated linearly: exact over rows, within {sketch.ERROR:.0%} over tokens"
+    return Reduction(name, run, sketch=lambda counts: counts.quantile(level), help=help)
 
 
 def _moments(
@@ -229,6 +232,7 @@ def _values(
     keeps_kind: bool = False,
     ordered: bool = False,
     histogram: bool = False,
+    sketch: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], None]:
     def register(run: Callable[..., Any]) -> None:
         BUILTIN.add(
@@ -240,6 +244,7 @@ def _values(
                 keeps_kind=keeps_kind,
                 ordered=ordered,
                 histogram=histogram,
+                sketch=sketch,
                 help=help,
             )
         )
@@ -256,6 +261,7 @@ def _last(values: Array) -> Any:
     "histogram",
     params={"bins": 32},
     histogram=True,
+    sketch=lambda counts, bins: counts.histogram(bins),
     help="counts in equal bins from the smallest to the greatest value",
 )
 def _histogram(values: Array, bins: int) -> tuple[Array, Array]:

@@ -106,6 +106,8 @@ def start(
     folder = _folder(made, output_dir) if channel.rank == 0 else None
     runners, routes = _open(channel, made, sinks, folder)
     if channel.rank == 0:
+        for warning in made.warnings:
+            log.warning("%s", warning)
         for what, why in made.inactive:
             log.debug("%s is inactive: %s", what, why)
     return Recorder(made, channel, runners, routes, folder, functions=functions)

@@ -71,6 +71,8 @@ class TokenAxis(Model):
 
     mask: str | None = None
     """A signal or expression that is true where a token exists; ``all``: every token."""
+    lengths: str | None = None
+    """Where per-token signals are packed, ``[tokens]``: the signal that says how many tokens each completion has."""
 
 
 class AxesSpec(Model):

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from declog import fold
-from declog.axes import Axis, Kind
+from declog import fold, sketch
+from declog.axes import Axis
 from declog.errors import InputError, MissingSignalError
 from declog.frame import Block, Frame, Grouping, Key, batches_of, texts_of
 from declog.functions import DEFAULT, Functions
+from declog.inputs import Observed, accept, describe, length
 from declog.plan import EventOp, SignalOp
 
 Tensor = torch.Tensor
 _HALF = (torch.bfloat16, torch.float16)
-Observed = Tensor | float | int | bool | list[Any] | str | None
 
 
 @dataclass
@@ -48,6 +48,7 @@ class BatchRecord:
     packs: list[Pack]
     numbers: dict[Key, float | int]
     texts: dict[Key, tuple[Axis, list[Any]]]
+    sketches: list[Pack] = field(default_factory=list)  # histograms of tokens, one column each
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Window:
         events: dict[torch.device, Any] = {}
         for records in self.batches.values():
             for record in records:
-                for pack in record.packs:
+                for pack in (*record.packs, *record.sketches):
                     device = pack.data.device
                     if device.type != "cuda":
                         continue
@@ -89,19 +90,25 @@ def _frame(event: str, records: Sequence[BatchRecord], rank: int, grouping: Grou
 def _one(event: str, record: BatchRecord, rank: int, grouping: Grouping | None) -> Frame:
     blocks = []
     for pack in record.packs:
-        if pack.ready is not None:
-            pack.ready.synchronize()
-        data = pack.data if pack.data.device.type == "cpu" else pack.data.cpu()
-        blocks.append(Block(pack.axis, pack.keys, data.numpy()))
+        blocks.append(Block(pack.axis, pack.keys, _on_host(pack)))
     by_type: dict[type, list[Key]] = {}
     for key, number in record.numbers.items():
         by_type.setdefault(type(number), []).append(key)
     for keys in by_type.values():
         blocks.append(Block(Axis.STEP, tuple(keys), np.array([[record.numbers[key]] for key in keys])))
     texts = {key: (axis, texts_of(values)) for key, (axis, values) in record.texts.items()}
+    for pack in record.sketches:
+        texts[pack.keys[0]] = (Axis.STEP, texts_of([sketch.sparse(_on_host(pack)[0])]))
     return Frame(
         event, batches_of([(record.step, record.batch, rank, record.rows, record.elapsed)]), blocks, texts, grouping
     )
+
+
+def _on_host(pack: Pack) -> np.ndarray[Any, Any]:
+    if pack.ready is not None:
+        pack.ready.synchronize()
+    data = pack.data if pack.data.device.type == "cpu" else pack.data.cpu()
+    return data.numpy()
 
 
 class OpenBatch:
@@ -111,9 +118,18 @@ class OpenBatch:
         self.event = event
         self.values: dict[Key, tuple[SignalOp, Observed, int | None]] = {}
         self.names: set[str] = set()
-        self.rows: tuple[int, str] | None = None  # how many, and which signal said so first
-        self.groups: tuple[int, str] | None = None
+        self.counts: dict[str, tuple[int, str]] = {}  # how many of what, and which signal said so first
         self.extras: dict[str, list[Any]] = {}
+
+    @property
+    def rows(self) -> tuple[int, str] | None:
+        """How many completions the batch has, and which signal said so first."""
+        return self.counts.get("completions")
+
+    @property
+    def groups(self) -> tuple[int, str] | None:
+        """How many groups the batch has, and which signal said so first."""
+        return self.counts.get("groups")
 
     def add(self, op: SignalOp, value: Any) -> None:
         """Keep a signal's value; raises ``InputError`` where it is not what was declared."""
@@ -124,7 +140,7 @@ class OpenBatch:
         if not isinstance(value, Mapping):
             raise InputError(
                 "DL503",
-                f"`{op.source}` is a family: a mapping of member to values is expected, and {_describe(value)} came",
+                f"`{op.source}` is a family: a mapping of member to values is expected, and {describe(value)} came",
                 f"observe({op.source}={{'name': values}})",
             )
         for member, values in value.items():
@@ -135,7 +151,7 @@ class OpenBatch:
     def _put(self, op: SignalOp, member: str | None, value: Any) -> None:
         label = op.source if member is None else f"{op.source}[{member!r}]"
         checked = accept(op, label, value)
-        count = _length(op, checked)
+        count = length(op, checked)
         if count is not None:
             self._counted(op, label, count)
         version = checked._version if isinstance(checked, Tensor) else None
@@ -143,14 +159,9 @@ class OpenBatch:
 
     def _counted(self, op: SignalOp, label: str, count: int) -> None:
         """All values of one batch describe the same rows."""
-        known = self.groups if op.axis is Axis.GROUP else self.rows
-        if known is None:
-            if op.axis is Axis.GROUP:
-                self.groups = (count, label)
-            else:
-                self.rows = (count, label)
-        elif known[0] != count:
-            what = "groups" if op.axis is Axis.GROUP else "completions"
+        what = "groups" if op.axis is Axis.GROUP else "tokens" if op.packed else "completions"
+        known = self.counts.setdefault(what, (count, label))
+        if known[0] != count:
             raise InputError(
                 "DL505",
                 f"signals of one batch of event `{self.event.name}` have different counts: "
@@ -224,12 +235,22 @@ class OpenBatch:
                             inputs[op.name] = torch.tensor(value)
                         if op.recorded:
                             numbers[key] = value
+            sketches: list[Pack] = []
             if self.event.folds and inputs:
-                for name, folded in fold.run(self.event.folds, inputs, functions).items():
+                for name, folded in self._folded(inputs, functions).items():
+                    if name.endswith(".hist"):
+                        sketches.append(Pack(Axis.STEP, ((name, None),), folded.unsqueeze(0)))
+                        continue
                     place = (Axis.COMPLETION, folded.dtype, folded.device)
                     tensors.setdefault(place, []).append(((name, None), folded))
             packs = [_pack(axis, dtype, items) for (axis, dtype, _), items in tensors.items()]
-        return BatchRecord(step, batch, rows, time.perf_counter() - started, packs, numbers, texts)
+        return BatchRecord(step, batch, rows, time.perf_counter() - started, packs, numbers, texts, sketches)
+
+    def _folded(self, inputs: Mapping[str, Tensor], functions: Functions) -> dict[str, Tensor]:
+        per_token = [op for op in self.event.signals if op.axis is Axis.TOKEN and op.name in inputs]
+        tokens = {op.source: inputs[op.name] for op in per_token}
+        lengths = None if self.event.lengths is None else inputs.get(self.event.lengths)
+        return fold.run(self.event.folds, inputs, tokens, lengths, functions)
 
     def _complete(self) -> None:
         missing = [op.source for op in self.event.signals if not op.optional and op.name not in self.names]
@@ -266,166 +287,3 @@ def _pack(axis: Axis, dtype: torch.dtype, items: Sequence[tuple[Key, Tensor]]) -
         else torch.empty(len(values), 0)
     )
     return Pack(axis, keys, data.float() if dtype in _HALF else data)
-
-
-# ---- what may be given ---------------------------------------------------------------------------------
-
-
-def accept(op: SignalOp, label: str, value: Any) -> Observed:
-    """The value as it is kept: a detached tensor, a list (of texts, or with None in it) or a number."""
-    if op.kind in (Kind.TEXT, Kind.OBJECT):
-        return _texts(op, label, value)
-    if isinstance(value, Tensor):
-        return _tensor(op, label, value)
-    if op.axis is Axis.STEP:
-        return _number(op, label, value)
-    if isinstance(value, np.ndarray):
-        return _tensor(
-            op,
-            label,
-            torch.from_numpy(np.array(value)) if value.dtype.kind in "fiub" else _refuse_type(op, label, value),
-        )
-    if isinstance(value, list | tuple):
-        return _list(op, label, value)
-    raise InputError(
-        "DL503",
-        f"`{label}` is declared {_declared(op)}, and {_describe(value)} came",
-        "observe a tensor, an array or a list",
-    )
-
-
-_NDIM = {Axis.STEP: 0, Axis.GROUP: 1, Axis.COMPLETION: 1, Axis.TOKEN: 2}
-_SHAPES = {
-    Axis.STEP: "one number",
-    Axis.GROUP: "shape [groups]",
-    Axis.COMPLETION: "shape [completions]",
-    Axis.TOKEN: "shape [completions, tokens]",
-}
-
-
-def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
-    if value.ndim != _NDIM[op.axis]:
-        if op.axis is Axis.STEP and value.numel() == 1:
-            value = value.reshape(())
-        else:
-            raise InputError(
-                "DL503",
-                f"`{label}` is declared {_declared(op)}: {_SHAPES[op.axis]} is expected, "
-                f"and a tensor of shape {tuple(value.shape)} came",
-                _shape_fix(op, value.ndim),
-            )
-    dtype = value.dtype
-    if dtype.is_complex or (op.kind in (Kind.INT, Kind.BOOL) and dtype.is_floating_point):
-        raise InputError(
-            "DL504",
-            f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came",
-            f"convert it, or declare `{op.name}: {{type: float}}`",
-        )
-    if value.is_inference():
-        return value.clone()
-    return value.detach() if value.requires_grad else value
-
-
-def _shape_fix(op: SignalOp, ndim: int) -> str:
-    guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
-    return f"reduce or index it, or declare `{op.name}: {{axis: {guess}}}`" if guess else "reduce or index it"
-
-
-def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | None:
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
-        value = value.item()
-    if value is None:
-        return None
-    if not isinstance(value, float | int) or (op.kind in (Kind.INT, Kind.BOOL) and isinstance(value, float)):
-        code = "DL504" if isinstance(value, float | int | str) else "DL503"
-        raise InputError(
-            code,
-            f"`{label}` is declared {_declared(op)}, and {_describe(value)} came",
-            f"convert it, or declare `{op.name}: {{type: float}}`",
-        )
-    return value
-
-
-def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
-    if op.axis is Axis.TOKEN:
-        try:
-            return _tensor(op, label, torch.as_tensor(np.asarray(value)))
-        except (ValueError, TypeError) as error:
-            raise InputError(
-                "DL503", f"`{label}` is declared {_declared(op)}, and ragged lists came", "pad them, and give the mask"
-            ) from error
-    if value and isinstance(value[0], Tensor):
-        return _tensor(op, label, torch.stack([item.detach() for item in value]))
-    types = {type(item) for item in value}
-    if types & {np.float64, np.float32, np.int64, np.int32, np.bool_}:
-        return _list(op, label, [item.item() if isinstance(item, np.generic) else item for item in value])
-    wrong = types - {float, int, bool, type(None)}
-    if op.kind in (Kind.INT, Kind.BOOL):
-        wrong |= types & {float}
-    if wrong:
-        at = next(place for place, item in enumerate(value) if type(item) in wrong)
-        raise InputError(
-            "DL504",
-            f"`{label}` is declared {_declared(op)}, and its value {at} is {_describe(value[at])}",
-            f"convert it, or declare another type for `{op.name}`",
-        )
-    if op.kind is Kind.NUMBER:
-        return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
-    if type(None) in types:
-        return list(value)
-    try:
-        return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64)
-    except (OverflowError, RuntimeError) as error:
-        raise InputError(
-            "DL504", f"`{label}` holds a number that does not fit 64 bits", f"declare `{op.name}: {{type: float}}`"
-        ) from error
-
-
-def _texts(op: SignalOp, label: str, value: Any) -> Observed:
-    if op.axis is Axis.STEP:
-        if op.kind is Kind.TEXT and value is not None and not isinstance(value, str):
-            raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came")
-        return [value] if op.kind is Kind.OBJECT else value
-    if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
-        raise InputError(
-            "DL503",
-            f"`{label}` is declared {_declared(op)}: a list is expected, and {_describe(value)} came",
-            "give one value per row",
-        )
-    items = list(value)
-    if op.kind is Kind.TEXT:
-        for place, item in enumerate(items):
-            if item is not None and not isinstance(item, str):
-                raise InputError(
-                    "DL504",
-                    f"`{label}` is declared {_declared(op)}, and its value {place} is {_describe(item)}",
-                    f"convert it, or declare `{op.name}: {{type: object}}`",
-                )
-    return items
-
-
-def _refuse_type(op: SignalOp, label: str, value: Any) -> Any:
-    raise InputError(
-        "DL504", f"`{label}` is declared {_declared(op)}, and {_describe(value)} came", "convert it to numbers"
-    )
-
-
-def _length(op: SignalOp, value: Observed) -> int | None:
-    if op.axis is Axis.STEP:
-        return None
-    return value.shape[0] if isinstance(value, Tensor) else len(value) if isinstance(value, list) else None
-
-
-def _declared(op: SignalOp) -> str:
-    kind = {"number": "float"}.get(op.kind.value, op.kind.value)
-    return f"{kind} per {op.axis.label}"
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Tensor | np.ndarray):
-        what = "a tensor" if isinstance(value, Tensor) else "an array"
-        return f"{what} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
-    if isinstance(value, list | tuple):
-        return f"a list of {len(value)}"
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -101,11 +101,10 @@ class Worker:
 
     def _process(self, handoff: Handoff) -> None:
         with np.errstate(all="ignore"):
-            frames, local_error = self._local(handoff)
             if self._comm.rank:
-                meta = {"step": handoff.step, "count": handoff.count, "error": local_error}
-                self._comm.send(handoff.event, encode(self._slim(frames), meta))
+                self._comm.send(handoff.event, self._message(handoff))
                 return
+            frames, local_error = self._local(handoff)
             ranks = 1
             if self._comm.world_size > 1:
                 ranks, frames = self._gather(handoff, frames)
@@ -115,15 +114,25 @@ class Worker:
 
     # -- this rank
 
+    def _message(self, handoff: Handoff) -> bytes:
+        """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
+        meta: dict[str, Any] = {"step": handoff.step, "count": handoff.count, "error": None}
+        try:
+            frames, meta["error"] = self._local(handoff)
+            return encode(self._slim(frames), meta)
+        except Exception as error:  # noqa: BLE001  (reported here, and told to rank 0)
+            self.failures.report(error)
+            return encode({}, {**meta, "error": f"rank {self._comm.rank} sent no rows: {_told(error)}"})
+
     def _local(self, handoff: Handoff) -> tuple[dict[str, Frame], str | None]:
-        """This rank's frames with its local columns. Nothing that fails here may keep the rank from sending."""
+        """This rank's frames with its local columns, and why they lack some of those."""
         frames = handoff.window.frames(self._plan.events, self._comm.rank, self._plan.grouping)
         try:
             for name, event in self._plan.events.items():
                 if name in frames and event.locals:
                     frames[name] = self._with_locals(frames[name], name)
-        except RuntimeFailure as error:
-            return frames, f"rank {self._comm.rank}: {error}"
+        except Exception as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
+            return frames, f"rank {self._comm.rank}: {_told(error)}"
         return frames, None
 
     def _with_locals(self, frame: Frame, event: str) -> Frame:

@@ -12,7 +12,7 @@ from typing import Any
 
 from declog import functions as _functions
 from declog import reducers as _reducers
-from declog.compiler import lowering, metrics, outputs, signals, tables
+from declog.compiler import checks, lowering, metrics, outputs, signals, tables
 from declog.compiler.draft import Constant, Draft
 from declog.errors import ConfigError, Problem
 from declog.plan import Plan
@@ -56,7 +56,8 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
     (signals.declarations, signals.default_event, signals.groups, signals.typing,
      metrics.metrics, metrics.formulas, metrics.conditions,
      outputs.names, outputs.destinations, outputs.profiles, tables.filters, tables.tables, tables.alerts),
-    (outputs.selection, lowering.lower),
+    (outputs.selection, checks.surprises, checks.tensors),
+    (lowering.lower,),
 )  # fmt: skip
 
 
@@ -95,7 +96,9 @@ def compile(
         extra=draft.extra,
         modes={"train": ""},
         inactive=tuple(draft.inactive.items()),
+        warnings=tuple(draft.warnings),
         known=frozenset(signal.from_ or name for name, signal in draft.signals.items() if signal.expr is None),
+        known_events=draft.known_events,
         run_config=spec.run_config,
         config=config or {},
         output_dir=spec.output_dir,

@@ -39,6 +39,7 @@ class Draft:
     wanted: frozenset[str]  # profiles that sinks given in code use
     pool: Pool = field(default_factory=Pool)
     problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     inactive: dict[str, str] = field(default_factory=dict)  # "metrics.kl" to why
     constants: dict[str, Constant] = field(default_factory=dict)
     signals: dict[str, SignalSpec] = field(default_factory=dict)
@@ -62,6 +63,11 @@ class Draft:
         """Note a problem at a path of the profile."""
         self.problems.append(Problem(code, message, tuple(path), fix))
 
+    def warn(self, message: str) -> None:
+        """Note what is allowed and probably not meant."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+
     @contextmanager
     def at(self, *path: str | int, off: str | None = None) -> Iterator[None]:
         """Collect what goes wrong with the expression at ``path``; ``off``: what goes with a switched-off signal."""
@@ -81,6 +87,13 @@ class Draft:
     def outputs(self) -> list[MetricOp | FormulaOp]:
         """Metrics and formulas together."""
         return [*self.metrics, *self.formulas]
+
+    @property
+    def known_events(self) -> frozenset[str]:
+        """The events of all observed signals, whether the plan needs them or not."""
+        observed = [spec for spec in self.signals.values() if spec.axis is not None]
+        named = [spec.event if isinstance(spec.event, str) else self.default_event for spec in observed]
+        return frozenset({*named, *self.events})
 
     def event_of(self, type: Type) -> str:
         """The event of a value; the default one where every event has it."""

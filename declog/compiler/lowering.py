@@ -15,7 +15,7 @@ from declog.compiler.signals import LOGGED
 from declog.plan import STATS_OF_AGGREGATE, EventOp, FilterOp, FoldOp, LocalOp, MetricOp, SignalOp, TableOp
 from declog.tree import FOLD, LEAVES, SIGNAL, TEXTVALUE, Node, walk
 
-_STATS = ("n", "total", "m2", "min", "max", "first", "last")
+_STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist")
 _GROUPED = frozenset({"rank", "index", "size", "pass_at"})
 
 
@@ -151,7 +151,12 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
     mask, where = expr.mask, op.where
     if where is not None and where.type.axis is Axis.TOKEN:
         mask, where = mask | where.mask | {where}, None
-    name = work.fold(event, expr, mask, tuple(op.reduction.stats))
+    if not op.reduction.foldable:  # a sketch of the whole batch: what counts is decided on the device
+        if where is not None:
+            mask, where = mask | {where}, None
+        name = work.fold(event, expr, mask, ("n", "min", "max", "hist"))
+    else:
+        name = work.fold(event, expr, mask, tuple(op.reduction.stats))
     return replace(
         op, args=(), fold=name, where=None if where is None else work.lower(where, event), by=by, weight=weight
     )
@@ -227,6 +232,8 @@ def _events(work: _Lowering) -> None:
         op = SignalOp(
             name, spec.from_ or name, KINDS[spec.type], AXES[spec.axis], spec.family, event, spec.optional,
             recorded=name in work.recorded, folded=name in work.folded,
+            packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
+            unmasked=spec.axis == "token" and spec.type != "bool" and not node.mask,
         )  # fmt: skip
         by_event.setdefault(event, []).append(op)
     extra = [
@@ -235,15 +242,38 @@ def _events(work: _Lowering) -> None:
         if any(column.expr is None and column.undeclared != "drop" for column in table.columns)
     ]
     draft.extra = extra[0] if extra else next((table.event for table in draft.tables), None)
+    lengths = _lengths(draft, {fold.event for fold in folds}, by_event)
     metric_events = {op.event for op in draft.metrics}
     names = [*by_event, *sorted((metric_events | {table.event for table in draft.tables}) - set(by_event))]
     for event in sorted(names, key=_event_order):
         signals = tuple(by_event.get(event, ()))
         draft.events[event] = EventOp(
             event, signals, tuple(fold for fold in folds if fold.event == event),
-            tuple(op for op in work.local_ops if op.event == event),
+            tuple(op for op in work.local_ops if op.event == event), lengths.get(event),
             frozenset(signal.name for signal in signals if signal.name in work.travels),
         )  # fmt: skip
+
+
+def _lengths(draft: Draft, events: set[str], by_event: dict[str, list[SignalOp]]) -> dict[str, str]:
+    """Where tokens are packed: every event with folds needs the signal that says how."""
+    name = draft.spec.axes.token.lengths
+    if name is None or name not in draft.signals:
+        return {}
+    node = signal_node(draft, name)
+    assert isinstance(node, Node)
+    for event in sorted(events):
+        if node.type.event != event:
+            message = f"tokens of event `{event}` are packed by `{name}`, which is observed in `{node.type.event}`"
+            draft.report("DL313", message, "axes", "token", "lengths", fix="observe the lengths in the same event")
+            continue
+        found = next((place for place, op in enumerate(by_event[event]) if op.name == name), None)
+        if found is None:
+            source = draft.signals[name].from_ or name
+            op = SignalOp(name, source, Kind.INT, Axis.COMPLETION, False, event, False, recorded=False, folded=True)
+            by_event[event].append(op)
+        else:
+            by_event[event][found] = replace(by_event[event][found], folded=True)
+    return dict.fromkeys(events, name)
 
 
 def _event_order(event: str) -> tuple[int, str]:

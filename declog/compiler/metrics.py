@@ -250,8 +250,7 @@ class _Metric:
                     fix=f"count it: `1 if present({node}) else 0`",
                 )
         if axis is Axis.TOKEN and not reduction.foldable:
-            fix = f"reduce the tokens first: `{reduction.name}(mean({first}, over=token))`"
-            draft.report("DL205", f"`{reduction.name}` over tokens is not executed yet", *place, fix=fix)
+            self._sketched(reduction, first, where, by, weight, place)
         if reduction.arity > 1 and any(node.type.family for node in args):
             draft.report(
                 "DL312",
@@ -310,6 +309,30 @@ class _Metric:
             spec.nan or "skip", _empty(draft, self.id, spec), self._names(suffix, first.type.family, by is not None),
             tuple(spec.tags), spec.cumulative, spec.ranks, spec.max_labels, spec.log, None, spec.help,
         )  # fmt: skip
+
+    def _sketched(
+        self,
+        reduction: Reduction,
+        expr: Node,
+        where: Node | None,
+        by: Node | None,
+        weight: Node | None,
+        place: tuple[str, ...],
+    ) -> None:
+        """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
+        if reduction.sketch is None:
+            fix = f"reduce the tokens first: `{reduction.name}(mean({expr}, over=token))`"
+            self.draft.report("DL312", f"`{reduction.name}` cannot be computed over tokens", *place, fix=fix)
+            return
+        fix = f"reduce the tokens first: `mean({expr}, over=token)`"
+        if by is not None:
+            message = f"`{reduction.name}` over tokens is a histogram per batch, and has no labels"
+            self.draft.report("DL312", message, "metrics", self.id, "by", fix=fix)
+        if where is not None and any(
+            node.type.kind is Kind.TEXT or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in walk(where)
+        ):
+            message = f"`{reduction.name}` over tokens is a histogram per batch: `where` cannot read groups or texts"
+            self.draft.report("DL312", message, "metrics", self.id, "where", fix=fix)
 
     def _fits(self, key: str, node: Node | None, axis: Axis, kinds: tuple[Kind, ...]) -> None:
         if node is None:

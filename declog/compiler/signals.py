@@ -190,6 +190,16 @@ def groups(draft: Draft) -> None:
             "ids",
             fix=did_you_mean(ids, draft.signals, what="signals"),
         )
+    lengths = draft.spec.axes.token.lengths
+    if lengths is not None:
+        signal = draft.signals.get(lengths)
+        path = ("axes", "token", "lengths")
+        if signal is None:
+            draft.report(
+                "DL302", f"unknown signal `{lengths}`", *path, fix=did_you_mean(lengths, draft.signals, what="signals")
+            )
+        elif signal.axis != "completion" or signal.type != "int" or signal.family or signal.optional:
+            draft.report("DL310", f"`{lengths}` is an int per completion", *path, fix="{axis: completion, type: int}")
     token = draft.spec.axes.token.mask
     if token is not None and token.isidentifier() and token != "all" and token not in draft.signals:
         draft.report(

@@ -1,0 +1,84 @@
+"""Checks of the typed trees: functions that lie about their type, and expressions that surprise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declog.axes import Axis, Kind
+from declog.compiler.draft import Draft
+from declog.errors import Path
+from declog.plan import FilterOp
+from declog.tree import Node, walk
+
+_ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
+
+
+def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
+    """Every expression that the plan will evaluate, with the path of its key."""
+    for op in draft.metrics:
+        for arg in op.args:
+            yield ("metrics", op.id, "expr"), arg
+        for key, node in (("where", op.where), ("by", op.by), ("weight", op.weight)):
+            if node is not None:
+                yield ("metrics", op.id, key), node
+    for table in draft.tables:
+        filters: tuple[FilterOp, ...] = table.filter.chain if table.filter else ()
+        for one in filters:
+            for key, node in (("key", one.key), ("where", one.where)):
+                if node is not None:
+                    yield ("filters", one.id, key), node
+        for column in table.columns:
+            if column.expr is not None:
+                yield ("tables", table.id, "schema"), column.expr
+
+
+def surprises(draft: Draft) -> None:
+    """``not (x >= a)`` is true where x is missing, since the comparison is false: worth a warning."""
+    for path, root in expressions(draft):
+        for node in walk(root):
+            if node.op == "not" and node.args[0].op in _ORDERED:
+                compared = node.args[0]
+                left, right = compared.args
+                draft.warn(
+                    f"{'.'.join(map(str, path))}: `{node}` is true where a value is missing; "
+                    f"`{left} {_ORDERED[compared.op]} {right}` is not"
+                )
+
+
+def tensors(draft: Draft) -> None:
+    """Run users' functions on `meta` tensors: shape and kind must be what their registration says."""
+    seen: set[str] = set()
+    for path, root in expressions(draft):
+        for node in walk(root):
+            function = draft.functions.get(node.op)
+            if function is None or not function.tensors or function.name in seen:
+                continue
+            seen.add(function.name)
+            problem = _lie(function.run, len(node.args), node.type.kind, per_token=node.type.axis is Axis.TOKEN)
+            if problem is not None:
+                draft.report(
+                    "DL314",
+                    f"the function `{function.name}` {problem}",
+                    *path,
+                    fix="correct the function, or its `returns=`",
+                )
+
+
+def _lie(run: object, arity: int, kind: Kind, *, per_token: bool) -> str | None:
+    import torch  # only where a profile uses a function of a user's
+
+    shape = (3, 5) if per_token else (3,)
+    arguments = [
+        torch.empty(shape, device="meta", dtype=torch.float32 if per_token else torch.float64) for _ in range(arity)
+    ]
+    try:
+        result = run(*arguments)  # type: ignore[operator]
+    except Exception as error:  # noqa: BLE001  whatever a user's function raises is told as its problem
+        return f"failed on tensors of shape {list(shape)}: {type(error).__name__}: {error}"
+    if not isinstance(result, torch.Tensor):
+        return f"returned {type(result).__name__}, not a tensor"
+    if result.shape != shape:
+        return f"returned shape {list(result.shape)} for arguments of shape {list(shape)}"
+    if (kind is Kind.BOOL) != (result.dtype is torch.bool):
+        return f"returned {str(result.dtype).removeprefix('torch.')}, and is registered to return {kind.value}"
+    return None

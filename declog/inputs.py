@@ -1,0 +1,215 @@
+"""What may be observed: a value is checked against its signal's declaration where it is given.
+
+Kept are detached tensors, lists (of texts, or with None among numbers) and plain numbers. Nothing waits for a
+device. Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.axes import Axis, Kind
+from declog.errors import InputError
+from declog.plan import SignalOp
+
+Tensor = torch.Tensor
+Observed = Tensor | float | int | bool | list[Any] | str | None
+
+
+def accept(op: SignalOp, label: str, value: Any) -> Observed:
+    """The value as it is kept: a detached tensor, a list (of texts, or with None in it) or a number."""
+    if op.kind in (Kind.TEXT, Kind.OBJECT):
+        return _texts(op, label, value)
+    if isinstance(value, Tensor):
+        return _tensor(op, label, value)
+    if op.axis is Axis.STEP:
+        return _number(op, label, value)
+    if isinstance(value, np.ndarray):
+        return _tensor(
+            op,
+            label,
+            torch.from_numpy(np.array(value)) if value.dtype.kind in "fiub" else _refuse_type(op, label, value),
+        )
+    if isinstance(value, list | tuple):
+        return _list(op, label, value)
+    raise InputError(
+        "DL503",
+        f"`{label}` is declared {_declared(op)}, and {describe(value)} came",
+        "observe a tensor, an array or a list",
+    )
+
+
+_NDIM = {Axis.STEP: 0, Axis.GROUP: 1, Axis.COMPLETION: 1, Axis.TOKEN: 2}
+_SHAPES = {
+    Axis.STEP: "one number",
+    Axis.GROUP: "shape [groups]",
+    Axis.COMPLETION: "shape [completions]",
+    Axis.TOKEN: "shape [completions, tokens]",
+}
+
+
+def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
+    if value.ndim != (1 if op.packed else _NDIM[op.axis]):
+        if op.axis is Axis.STEP and value.numel() == 1:
+            value = value.reshape(())
+        else:
+            raise InputError(
+                "DL503",
+                f"`{label}` is declared {_declared(op)}: {_shape(op)} is expected, "
+                f"and a tensor of shape {tuple(value.shape)} came",
+                _shape_fix(op, value.ndim),
+            )
+    dtype = value.dtype
+    if dtype.is_complex or (op.kind in (Kind.INT, Kind.BOOL) and dtype.is_floating_point):
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came",
+            f"convert it, or declare `{op.name}: {{type: float}}`",
+        )
+    if value.is_inference():
+        return value.clone()
+    return value.detach() if value.requires_grad else value
+
+
+def _shape(op: SignalOp) -> str:
+    return "shape [tokens]" if op.packed else _SHAPES[op.axis]
+
+
+def _shape_fix(op: SignalOp, ndim: int) -> str:
+    guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
+    return f"reduce or index it, or declare `{op.name}: {{axis: {guess}}}`" if guess else "reduce or index it"
+
+
+def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | None:
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
+        value = value.item()
+    if value is None:
+        return None
+    if not isinstance(value, float | int) or (op.kind in (Kind.INT, Kind.BOOL) and isinstance(value, float)):
+        code = "DL504" if isinstance(value, float | int | str) else "DL503"
+        raise InputError(
+            code,
+            f"`{label}` is declared {_declared(op)}, and {describe(value)} came",
+            f"convert it, or declare `{op.name}: {{type: float}}`",
+        )
+    return value
+
+
+def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
+    if op.axis is Axis.TOKEN:
+        return _tensor(op, label, _tokens(op, label, value))
+    if value and isinstance(value[0], Tensor):
+        return _tensor(op, label, torch.stack([item.detach() for item in value]))
+    types = {type(item) for item in value}
+    if types & {np.float64, np.float32, np.int64, np.int32, np.bool_}:
+        return _list(op, label, [item.item() if isinstance(item, np.generic) else item for item in value])
+    wrong = types - {float, int, bool, type(None)}
+    if op.kind in (Kind.INT, Kind.BOOL):
+        wrong |= types & {float}
+    if wrong:
+        at = next(place for place, item in enumerate(value) if type(item) in wrong)
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and its value {at} is {describe(value[at])}",
+            f"convert it, or declare another type for `{op.name}`",
+        )
+    if op.kind is Kind.NUMBER:
+        return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
+    if type(None) in types:
+        return list(value)
+    try:
+        return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64)
+    except (OverflowError, RuntimeError) as error:
+        raise InputError(
+            "DL504", f"`{label}` holds a number that does not fit 64 bits", f"declare `{op.name}: {{type: float}}`"
+        ) from error
+
+
+def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
+    """A list with the tokens of each completion, as one tensor: padded with what is missing, or packed."""
+    try:
+        rows = [item.detach() if isinstance(item, Tensor) else torch.as_tensor(item) for item in value]
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and holds what is no number: {error}",
+            "give lists of numbers",
+        ) from error
+    if any(row.ndim != (0 if op.packed and rows[0].ndim == 0 else 1) for row in rows):
+        raise InputError(
+            "DL503",
+            f"`{label}` is declared {_declared(op)}: a list with one list of tokens per completion is expected",
+            "give one list per completion",
+        )
+    if op.packed:
+        return torch.stack(rows) if rows and rows[0].ndim == 0 else torch.cat(rows) if rows else torch.zeros(0)
+    if not rows:
+        return torch.zeros(0, 0)
+    if op.kind is Kind.BOOL:
+        return torch.nn.utils.rnn.pad_sequence([row != 0 for row in rows], batch_first=True, padding_value=False)
+    if len({len(row) for row in rows}) > 1 and op.unmasked:
+        raise InputError(
+            "DL503",
+            f"`{label}` came as lists of different lengths, and the profile does not say which tokens exist",
+            "set `axes.token.mask` or `axes.token.lengths`",
+        )
+    if len({len(row) for row in rows}) > 1 and op.kind is Kind.NUMBER:
+        rows = [row if row.is_floating_point() else row.double() for row in rows]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _texts(op: SignalOp, label: str, value: Any) -> Observed:
+    if op.axis is Axis.STEP:
+        if op.kind is Kind.TEXT and value is not None and not isinstance(value, str):
+            raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came")
+        return [value] if op.kind is Kind.OBJECT else value
+    if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
+        raise InputError(
+            "DL503",
+            f"`{label}` is declared {_declared(op)}: a list is expected, and {describe(value)} came",
+            "give one value per row",
+        )
+    items = list(value)
+    if op.kind is Kind.TEXT:
+        for place, item in enumerate(items):
+            if item is not None and not isinstance(item, str):
+                raise InputError(
+                    "DL504",
+                    f"`{label}` is declared {_declared(op)}, and its value {place} is {describe(item)}",
+                    f"convert it, or declare `{op.name}: {{type: object}}`",
+                )
+    return items
+
+
+def _refuse_type(op: SignalOp, label: str, value: Any) -> Any:
+    raise InputError(
+        "DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came", "convert it to numbers"
+    )
+
+
+def length(op: SignalOp, value: Observed) -> int | None:
+    """How many rows a value has; None where it has one value per step."""
+    if op.axis is Axis.STEP:
+        return None
+    return value.shape[0] if isinstance(value, Tensor) else len(value) if isinstance(value, list) else None
+
+
+def _declared(op: SignalOp) -> str:
+    kind = {"number": "float"}.get(op.kind.value, op.kind.value)
+    return f"{kind} per {op.axis.label}"
+
+
+def describe(value: Any) -> str:
+    """A value in a few words, for messages."""
+    if isinstance(value, Tensor | np.ndarray):
+        what = "a tensor" if isinstance(value, Tensor) else "an array"
+        return f"{what} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -1,0 +1,79 @@
+"""A fixed-bin histogram of per-token values: quantiles with a known error, whatever the number of tokens.
+
+Bins grow geometrically from ``SMALLEST`` to ``GREATEST`` on both sides of zero (as DDSketch, Masson et al.
+2019), so that a quantile is within ``ERROR`` of the true value, relatively; smaller values count as zero, and
+greater ones as the greatest. Imports numpy only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SMALLEST, GREATEST = 1e-8, 1e8
+GROWTH = math.log(1.02)
+ERROR = 0.01
+SIDE = math.ceil(math.log(GREATEST / SMALLEST) / GROWTH) + 1  # bins of one sign
+SIZE = 2 * SIDE + 1  # negative ones from the greatest to the smallest, zero, positive ones
+
+_MAGNITUDES = SMALLEST * np.exp(GROWTH * np.arange(SIDE))
+VALUES: NDArray[np.float64] = np.concatenate([-_MAGNITUDES[::-1], [0.0], _MAGNITUDES])  # what each bin stands for
+
+Sparse = Sequence[Sequence[int]]  # [bin, count] pairs
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """How many values fell into each bin, ``[SIZE]``, and the exact smallest and greatest value."""
+
+    counts: NDArray[np.int64]
+    low: float
+    high: float
+
+    @classmethod
+    def merge(cls, parts: Iterable[Sparse | None], low: float, high: float) -> Sketch:
+        """The counts of several batches together."""
+        counts = np.zeros(SIZE, np.int64)
+        for part in parts:
+            if part:
+                pairs = np.asarray(part, np.int64)
+                np.add.at(counts, pairs[:, 0], pairs[:, 1])
+        return cls(counts, low, high)
+
+    def quantile(self, level: float) -> float:
+        """The quantile, interpolated linearly between neighbouring values; NaN where there are none."""
+        ranks = np.cumsum(self.counts)
+        total = int(ranks[-1])
+        if not total:
+            return math.nan
+        place = level * (total - 1)
+        below, above = math.floor(place), math.ceil(place)
+        first, second = (
+            self._value(int(np.searchsorted(ranks, rank, side="right")), rank, total) for rank in (below, above)
+        )
+        return first + (second - first) * (place - below)
+
+    def _value(self, bin: int, rank: int, total: int) -> float:
+        if rank == 0:
+            return self.low
+        return self.high if rank == total - 1 else float(np.clip(VALUES[bin], self.low, self.high))
+
+    def histogram(self, bins: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Counts in equal bins from the smallest to the greatest value, and the bins' edges."""
+        used = np.flatnonzero(self.counts)
+        edges = (
+            np.histogram_bin_edges([], bins, range=(self.low, self.high)) if len(used) else np.linspace(0, 1, bins + 1)
+        )
+        counts, edges = np.histogram(np.clip(VALUES[used], self.low, self.high), bins=edges, weights=self.counts[used])
+        return counts.astype(np.int64), edges
+
+
+def sparse(counts: NDArray[Any]) -> list[list[int]]:
+    """``[bin, count]`` pairs of the bins that hold anything."""
+    used = np.flatnonzero(counts)
+    return [[int(bin), int(count)] for bin, count in zip(used, counts[used], strict=True)]
