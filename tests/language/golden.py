@@ -1,0 +1,48 @@
+"""Golden pairs: a profile in YAML, and the plan in words or the error text that it gives.
+
+``python -m tests.language.golden --update`` writes the texts; read the difference before it is committed: the
+texts are the specification. A first line ``# constants: {beta: 0.1}`` is what an adapter's trainer gives.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+import declog
+
+FOLDER = Path(__file__).parents[1] / "data" / "golden"
+PROFILES = sorted(FOLDER.glob("*.yaml"))
+_CONSTANTS = re.compile(r"# constants: (\{.*\})")
+_FINGERPRINT = re.compile(r"\([0-9a-f]{16}\)")
+
+
+def shown(profile: Path) -> str:
+    """The text of a profile: ``Plan.explain()`` without its fingerprint, or every problem."""
+    text = profile.read_text(encoding="utf-8")
+    given = _CONSTANTS.match(text)
+    constants: Any = OmegaConf.to_container(OmegaConf.create(given.group(1))) if given else {}
+    try:
+        plan = declog.plan(OmegaConf.create(text), constants=constants)
+    except declog.ConfigError as error:
+        return f"{error}\n"
+    return _FINGERPRINT.sub("(fingerprint)", plan.explain(), count=1)
+
+
+def expected(profile: Path) -> Path:
+    """The file that holds a profile's text."""
+    return profile.with_suffix(".txt")
+
+
+if __name__ == "__main__":
+    for each in PROFILES:
+        new = shown(each)
+        known = expected(each).read_text(encoding="utf-8") if expected(each).exists() else None
+        if known != new:
+            print(("updated " if "--update" in sys.argv else "differs ") + each.name)
+            if "--update" in sys.argv:
+                expected(each).write_text(new, encoding="utf-8")
