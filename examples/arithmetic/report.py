@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -18,13 +19,17 @@ def report(run: Path, project: str) -> None:
     if scalars.exists():
         events = [json.loads(line)["scalars"] for line in scalars.read_text().splitlines()]
         rewards = [event["reward"] for event in events if "reward" in event]
-        print(f"\nreward by step\n{bar_plot(rewards)}\n" if rewards else "")
+        if rewards:
+            first, last = mean(rewards[:10]), mean(rewards[-10:])
+            print(f"\nreward by step\n{bar_plot(rewards)}\n")
+            print(f"reward     {first:.2f} over the first 10 steps, {last:.2f} over the last 10")
     print(f"run        {run}")
     if scalars.exists():
         print(f"jsonl      {scalars}")
     if dataset.exists():
         print(f"parquet    {dataset}")
-        print(f"pandas     pandas.read_parquet('{dataset}').pivot(index='step', columns='name', values='value')")
+        table = f"pd.read_parquet('{dataset}').pivot(index='step', columns='name', values='value')"
+        print(f"pandas     import pandas as pd; {table}")
     if dashboard.exists():
         print(f"dashboard  TRACKIO_DIR={dashboard} {commands / 'trackio'} show --project {project}")
 
@@ -37,7 +42,7 @@ def shown(path: Path) -> Path:
 def bar_plot(values: Sequence[float], width: int = 80, height: int = 8) -> str:
     """Values of 0 and above as columns of block characters, each the mean of equally many values."""
     size = math.ceil(len(values) / width)
-    means = [sum(values[i : i + size]) / len(values[i : i + size]) for i in range(0, len(values), size)]
+    means = [mean(values[i : i + size]) for i in range(0, len(values), size)]
     top = max(means)
     lines = []
     for level in reversed(range(height)):
