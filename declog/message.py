@@ -1,6 +1,7 @@
 """Windows as bytes: what ranks send to rank 0. A plain binary layout, never pickle.
 
-    b"DECLOG" version:u16  header length:u32  header (JSON)  buffers, each aligned to 8 bytes
+    b"DECLOG"  version:u16  header length:u32  crc32 of what follows:u32
+    header (JSON)  buffers, each aligned to 8 bytes
 
 Imports numpy and frames only.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +23,7 @@ from declog.frame import Batches, Block, Frame, Grouping, texts_of
 
 MAGIC = b"DECLOG"
 VERSION = 1
-_HEAD = struct.Struct("<6sHI")
+_HEAD = struct.Struct("<6sHII")
 _DTYPES = frozenset({"<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"})
 _BATCHES = ("step", "batch", "rank", "rows", "elapsed")
 
@@ -31,9 +33,9 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
     buffers: list[NDArray[Any]] = []
 
     def put(array: NDArray[Any]) -> dict[str, Any]:
-        array = np.ascontiguousarray(array)
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         buffers.append(array)
-        return {"at": len(buffers) - 1, "dtype": array.dtype.newbyteorder("<").str, "shape": array.shape}
+        return {"at": len(buffers) - 1, "dtype": array.dtype.str, "shape": array.shape}
 
     events = {}
     for name, frame in frames.items():
@@ -46,11 +48,14 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
         }
     header = json.dumps(
         {"meta": dict(meta), "events": events, "sizes": [array.nbytes for array in buffers]}, ensure_ascii=False
-    ).encode()
-    parts = [_HEAD.pack(MAGIC, VERSION, len(header)), header, b"\0" * (-(_HEAD.size + len(header)) % 8)]
+    ).encode("utf-8", "surrogatepass")  # a broken text is logged, too
+    parts = [header, b"\0" * (-(_HEAD.size + len(header)) % 8)]
     for array in buffers:
         parts += [array.tobytes(), b"\0" * (-array.nbytes % 8)]
-    return b"".join(parts)
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([_HEAD.pack(MAGIC, VERSION, len(header), checksum), *parts])
 
 
 def _sparse(values: NDArray[Any]) -> dict[str, Any]:
@@ -62,7 +67,7 @@ def _sparse(values: NDArray[Any]) -> dict[str, Any]:
 def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
     """Frames by event, and the meta; raises ``CommError`` for anything that is not a whole message."""
     try:
-        magic, version, length = _HEAD.unpack_from(data)
+        magic, version, length, checksum = _HEAD.unpack_from(data)
         if magic != MAGIC:
             raise CommError("DL603", "a message does not begin as declog's do")
         if version != VERSION:
@@ -71,6 +76,8 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
                 f"a message has version {version}, and this process reads {VERSION}",
                 "use one version of declog on all ranks",
             )
+        if zlib.crc32(memoryview(data)[_HEAD.size :]) != checksum:
+            raise CommError("DL603", "a message was cut or changed on its way")
         header = json.loads(data[_HEAD.size : _HEAD.size + length])
         at = _HEAD.size + length + -(_HEAD.size + length) % 8
         starts = []
@@ -96,7 +103,7 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
             texts = {(key, member): (Axis(axis), _dense(sparse)) for key, member, axis, sparse in event["texts"]}
             frames[name] = Frame(name, batches, blocks, texts, grouping)
         return frames, header["meta"]
-    except (struct.error, ValueError, KeyError, TypeError, IndexError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise CommError("DL603", f"a message cannot be read: {error}") from error
 
 
