@@ -43,7 +43,10 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
     )
 
 
-_NDIM = {Axis.STEP: 0, Axis.GROUP: 1, Axis.COMPLETION: 1, Axis.TOKEN: 2}
+_INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
+_FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+DTYPES = {"number": _INTEGERS | _FLOATS, "int": _INTEGERS, "bool": _INTEGERS, "text": (), "object": ()}
+NDIM = {"step": 0, "group": 1, "completion": 1, "token": 2, "packed": 1}
 _SHAPES = {
     Axis.STEP: "one number",
     Axis.GROUP: "shape [groups]",
@@ -53,7 +56,7 @@ _SHAPES = {
 
 
 def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
-    if value.ndim != (1 if op.packed else _NDIM[op.axis]):
+    if value.ndim != NDIM[op.shape_name]:
         if op.axis is Axis.STEP and value.numel() == 1:
             value = value.reshape(())
         else:

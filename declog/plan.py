@@ -37,6 +37,28 @@ class SignalOp:
     packed: bool = False  # per token, and the tokens of all completions lie in one row
     unmasked: bool = False  # per token, and nothing says which tokens exist
 
+    # what every `observe` asks of a signal, ready to read
+
+    @cached_property
+    def key(self) -> tuple[str, None]:
+        """Its column's key."""
+        return (self.name, None)
+
+    @cached_property
+    def kind_name(self) -> str:
+        """Its kind by name."""
+        return self.kind.value
+
+    @cached_property
+    def shape_name(self) -> str:
+        """Its axis by name, or ``packed``."""
+        return "packed" if self.packed else self.axis.label
+
+    @cached_property
+    def counted(self) -> str:
+        """What its rows are."""
+        return "groups" if self.axis is Axis.GROUP else "tokens" if self.packed else "completions"
+
 
 @dataclass(frozen=True)
 class FoldOp:
@@ -323,7 +345,7 @@ class Plan:
             chain = table.filter.chain if table.filter else ()
             parts[f"table {table.id}"] = (
                 f"{[(column.id, _text(column.expr), column.type) for column in table.columns]} "
-                f"{[(f.kind, _text(f.key), _text(f.where), f.top, f.bottom, f.n) for f in chain]}"
+                f"{[_canonical(one) for one in chain]} every {table.every} {table.keep}"
             )
         return parts
 
@@ -342,6 +364,11 @@ class Plan:
         from declog.explain import explain
 
         return explain(self)
+
+
+def _canonical(op: FilterOp) -> tuple[object, ...]:
+    choice = (op.top, op.bottom, op.within, op.n, op.fraction, op.seed, op.limit)
+    return (op.kind, _text(op.key), _text(op.where), *choice)
 
 
 def _text(node: Node | None) -> str:

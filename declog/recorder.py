@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from declog.batch import OpenBatch
 from declog.comm import Comm
 from declog.dispatch import Dispatcher, Route
 from declog.errors import InputError, SinkError, UnknownSignalError, UsageError, did_you_mean
@@ -25,7 +26,7 @@ from declog.extras import plain_column
 from declog.functions import DEFAULT, Functions
 from declog.plan import Plan
 from declog.sinks.runner import SinkRunner
-from declog.window import OpenBatch, Window
+from declog.window import Window
 from declog.worker import Handoff, Worker
 
 P = ParamSpec("P")
@@ -44,7 +45,7 @@ class Recorder:
 
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
-        output_dir: Path | None, *, functions: Functions = DEFAULT, close_s: float = 30.0,
+        output_dir: Path | None, *, functions: Functions = DEFAULT, close_s: float = 30.0, wait_s: float = 30.0,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.output_dir = output_dir
@@ -68,7 +69,7 @@ class Recorder:
             column.expr is None and column.undeclared != "drop" for table in plan.tables for column in table.columns
         )
         self._closed = False
-        self._worker = Worker(plan, comm, Dispatcher(plan, routes, functions), functions=functions)
+        self._worker = Worker(plan, comm, Dispatcher(plan, routes, functions), functions=functions, wait_s=wait_s)
         atexit.register(self.close)
 
     # -- the run
@@ -116,21 +117,16 @@ class Recorder:
 
     # -- a step
 
-    @contextmanager
-    def step(self, step: int) -> Iterator[None]:
-        """One optimizer step. What is observed inside belongs to it; its end closes the open batches."""
+    def step(self, step: int) -> _Step:
+        """One optimizer step, as a `with` block. What is observed inside belongs to it; its end closes the batches."""
+        return _Step(self, int(step))
+
+    def _begin_step(self, step: int) -> None:
         self._alive()
         if self._step is not None:
             raise UsageError("DL510", f"step {step} begins inside step {self._step}", "end one step before the next")
-        self._step = int(step)
+        self._step = step
         self._batch_numbers.clear()
-        with _active(self):
-            try:
-                yield
-            except BaseException:
-                self._end_step(quietly=True)
-                raise
-            self._end_step(quietly=False)
 
     def _end_step(self, *, quietly: bool) -> None:
         with self._lock:
@@ -246,7 +242,7 @@ class Recorder:
             return
         with self._lock:
             known = self._open.get(op.event)
-            self._batch(op.event, again=known is not None and (op.name, name) in known.values).add(op, {name: value})
+            self._batch(op.event, again=known is not None and known.has(op, name)).add(op, {name: value})
 
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
         """Record a column of the step's completions, one value each; given again it opens the next batch.
@@ -342,14 +338,26 @@ def _leave(recorder: Recorder) -> None:
         del _current[place]
 
 
-@contextmanager
-def _active(recorder: Recorder) -> Iterator[None]:
-    """Let ``declog.observe`` find a recorder whose step is open, also where no `with log:` is."""
-    _enter(recorder)
-    try:
-        yield
-    finally:
-        _leave(recorder)
+class _Step:
+    """The block of a step. ``declog.observe`` finds the recorder inside, also where no `with log:` is open."""
+
+    __slots__ = ("_number", "_recorder")
+
+    def __init__(self, recorder: Recorder, number: int) -> None:
+        self._recorder = recorder
+        self._number = number
+
+    def __enter__(self) -> None:
+        self._recorder._begin_step(self._number)
+        _enter(self._recorder)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._recorder._end_step(quietly=kind is not None)
+        finally:
+            _leave(self._recorder)
 
 
 def current() -> Recorder | None:
