@@ -127,10 +127,11 @@ def mean(values: Array, segments: Segments) -> Array:
 
 
 def spread_squares(values: Array, segments: Segments) -> Array:
-    """The sum of squared distances from the mean, in two passes."""
+    """The sum of squared distances from the mean, in two passes; 0 where all are missing."""
     values = _floats(values)
     with np.errstate(invalid="ignore"):
-        return total(np.square(values - segments.spread(mean(values, segments))), segments)
+        squares = np.square(values - segments.spread(mean(values, segments)))
+    return segments.apply(np.add, np.where(present(values), squares, 0.0))  # of infinite values it is NaN
 
 
 def var(values: Array, segments: Segments) -> Array:

@@ -1,4 +1,4 @@
-"""What several test files share: presets of a test's own, in a working directory of its own."""
+"""What several test files share: presets of a test's own, in a working directory of its own; Hypothesis' settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("declog", max_examples=50, deadline=None)  # no test depends on the machine's speed
+settings.load_profile("declog")
 
 WritePreset = Callable[[str, str], Path]
 
