@@ -81,9 +81,9 @@ class OpenBatch:
 
     def add(self, op: SignalOp, value: Any) -> None:
         """Keep a signal's value; raises ``InputError`` where it is not what was declared."""
-        self.names.add(op.name)
         if not op.family:
             self._put(op, op.key, op.source, value)
+            self.names.add(op.name)
             return
         if not isinstance(value, Mapping):
             raise InputError(
@@ -94,8 +94,9 @@ class OpenBatch:
         for member, values in value.items():
             if not isinstance(member, str):
                 raise InputError("DL504", f"`{op.source}` has the member {member!r}: members are named by text")
-            self._members.add((op.name, member))
             self._put(op, (op.name, member), f"{op.source}[{member!r}]", values)
+            self._members.add((op.name, member))
+        self.names.add(op.name)
 
     def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:
         checked: Observed
@@ -153,10 +154,8 @@ class OpenBatch:
                 "observe values of the same rows together; a signal given again opens the next batch",
             )
 
-    def add_extra(self, column: str, values: Sequence[Any]) -> None:
+    def add_extra(self, column: str, values: list[Any]) -> None:
         """Keep a column of log_extra."""
-        if column in self.extras:
-            raise InputError("DL509", f"the column `{column}` was given twice for one batch", "give each column once")
         if self.rows is not None and len(values) != self.rows[0]:
             raise InputError(
                 "DL509",
@@ -164,7 +163,7 @@ class OpenBatch:
                 f"and the batch has {self.rows[0]} rows (`{self.rows[1]}`)",
                 "give one value per row",
             )
-        self.extras[column] = list(values)
+        self.extras[column] = values
 
     def close(
         self,
@@ -251,6 +250,6 @@ def _pack(axis: Axis, dtype: torch.dtype, items: Sequence[tuple[Key, Tensor]]) -
         if values[0].ndim == 0
         else torch.cat(values).view(len(values), -1)
         if values[0].numel()
-        else torch.empty(len(values), 0)
+        else torch.empty(len(values), 0, dtype=dtype)
     )
     return Pack(axis, keys, data.float() if dtype in _HALF else data)

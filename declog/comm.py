@@ -37,7 +37,7 @@ class Comm(Protocol):
         """Hand over this rank's message of a log event (ranks above 0)."""
 
     def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
-        """The messages of ranks 1.. on rank 0; None for a rank that did not answer in time."""
+        """The messages of ranks 1.. on rank 0; None for a rank that has left, or did not answer in time."""
 
     def close(self) -> None:
         """Let go of what was opened; idempotent."""
@@ -65,7 +65,8 @@ class LocalComm:
 class StoreComm:
     """A star over a TCPStore. Messages are chunked, and deleted when read.
 
-    A rank that once missed a deadline is only checked for from then on, so that it costs one wait.
+    A rank that once missed a deadline is only checked for from then on, so that it costs one wait; one that
+    said that it leaves costs none.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int, *, owner: bool) -> None:
@@ -124,10 +125,13 @@ class StoreComm:
         end = time.monotonic() + deadline_s
         while True:
             for rank in sorted(waiting):
+                left = self._store.check([_left(rank)])  # asked first: a rank sends before it leaves
                 if self._store.check([_key(event, rank, 0)]):
                     found[rank - 1] = self._read(event, rank)
                     waiting.discard(rank)
                     self._suspects.discard(rank)
+                elif left:
+                    waiting.discard(rank)
             if not waiting - self._suspects or time.monotonic() >= end or self._stopped:
                 self._suspects |= waiting
                 return found
@@ -147,9 +151,9 @@ class StoreComm:
             return
         self._stopped = True
         try:
-            self._store.set(f"left/{self.rank}", b"1")
+            self._store.set(_left(self.rank), b"1")
             if self._owner:
-                keys = [f"left/{rank}" for rank in range(1, self.world_size) if rank not in self._suspects]
+                keys = [_left(rank) for rank in range(1, self.world_size) if rank not in self._suspects]
                 end = time.monotonic() + 5.0
                 while keys and time.monotonic() < end and not all(self._store.check([key]) for key in keys):
                     time.sleep(0.01)
@@ -162,6 +166,10 @@ def _tcp_store(host: str, port: int, *, master: bool = False) -> Any:
     return dist.TCPStore(  # type: ignore[attr-defined]  # torch does not declare it
         host, port, is_master=master, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True
     )
+
+
+def _left(rank: int) -> str:
+    return f"left/{rank}"
 
 
 def _key(event: int, rank: int, place: int) -> str:
@@ -203,7 +211,9 @@ def connect(
         )
     if world_size == 1:
         return LocalComm()
-    return StoreComm.connect(rank, world_size, _job_store(grouped), deadline_s, namespace)
+    # torchrun's store outlives a restart of the workers: what an earlier attempt left there is not ours
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return StoreComm.connect(rank, world_size, _job_store(grouped), deadline_s, f"{namespace}.{attempt}")
 
 
 def _job_store(grouped: bool) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
 from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, TableOp
 from declog.records import Alert, Histogram, Records, Scalar, Table
+from declog.tree import METRIC, walk
 
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
@@ -55,6 +56,7 @@ class Dispatcher:
         self._streaks = {alert.id: 0 for alert in plan.alerts}
         self._events = 0
         self._told: set[str] = set()
+        self._periods = {op.key: op.every for op in plan.outputs}
         self._declared = {
             item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
         }
@@ -72,13 +74,18 @@ class Dispatcher:
             everything.update(found)
             outputs += self._outputs(period, found, partial, report)
             picked += self._tables(period, frames, report)
-        alerts = tuple(self._alerts(everything))
+        alerts = tuple(self._alerts(everything, due.keys(), report))
         now = time.time()
         for route in self._routes:
-            if self._events % route.every == 0:
+            if (self._events + 1) % route.every == 0:  # as windows count, so that a table of this period is seen
                 records = self._share(route, outputs, picked, alerts, now)
-                if records:
+            else:  # an alert waits for no sink's turn
+                records = Records(time=now, alerts=alerts if "alert" in route.accepts else ())
+            if records:
+                try:
                     route.submit(step, records)
+                except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
+                    report(error)
         self._events += 1
 
     # -- values
@@ -87,14 +94,19 @@ class Dispatcher:
         ops = [op for op in self._plan.metrics if op.every == period]
         try:
             found = cells.reduce(ops, views)
-        except RuntimeFailure:
+        except Exception:  # noqa: BLE001  (found out, and reported, one by one)
             found = {}
             for op in ops:  # one that fails does not take the others with it
                 try:
                     found.update(cells.reduce([op], views))
-                except RuntimeFailure as error:
-                    report(RuntimeFailure(error.code, f"the metric `{op.key}`: {error.args[0].split('] ', 1)[-1]}"))
-        cells.formulas([op for op in self._plan.formulas if op.every == period], found)
+                except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+                    report(_failure(f"the metric `{op.key}`", error))
+        for formula in self._plan.formulas:
+            if formula.every == period:
+                try:
+                    cells.formulas([formula], found)
+                except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+                    report(_failure(f"the metric `{formula.key}`", error))
         for op in ops:
             if op.key in found and found[op.key].skipped and op.nan != "propagate":
                 self._skipped(op, found[op.key].skipped, report)
@@ -169,11 +181,22 @@ class Dispatcher:
             return tables.build(op, frame, lambda part: View(part, self._functions))
         except RuntimeFailure as error:
             report(error)
-            return None
+        except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+            report(_failure(f"the table `{op.id}`", error))
+        return None
 
-    def _alerts(self, found: Mapping[str, Cells]) -> Iterable[Alert]:
+    def _alerts(self, found: Mapping[str, Cells], due: Collection[int], report: Report) -> Iterable[Alert]:
+        """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
         for op in self._plan.alerts:
-            if cells.holds(op.when, found):
+            keys = {str(node.param("name")) for node in walk(op.when) if node.op == METRIC}
+            if not all(self._periods[key] in due for key in keys) or keys.isdisjoint(found):
+                continue
+            try:
+                holds = cells.holds(op.when, found)
+            except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+                report(_failure(f"the alert `{op.id}`", error))
+                continue
+            if holds:
                 self._streaks[op.id] += 1
                 if self._streaks[op.id] == op.patience:
                     yield Alert(op.id, op.level, _worded(op, found))
@@ -204,6 +227,15 @@ class Dispatcher:
 
 
 CODE = "<code>"  # the route of sinks that are given in code
+
+
+def _failure(what: str, error: Exception) -> RuntimeFailure:
+    """An error while something was evaluated, saying what it was; its own cause is kept."""
+    if isinstance(error, RuntimeFailure):
+        return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
+    failure = RuntimeFailure("DL605", f"{what} could not be evaluated: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def _prefixed(record: Any, prefix: str) -> Any:

@@ -42,17 +42,21 @@ def candidates(op: FilterOp, view: View) -> Rows:
     """Rows of this rank that may be taken when all ranks' rows are known: a superset of what will be."""
     first = op.chain[0]
     grouping = view.frame.grouping
-    if (
-        grouping is not None
-        and grouping.split == "ranks"
-        and any(_reads_groups(node) for node in (first.key, first.where) if node is not None)
-    ):
+    split = grouping is not None and grouping.split == "ranks"
+    if any(_reads_others(node, split) for node in (first.key, first.where) if node is not None):
         return np.arange(view.frame.count(Axis.COMPLETION))
     return select(replace(first, limit=None), view)
 
 
-def _reads_groups(node: Node) -> bool:
-    return any(item.type.axis in (Axis.GROUP, Axis.BATCH) or item.op == "rank" for item in walk(node))
+def _reads_others(node: Node, split: bool) -> bool:
+    """Whether a value depends on rows of other ranks: through its batch, or through a group that is spread."""
+    for item in walk(node):
+        within = item.param("within") if item.op == "rank" else item.type.axis
+        if within in (Axis.STEP, Axis.BATCH) and (item.op == "rank" or within is Axis.BATCH):
+            return True
+        if split and (within is Axis.GROUP or item.op in ("rank", "index")):
+            return True
+    return False
 
 
 def _scopes(op: FilterOp, view: View, rows: Rows) -> Segments:

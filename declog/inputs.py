@@ -1,6 +1,6 @@
 """What may be observed: a value is checked against its signal's declaration where it is given.
 
-Kept are detached tensors, lists (of texts, or with None among numbers) and plain numbers. Nothing waits for a
+Kept are detached tensors (with NaN for None), lists of texts or objects, and plain numbers. Nothing waits for a
 device. Imports torch and the plan.
 """
 
@@ -21,7 +21,7 @@ Observed = Tensor | float | int | bool | list[Any] | str | None
 
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:
-    """The value as it is kept: a detached tensor, a list (of texts, or with None in it) or a number."""
+    """The value as it is kept: a detached tensor, a list of texts or objects, or a number."""
     if op.kind in (Kind.TEXT, Kind.OBJECT):
         return _texts(op, label, value)
     if isinstance(value, Tensor):
@@ -29,11 +29,7 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
         return _number(op, label, value)
     if isinstance(value, np.ndarray):
-        return _tensor(
-            op,
-            label,
-            torch.from_numpy(np.array(value)) if value.dtype.kind in "fiub" else _refuse_type(op, label, value),
-        )
+        return _tensor(op, label, _of_array(op, label, value))
     if isinstance(value, list | tuple):
         return _list(op, label, value)
     raise InputError(
@@ -73,8 +69,9 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
             f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came",
             f"convert it, or declare `{op.name}: {{type: float}}`",
         )
-    if value.is_inference():
-        return value.clone()
+    if value.is_inference():  # it has no version that would tell of a change
+        with torch.inference_mode(False):
+            return value.clone()
     return value.detach() if value.requires_grad else value
 
 
@@ -92,23 +89,31 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | None:
         value = value.item()
     if value is None:
         return None
-    if not isinstance(value, float | int) or (op.kind in (Kind.INT, Kind.BOOL) and isinstance(value, float)):
-        code = "DL504" if isinstance(value, float | int | str) else "DL503"
+    if not isinstance(value, float | int | str):
         raise InputError(
-            code,
-            f"`{label}` is declared {_declared(op)}, and {describe(value)} came",
-            f"convert it, or declare `{op.name}: {{type: float}}`",
+            "DL503",
+            f"`{label}` is declared {_declared(op)}: one number is expected, and {describe(value)} came",
+            _shape_fix(op, value.ndim if isinstance(value, np.ndarray) else 1),
         )
+    if isinstance(value, str) or (op.kind in (Kind.INT, Kind.BOOL) and isinstance(value, float)):
+        kind = "text" if isinstance(value, str) else "float"
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and {describe(value)} came",
+            f"convert it, or declare `{op.name}: {{type: {kind}}}`",
+        )
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise _too_great(op, label)
     return value
 
 
 def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     if op.axis is Axis.TOKEN:
         return _tensor(op, label, _tokens(op, label, value))
-    if value and isinstance(value[0], Tensor):
-        return _tensor(op, label, torch.stack([item.detach() for item in value]))
     types = {type(item) for item in value}
-    if types & {np.float64, np.float32, np.int64, np.int32, np.bool_}:
+    if value and types == {Tensor} and all(not item.ndim for item in value):
+        return _tensor(op, label, torch.stack([item.detach() for item in value]))
+    if any(issubclass(type_, np.generic) for type_ in types):
         return _list(op, label, [item.item() if isinstance(item, np.generic) else item for item in value])
     wrong = types - {float, int, bool, type(None)}
     if op.kind in (Kind.INT, Kind.BOOL):
@@ -120,16 +125,30 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
             f"`{label}` is declared {_declared(op)}, and its value {at} is {describe(value[at])}",
             f"convert it, or declare another type for `{op.name}`",
         )
-    if op.kind is Kind.NUMBER:
-        return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
-    if type(None) in types:
-        return list(value)
     try:
+        if op.kind is Kind.NUMBER or type(None) in types:  # NaN is what is missing, also among ints and bools
+            if op.kind is Kind.INT and any(item is not None and abs(item) > 2**53 for item in value):
+                raise _too_great(op, label, "53 bits, as it must where others are missing")
+            return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
         return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64)
     except (OverflowError, RuntimeError) as error:
+        raise _too_great(op, label) from error
+
+
+def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
+    return InputError(
+        "DL504", f"`{label}` holds a number that does not fit {bits}", f"declare `{op.name}: {{type: float}}`"
+    )
+
+
+def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Tensor:
+    """A copy of an array, whatever its strides and byte order."""
+    if value.dtype.kind not in "fiub":
         raise InputError(
-            "DL504", f"`{label}` holds a number that does not fit 64 bits", f"declare `{op.name}: {{type: float}}`"
-        ) from error
+            "DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came", "convert it to numbers"
+        )
+    kept = value.astype(np.float64) if value.dtype.itemsize > 8 else np.array(value, value.dtype.newbyteorder("="))
+    return torch.from_numpy(np.ascontiguousarray(kept).reshape(value.shape))
 
 
 def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
@@ -187,12 +206,6 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
                     f"convert it, or declare `{op.name}: {{type: object}}`",
                 )
     return items
-
-
-def _refuse_type(op: SignalOp, label: str, value: Any) -> Any:
-    raise InputError(
-        "DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came", "convert it to numbers"
-    )
 
 
 def length(op: SignalOp, value: Observed) -> int | None:

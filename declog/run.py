@@ -76,6 +76,7 @@ def start(
     world_size: int | None = None,
     process_group: Any = None,
     comm: Comm | None = None,
+    wait_s: float = 30.0,
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
 ) -> Recorder:
@@ -84,7 +85,8 @@ def start(
     ``config`` is an application's DictConfig, its ``declog`` node, a mapping, or a preset's name (with
     ``overrides``). ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants``
     fill the profile's constants. ``rank`` and ``world_size`` are the data-parallel ones, where they are not
-    those of the process group. Everything that is wrong with the profile raises here, before step 0:
+    those of the process group. ``wait_s`` is how long rank 0 waits for another rank's rows, in the background,
+    before it logs without them. Everything that is wrong with the profile raises here, before step 0:
     ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with different plans: ``PlanMismatchError``.
     """
     if isinstance(config, str):
@@ -103,14 +105,13 @@ def start(
     made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
     channel = comm if comm is not None else comms.connect(rank, world_size, process_group, namespace=str(next(_runs)))
     _agree(channel, made)
-    folder = _folder(made, output_dir) if channel.rank == 0 else None
-    runners, routes = _open(channel, made, sinks, folder)
+    runners, routes, folder = _open(channel, made, sinks, output_dir)
     if channel.rank == 0:
         for warning in made.warnings:
             log.warning("%s", warning)
         for what, why in made.inactive:
             log.debug("%s is inactive: %s", what, why)
-    return Recorder(made, channel, runners, routes, folder, functions=functions)
+    return Recorder(made, channel, runners, routes, folder, functions=functions, wait_s=wait_s)
 
 
 def _agree(channel: Comm, made: Plan) -> None:
@@ -118,6 +119,7 @@ def _agree(channel: Comm, made: Plan) -> None:
     if different is None:
         return
     shown = "; ".join(f"rank {rank} has {what}" for rank, what in different)
+    channel.close()  # rank 0 waits here until all have read what the others have
     raise PlanMismatchError(
         [
             Problem(
@@ -132,20 +134,25 @@ def _folder(made: Plan, given: str | Path | None) -> Path:
     chosen = given or made.output_dir or application_directory()
     folder = Path(chosen) if chosen else Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
     folder = folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SinkError("DL601", f"the run's folder cannot be made: {error}", "set `output_dir`") from error
     return folder
 
 
 def _open(
-    channel: Comm, made: Plan, extra: Sequence[Sink], folder: Path | None
-) -> tuple[dict[str, SinkRunner], list[Route]]:
-    """Open rank 0's sinks; where one refuses, every rank raises the same error."""
+    channel: Comm, made: Plan, extra: Sequence[Sink], output_dir: str | Path | None
+) -> tuple[dict[str, SinkRunner], list[Route], Path | None]:
+    """Open rank 0's folder and sinks; where one refuses, every rank raises the same error."""
     runners: dict[str, SinkRunner] = {}
     routes: list[Route] = []
-    failure: SinkError | None = None
-    if folder is not None:
-        run = _run_info(channel, made, folder)
+    folder: Path | None = None
+    failure: BaseException | None = None
+    if channel.rank == 0:
         try:
+            folder = _folder(made, output_dir)
+            run = _run_info(channel, made, folder)
             for op in made.sinks:
                 sink = sink_kinds.make_sink(op.kind, dict(op.options))
                 runners[op.id] = SinkRunner(
@@ -157,18 +164,15 @@ def _open(
                 runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
                 runner.open(run)
                 routes.append(Route(CODE, _default_profile(made), 1, "", sink.accepts, runner.submit))
-        except SinkError as error:
+        except BaseException as error:  # noqa: BLE001  (raised below, when the other ranks know)
             failure = error
             for runner in runners.values():
                 runner.close(5.0)
-    told = channel.agree("open", "" if failure is None else str(failure), 120.0)
-    if failure is not None:
-        channel.close()
-        raise failure
+    told = channel.agree("open", "" if failure is None else str(failure) or type(failure).__name__, 120.0)
     if told[0]:
         channel.close()
-        raise SinkError("DL601", f"rank 0 could not open its sinks: {told[0]}")
-    return runners, routes
+        raise failure or SinkError("DL601", f"rank 0 could not start: {told[0].removeprefix('[DL601] ')}")
+    return runners, routes, folder
 
 
 def _default_profile(made: Plan) -> str:

@@ -58,7 +58,8 @@ def _values(column: ColumnOp, view: View, rows: Rows, op: TableOp) -> list[tuple
                 "declare them in its schema, or `undeclared: keep`",
             )
         return [
-            (name.removeprefix(EXTRA), [_plain(item) for item in frame.texts[name, None][1][rows]]) for name in extras
+            (name.removeprefix(EXTRA), [_extra(column, item) for item in frame.texts[name, None][1][rows]])
+            for name in extras
         ]
     whole = view.rows(column.expr, Axis.COMPLETION)
     if not column.family:
@@ -72,10 +73,17 @@ def _values(column: ColumnOp, view: View, rows: Rows, op: TableOp) -> list[tuple
 
 def _typed(column: ColumnOp, values: NDArray[Any], op: TableOp) -> list[Any]:
     plain = [_plain(item) for item in values.tolist()] if values.dtype.kind == "O" else values.tolist()
-    made = [
-        None if item is None or (isinstance(item, float) and math.isnan(item)) else _CONVERT[column.type](item)
-        for item in plain
-    ]
+    try:
+        made = [
+            None if item is None or (isinstance(item, float) and math.isnan(item)) else _CONVERT[column.type](item)
+            for item in plain
+        ]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RuntimeFailure(
+            "DL509",
+            f"the column `{column.id}` of the table `{op.id}` is {column.type}, and holds what cannot be: {error}",
+            "convert it where it is observed",
+        ) from error
     if column.redact or column.max_chars:
         made = [None if item is None else _shortened(column, item) for item in made]
     if not column.nullable and any(item is None for item in made):
@@ -91,10 +99,15 @@ def _shortened(column: ColumnOp, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     for label, pattern in column.redact:
-        value = re.sub(pattern, f"[{label}]", value)
+        value = re.sub(pattern, lambda _, shown=f"[{label}]": shown, value)  # type: ignore[misc]
     if column.max_chars is not None and len(value) > column.max_chars:
         value = value[: column.max_chars - 1] + "…"
     return value
+
+
+def _extra(column: ColumnOp, item: Any) -> Any:
+    """A value of a run-time column: NaN is missing here too."""
+    return None if isinstance(item, float) and math.isnan(item) else _shortened(column, item)
 
 
 def _plain(item: Any) -> Any:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
 
-from declog.records import Records, RunInfo, Table
+from declog.errors import CommError
+from declog.records import Alert, Records, RunInfo, Table
+
+Result = TypeVar("Result")
 
 
 class MemorySink:
@@ -30,8 +34,16 @@ class MemorySink:
 
     @property
     def scalars(self) -> dict[int, dict[str, float]]:
-        """Values by step and name."""
-        return {step: {item.name: item.value for item in records.scalars} for step, records in self.events}
+        """Values by step and name; two log events of one step together."""
+        found: dict[int, dict[str, float]] = {}
+        for step, records in self.events:
+            found.setdefault(step, {}).update({item.name: item.value for item in records.scalars})
+        return found
+
+    @property
+    def alerts(self) -> list[tuple[int, Alert]]:
+        """The alerts, with their steps."""
+        return [(step, alert) for step, records in self.events for alert in records.alerts]
 
     def tables(self, name: str) -> list[tuple[int, Table]]:
         """The tables of one name, with their steps."""
@@ -39,7 +51,7 @@ class MemorySink:
 
 
 class FakeComm:
-    """The ranks of one job, as objects of one process: ``FakeComm.job(4)``."""
+    """One rank of a job whose ranks are threads of one process; see ``run_ranks``."""
 
     def __init__(self, rank: int, world_size: int, shared: _Shared) -> None:
         self.rank = rank
@@ -57,7 +69,9 @@ class FakeComm:
             told = self._shared.told.setdefault(topic, {})
             told[self.rank] = text
             self._shared.changed.notify_all()
-            self._shared.changed.wait_for(lambda: len(told) == self.world_size, deadline_s)
+            if not self._shared.changed.wait_for(lambda: len(told) == self.world_size, deadline_s):
+                missing = [rank for rank in range(self.world_size) if rank not in told]
+                raise CommError("DL603", f"ranks {missing} did not start declog within {deadline_s:g} s")
             return [told[rank] for rank in range(self.world_size)]
 
     def send(self, event: int, data: bytes) -> None:
@@ -67,16 +81,18 @@ class FakeComm:
             self._shared.changed.notify_all()
 
     def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
-        keys = [(event, rank) for rank in range(1, self.world_size)]
-        end = time.monotonic() + deadline_s
+        messages, left = self._shared.messages, self._shared.left
+        ranks = range(1, self.world_size)
         with self._shared.changed:
             self._shared.changed.wait_for(
-                lambda: all(key in self._shared.messages for key in keys), end - time.monotonic()
+                lambda: all((event, rank) in messages or rank in left for rank in ranks), deadline_s
             )
-            return [self._shared.messages.pop(key, None) for key in keys]
+            return [messages.pop((event, rank), None) for rank in ranks]
 
     def close(self) -> None:
-        return None
+        with self._shared.changed:
+            self._shared.left.add(self.rank)
+            self._shared.changed.notify_all()
 
 
 class _Shared:
@@ -84,4 +100,38 @@ class _Shared:
         self.changed = threading.Condition()
         self.told: dict[str, dict[int, str]] = {}
         self.messages: dict[tuple[int, int], bytes] = {}
+        self.left: set[int] = set()
         self.sent = 0
+
+
+def run_ranks(world_size: int, body: Callable[[FakeComm], Result], *, timeout_s: float = 60.0) -> list[Result]:
+    """Run ``body`` once per rank, each on a thread with its comm, and return what they return, by rank.
+
+    ``body`` is what a rank's process would do: ``declog.start(..., comm=comm)``, steps, ``close``. It calls the
+    methods of its own recorder, since ``declog.observe`` finds recorders process-wide. The lowest failing
+    rank's error is raised when all have ended; ranks that are still running after ``timeout_s`` are an error.
+    """
+    results: dict[int, Result] = {}
+    errors: dict[int, BaseException] = {}
+
+    def main(comm: FakeComm) -> None:
+        try:
+            results[comm.rank] = body(comm)
+        except BaseException as error:  # noqa: BLE001  (raised below, in the caller's thread)
+            errors[comm.rank] = error
+        finally:
+            comm.close()
+
+    comms = FakeComm.job(world_size)
+    threads = [threading.Thread(target=main, args=(comm,), name=f"rank-{comm.rank}", daemon=True) for comm in comms]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    hung = [comm.rank for comm, thread in zip(comms, threads, strict=True) if thread.is_alive()]
+    if hung:
+        raise TimeoutError(f"ranks {hung} did not end within {timeout_s:g} s")
+    if errors:
+        raise errors[min(errors)]
+    return [results[rank] for rank in range(world_size)]

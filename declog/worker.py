@@ -13,13 +13,15 @@ import threading
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from declog import filters
+from declog.axes import Axis
 from declog.comm import Comm
 from declog.dispatch import Dispatcher
-from declog.errors import CommError, RuntimeFailure
+from declog.errors import CommError, DeclogError, RuntimeFailure
 from declog.evaluate import View
 from declog.frame import Block, Frame
 from declog.functions import DEFAULT, Functions
@@ -44,6 +46,10 @@ class Handoff:
     done: threading.Event = field(default_factory=threading.Event)
 
 
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, DeclogError) else f"{type(error).__name__}: {error}"
+
+
 @dataclass
 class Failures:
     """What went wrong behind the training thread's back: counted, the first of a kind told at once."""
@@ -58,7 +64,8 @@ class Failures:
         self.counts[name] = known + 1
         self.first = self.first or error
         if not known:
-            detail = "" if isinstance(error, RuntimeFailure) else "\n" + "".join(traceback.format_exception(error))
+            cause = error.__cause__ if isinstance(error, RuntimeFailure) else error
+            detail = "" if cause is None else "\n" + "".join(traceback.format_exception(cause))
             log.error("a log event could not be finished: %s%s", name, detail)
 
 
@@ -116,13 +123,13 @@ class Worker:
 
     def _message(self, handoff: Handoff) -> bytes:
         """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
-        meta: dict[str, Any] = {"step": handoff.step, "count": handoff.count, "error": None}
+        meta: dict[str, Any] = {"step": handoff.step, "count": handoff.count, "error": None, "empty": False}
         try:
             frames, meta["error"] = self._local(handoff)
             return encode(self._slim(frames), meta)
         except Exception as error:  # noqa: BLE001  (reported here, and told to rank 0)
             self.failures.report(error)
-            return encode({}, {**meta, "error": f"rank {self._comm.rank} sent no rows: {_told(error)}"})
+            return encode({}, {**meta, "error": f"rank {self._comm.rank} sent no rows: {_told(error)}", "empty": True})
 
     def _local(self, handoff: Handoff) -> tuple[dict[str, Frame], str | None]:
         """This rank's frames with its local columns, and why they lack some of those."""
@@ -163,15 +170,20 @@ class Worker:
             travels = self._plan.events[name].travels
             whole = {}
             for key, (axis, values) in frame.texts.items():
-                if key[0] in travels:
+                if key[0] in travels or axis is not Axis.COMPLETION:
                     whole[key] = (axis, values)
                 elif key[0] in texts or key[0].startswith(EXTRA):
-                    whole[key] = (axis, np.where(keep, values, NOTHING) if len(values) == len(keep) else values)
+                    whole[key] = (axis, np.where(keep, values, NOTHING))
             found[name] = Frame(frame.event, frame.batches, frame.blocks, whole, frame.grouping)
         return found
 
     def _candidates(self, table: TableOp, frame: Frame) -> filters.Rows | slice:
-        return slice(None) if table.filter is None else filters.candidates(table.filter, View(frame, self._functions))
+        """Rows that may be in the table: of the last batch, the last rows of the frame, where it keeps only that."""
+        kept = frame.tail() if table.keep == "last_batch" else frame
+        skipped = frame.count(Axis.COMPLETION) - kept.count(Axis.COMPLETION)
+        if table.filter is None:
+            return slice(skipped, None)
+        return skipped + filters.candidates(table.filter, View(kept, self._functions))
 
     # -- rank 0
 
@@ -179,13 +191,8 @@ class Worker:
         parts = [frames]
         for rank, data in enumerate(self._comm.receive(handoff.event, self._wait_s), 1):
             if data is None:
-                self.failures.report(
-                    CommError(
-                        "DL603",
-                        f"rank {rank} did not send its window in time",
-                        "its rows are missing from the values of this step",
-                    )
-                )
+                message = f"rank {rank} sent no window: it left, or was not in time"
+                self.failures.report(CommError("DL603", message, "its rows are missing from the values of this step"))
                 continue
             try:
                 other, meta = decode(data, self._plan.grouping)
@@ -194,7 +201,8 @@ class Worker:
                 continue
             if meta["error"] is not None:
                 self.failures.report(RuntimeFailure("DL605", meta["error"]))
-            parts.append(other)
+            if not meta["empty"]:
+                parts.append(other)
         names = dict.fromkeys(name for part in parts for name in part)
         return len(parts), {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 

@@ -41,7 +41,7 @@ ROOMS = (
     Room("evaluation", "evaluate cells filters tables message dispatch", "errors records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "fold layout window worker recorder",
+    Room("recording", "fold layout extras window worker recorder",
          "errors records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan
@@ -53,7 +53,7 @@ ROOMS = (
     # where the arrows meet
     Room("run", "run", "errors records language plan evaluation ranks recording sinks composer spec compiler"),
     Room("api", "__init__", "composer"),
-    Room("testing", "testing", "records"),
+    Room("testing", "testing", "errors records"),
     Room("adapters", "adapters", "api errors records sinks"),
     Room("cli", "cli", "api run errors records language plan places composer spec compiler sinks", lazily="rich"),
 )  # fmt: skip

@@ -52,8 +52,8 @@ def unsupported(draft: Draft) -> None:
 
 
 PASSES: tuple[tuple[Pass, ...], ...] = (
-    (unsupported, signals.constants, signals.switches),
-    (signals.declarations, signals.default_event, signals.groups, signals.typing,
+    (signals.constants, signals.switches),
+    (unsupported, signals.declarations, signals.default_event, signals.groups, signals.typing,
      metrics.metrics, metrics.formulas, metrics.conditions,
      outputs.names, outputs.destinations, outputs.profiles, tables.filters, tables.tables, tables.alerts),
     (outputs.selection, checks.surprises, checks.tensors),

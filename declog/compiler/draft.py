@@ -18,6 +18,7 @@ from declog.tree import Node, Pool
 
 Constant = bool | int | float | str
 DEFAULT_EVENT = "default"
+LOGGED = "logged"  # the family that log_metric feeds, and the metric that shows it
 
 
 class SwitchedOff(Exception):
@@ -26,6 +27,10 @@ class SwitchedOff(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+class Failed(Exception):
+    """An expression reads something that has an error of its own, which is reported there."""
 
 
 @dataclass
@@ -73,11 +78,24 @@ class Draft:
         """Collect what goes wrong with the expression at ``path``; ``off``: what goes with a switched-off signal."""
         try:
             yield
+        except Failed:
+            assert self.problems
         except ExpressionError as error:
             self.problems.append(replace(error.problem, path=tuple(path)))
         except SwitchedOff as error:
-            if off is not None:
-                self.inactive[off] = error.reason
+            if off is None:
+                raise
+            self.inactive[off] = error.reason
+
+    @property
+    def signal_names(self) -> list[str]:
+        """The signals that the profile declares, for suggestions."""
+        return [name for name in self.signals if name != LOGGED or name in self.spec.signals]
+
+    @property
+    def output_keys(self) -> list[str]:
+        """The metrics that the profile declares, for suggestions."""
+        return [op.key for op in self.outputs if op.id != LOGGED or LOGGED in self.spec.metrics]
 
     def deleted(self, entry: str) -> bool:
         """Whether the profile deleted an entry, such as ``metrics.kl``."""
