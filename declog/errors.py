@@ -116,7 +116,7 @@ class Problem:
         """The problem without its place in a file: what an exception's ``str`` shows."""
         where = ".".join(str(part) for part in self.path) or "<profile>"
         lines = [f"error[{self.code}] {where}", f"  {self.message}"]
-        if self.source is not None and "\n" not in self.source and len(self.source) <= 400:
+        if self.source is not None and self.source.strip() and "\n" not in self.source and len(self.source) <= 400:
             lines.append(f"    {self.source}")
             if self.span is not None:
                 start, end = self.span

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from declog.axes import Axis
-from declog.plan import FormulaOp, MetricOp, Plan
-from declog.tree import definition
+from collections.abc import Iterator
+
+from declog.axes import Axis, Kind
+from declog.plan import EventOp, FormulaOp, MetricOp, Plan
+from declog.tree import LEAVES, Node, definition, walk
 
 
 def explain(plan: Plan) -> str:
     """Signals and what is recorded of them, folds, metrics, tables, profiles, sinks and what is inactive."""
-    lines = [f"plan {plan.name} ({plan.fingerprint}): {plan.ops} operations, a log event each {_steps(plan.every)}"]
+    lines = [f"plan {plan.name} ({plan.fingerprint}): {plan.ops} operations, a log event {_every(plan.every)}"]
     for event in plan.events.values():
-        lines.append(f"event {event.name}")
+        lines.append(f"event {event.name}{_size(event)}")
         for signal in event.signals:
             use = " and ".join(word for word, on in (("recorded", signal.recorded), ("folded", signal.folded)) if on)
             source = f", observed as {signal.source}" if signal.source != signal.name else ""
@@ -30,6 +32,8 @@ def explain(plan: Plan) -> str:
             lines.append(f"  {fold.name}: {', '.join(fold.stats)} of {what}  [{mask}]")
         for local in event.locals:
             lines.append(f"  {local.name}: {local.expr}, where its text is")
+    if shared := _shared(plan):
+        lines += ["computed once", *shared]
     if plan.outputs:
         lines.append("metrics")
     for op in plan.outputs:
@@ -43,13 +47,17 @@ def explain(plan: Plan) -> str:
         )
         columns = ", ".join(column.id for column in table.columns)
         takers = ", ".join(table.sinks) or "sinks given in code"
-        lines.append(f"table {table.id}: {columns}; {chosen}; each {_steps(table.every)}; to {takers}")
+        lines.append(f"table {table.id}: {columns}; {chosen}; {_every(table.every)}; to {takers}")
     for profile in plan.profiles.values():
-        lines.append(f"profile {profile.name}: {len(profile.outputs)} outputs, {len(profile.tables)} tables")
+        shown = len(profile.tables & {table.id for table in plan.tables})
+        lines.append(f"profile {profile.name}: {_count(len(profile.outputs), 'output')}, {_count(shown, 'table')}")
+    for alert in plan.alerts:
+        patience = f", {alert.patience} log events in a row" if alert.patience > 1 else ""
+        lines.append(f"alert {alert.id}: {alert.level} if {alert.when}{patience}")
     for sink in plan.sinks:
         lines.append(
             f"sink {sink.id}: {sink.kind}, profile {sink.profile}"
-            + (f", each {sink.every} log events" if sink.every > 1 else "")
+            + (f", every {sink.every} log events" if sink.every > 1 else "")
         )
     if plan.warnings:
         lines.append("warnings")
@@ -60,30 +68,74 @@ def explain(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _steps(n: int) -> str:
-    return "step" if n == 1 else f"{n} steps"
+def _every(n: int) -> str:
+    return "every step" if n == 1 else f"every {n} steps"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+_BYTES = {Kind.NUMBER: 4, Kind.INT: 8, Kind.BOOL: 1}  # floats are recorded as they come, mostly float32
+_ROWS = {
+    Axis.TOKEN: "tokens",
+    Axis.COMPLETION: "completions",
+    Axis.GROUP: "groups",
+    Axis.STEP: "batches",
+    Axis.BATCH: "batches",
+}
+_PIECES = {"step": "each step", "batch": "each batch", "rank": "each rank", "rank_batch": "each rank's batch"}
+
+
+def _size(event: EventOp) -> str:
+    """How much the event records per completion; texts and what a family has more of are not counted."""
+    signals = [signal for signal in event.signals if signal.recorded and signal.axis is Axis.COMPLETION]
+    size = sum(_BYTES.get(signal.kind, 0) for signal in signals)
+    size += sum(8 if stat == "n" else 4 for fold in event.folds for stat in fold.stats if stat != "hist")
+    if not size:
+        return ""
+    families = any(signal.family for signal in signals)
+    return f": {_count(size, 'byte')} per completion" + (", a family counted once" if families else "")
+
+
+def _shared(plan: Plan) -> list[str]:
+    """What several expressions read and the worker computes once."""
+    uses: dict[Node, int] = {}
+    for root in dict.fromkeys(_roots(plan)):
+        uses[root] = uses.get(root, 0) + 1
+    for node in walk(*uses):
+        for arg in node.args:
+            uses[arg] = uses.get(arg, 0) + 1
+    lines = []
+    for node, count in uses.items():
+        if count > 1 and node.op not in LEAVES:
+            lines.append(f"  {node} = {definition(node)}" if str(node).isidentifier() else f"  {node}")
+    return lines
+
+
+def _roots(plan: Plan) -> Iterator[Node]:
+    for op in plan.metrics:
+        yield from (node for node in (*op.args, op.where, op.by, op.weight) if node is not None)
+    for table in plan.tables:
+        yield from (column.expr for column in table.columns if column.expr is not None)
+        for one in table.filter.chain if table.filter else ():
+            yield from (node for node in (one.key, one.where) if node is not None)
 
 
 def _metric(op: MetricOp | FormulaOp, plan: Plan) -> str:
-    """A metric in words: "mean of reward over 10 steps"."""
+    """A metric in words: "mean of reward, over the completions of 10 steps"."""
     if isinstance(op, FormulaOp):
-        return f"formula {op.expr}"
-    what = ", ".join(str(arg) for arg in op.args) if op.fold is None else f"{plan.folds[op.fold].expr} over tokens"
+        text = f"formula {op.expr}"
+        return text if op.empty is None else f"{text}, {op.empty:g} where it is absent"
+    what = ", ".join(str(arg) for arg in op.args) if op.fold is None else str(plan.folds[op.fold].expr)
     params = f"({', '.join(f'{name}={value}' for name, value in op.params)})" if op.params else ""
     text = f"{op.reduction.name}{params} of {what}"
     for word, node in (("where", op.where), ("weighted by", op.weight), ("by", op.by)):
         text += f" {word} {node}" if node is not None else ""
-    if op.pool != "window":
-        text = (
-            f"{op.combine} over {op.pool}es of the {text}"
-            if op.pool.endswith("batch")
-            else f"{op.combine} over {op.pool}s of the {text}"
-        )
-    axis = {
-        Axis.TOKEN: "tokens",
-        Axis.COMPLETION: "completions",
-        Axis.GROUP: "groups",
-        Axis.STEP: "batches",
-        Axis.BATCH: "batches",
-    }[op.axis]
-    return f"{text}, pooled over {axis} of {_steps(op.every)}"
+    steps = "each step" if op.every == 1 else f"{op.every} steps"
+    if op.pool == "window":
+        text += f", over the {_ROWS[op.axis]} of {steps}"
+    else:
+        text += f", over the {_ROWS[op.axis]} of {_PIECES[op.pool]}, then the {op.combine} of {steps}"
+    text += "" if op.empty is None else f", {op.empty:g} where it is empty"
+    return text + {"skip": "", "propagate": ", missing if any is", "raise": ", an error if any is missing"}[op.nan]

@@ -27,7 +27,10 @@ MAX_DEPTH = 60
 MAX_POWER = 64  # the greatest constant exponent
 
 WORDS = {"lt": "< ", "le": "<=", "gt": "> ", "ge": ">=", "eq": "==", "ne": "!="}
-_WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b")
+# strings are passed over, backslashes in them too; `p99.9(x)` is a quantile, not an attribute
+_WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b|\bp\d{1,3}\.\d+(?=\s*\()|[\r\n]")
+_BACKSLASH = "\x7f"  # what stands for one while Python parses: texts have no escapes, as YAML had its own
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "add",
     ast.Sub: "sub",
@@ -38,11 +41,12 @@ _BINARY: dict[type[ast.operator], str] = {
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
+_LATER = frozenset({"prev", "nan_count"})  # functions of the language that nothing executes yet
 OPERATORS = frozenset({*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if"})
 _HINTS: dict[type[ast.AST], str] = {
     ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
-    ast.FloorDiv: "there is no `//`; divide with `/`", ast.Mod: "there is no `%`",
-    ast.Subscript: "there are no subscripts; a member of a family is column(family, 'name')",
+    ast.FloorDiv: "divide with `/`",
+    ast.Subscript: "a member of a family is column(family, 'name')",
     ast.Lambda: "register a function with @declog.function",
     ast.ListComp: "aggregate with over=, such as mean(x, over=token)",
     ast.GeneratorExp: "aggregate with over=, such as mean(x, over=token)",
@@ -110,24 +114,19 @@ def parse(text: str) -> Parsed:
         )
     if not text.strip():
         _fail("DL301", "the expression is empty", text)
-    plain = _WORD.sub(lambda found: WORDS.get(found.group(), found.group()), text)
+    if (control := _CONTROL.search(text)) is not None:
+        shown = f"the expression holds the control character {control.group()!r}"
+        _fail("DL301", shown, text, "delete it", control.span())
+    plain = _WORD.sub(_plain, text)
     lead = len(plain) - len(plain.lstrip())
     try:
         tree = ast.parse(plain.strip(), mode="eval")
     except SyntaxError as error:
-        start = max(0, (error.offset or 1) - 1) + lead
-        end = max(start + 1, (error.end_offset or 0) - 1 + lead)
-        fix = (
-            "compare with `==`"
-            if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain
-            else None
-        )
+        offset = error.offset or len(plain.strip()) + 1  # 0: it ends too early
+        start = min(offset - 1 + lead, len(text))
+        end = max(start + 1, min((error.end_offset or 0) - 1 + lead, len(text)))
         _fail(
-            "DL301",
-            f"the expression cannot be parsed: {error.msg}",
-            text,
-            fix,
-            (min(start, len(text)), min(end, max(len(text), 1))),
+            "DL301", f"the expression cannot be parsed: {error.msg}", text, _syntax_fix(error.msg, plain), (start, end)
         )
     except (ValueError, MemoryError, RecursionError):
         _fail(
@@ -149,7 +148,26 @@ def parse(text: str) -> Parsed:
                 "name its parts as signals",
             )
         stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
+    for item in ast.walk(tree.body):
+        if isinstance(item, ast.Constant) and isinstance(item.value, str):
+            item.value = item.value.replace(_BACKSLASH, "\\")
     return Parsed(text, _shifted(tree.body, lead))
+
+
+def _plain(found: re.Match[str]) -> str:
+    """A piece of an expression as Python can parse it, of the same length."""
+    word = found.group()
+    if word[0] in "'\"":
+        return word.replace("\\", _BACKSLASH)
+    return " " if word in "\r\n" else WORDS.get(word) or word.replace(".", "_")
+
+
+def _syntax_fix(message: str, plain: str) -> str | None:
+    if "never closed" in message:
+        return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"
+    if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain:
+        return "compare with `==`"
+    return None
 
 
 def _shifted(body: ast.expr, lead: int) -> ast.expr:
@@ -212,7 +230,7 @@ class Compiler:
                 return self._call(node)
             case ast.Call():
                 self.fail(
-                    node.func, "DL307", "only plain function calls are part of the language", "there are no methods"
+                    node.func, "DL307", "only plain calls of functions are part of the language", "f(x), not x.f()"
                 )
         inner = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
         self.fail(node, "DL307", f"{_describe(inner)} is not part of the language", _HINTS.get(type(inner)))
@@ -245,7 +263,7 @@ class Compiler:
         if isinstance(found, Problem):
             self.fail(node, found.code, found.message, found.fix)
         if found is None:
-            self.fail(node, "DL307", "attributes are not part of the language here", "use a function call")
+            self.fail(node, "DL307", "attributes are not part of the language here", "a function, such as abs(x)")
         return found
 
     def _binary(self, node: ast.BinOp) -> Node:
@@ -327,6 +345,8 @@ class Compiler:
         function = self.registry.get(name)
         if function is None or name in OPERATORS:
             known = [item for item in self.registry.names() if item not in OPERATORS]
+            if name in _LATER:
+                self.fail(node.func, "DL205", f"`{name}` is not executed yet", "drop it")
             if isinstance(found := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303", f"`{name}` is a {self.scope.noun} ({found.type}), not a function")
             self.fail(node.func, "DL303", f"unknown function `{name}`", did_you_mean(name, known, what="functions"))
@@ -352,9 +372,9 @@ class Compiler:
         for keyword in node.keywords:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
                 fix = did_you_mean(str(keyword.arg), [slot.name for slot in slots], what="parameters")
-                self.fail(keyword.value, "DL304", f"`{function.name}` has no parameter `{keyword.arg}`", fix)
+                self.fail(keyword, "DL304", f"`{function.name}` has no parameter `{keyword.arg}`", fix)
             if keyword.arg in given:
-                self.fail(keyword.value, "DL304", f"`{keyword.arg}` is given twice", function.signature)
+                self.fail(keyword, "DL304", f"`{keyword.arg}` is given twice", function.signature)
             given[keyword.arg] = [keyword.value]
         args: list[Node] = []
         places: list[ast.expr] = []
@@ -451,6 +471,9 @@ def _describe(node: ast.AST) -> str:
         ast.MatMult: "`@`", ast.LShift: "`<<`", ast.RShift: "`>>`", ast.Subscript: "a subscript",
         ast.Attribute: "an attribute", ast.Lambda: "a lambda", ast.Tuple: "a tuple", ast.List: "a list",
         ast.Dict: "a mapping", ast.NamedExpr: "`:=`", ast.JoinedStr: "an f-string", ast.Constant: "this constant",
+        ast.ListComp: "a comprehension", ast.SetComp: "a comprehension", ast.DictComp: "a comprehension",
+        ast.GeneratorExp: "a comprehension", ast.Set: "a set", ast.Starred: "`*`", ast.Await: "`await`",
+        ast.Yield: "`yield`", ast.YieldFrom: "`yield`",
     }  # fmt: skip
     return symbols.get(type(node), f"{type(node).__name__}")
 

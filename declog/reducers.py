@@ -152,13 +152,13 @@ class Reductions(Registry[Reduction]):
 
 BUILTIN = Reductions()
 
-_QUANTILE = re.compile(r"p(\d{1,3}(?:\.\d+)?)\Z")
+_QUANTILE = re.compile(r"p(\d{1,3}(?:[._]\d+)?)\Z")  # p99_9 is p99.9 where a dot is none
 
 
 def quantile_level(name: str) -> float | None:
     """The level of ``pNN`` in [0, 1], or None."""
     found = _QUANTILE.match(name)
-    level = float(found.group(1)) / 100 if found else None
+    level = float(found.group(1).replace("_", ".")) / 100 if found else None
     return level if level is not None and level <= 1 else None
 
 
@@ -264,10 +264,9 @@ def _last(values: Array) -> Any:
     sketch=lambda counts, bins: counts.histogram(bins),
     help="counts in equal bins from the smallest to the greatest value",
 )
-def _histogram(values: Array, bins: int) -> tuple[Array, Array]:
+def _histogram(values: Array, bins: int) -> tuple[Array, Array] | float:
     finite = values[np.isfinite(values)]
-    counts, edges = np.histogram(finite, bins=bins)
-    return counts, edges
+    return np.histogram(finite, bins=bins) if len(finite) else float("nan")
 
 
 @_values(
@@ -277,13 +276,15 @@ def _histogram(values: Array, bins: int) -> tuple[Array, Array]:
     help="expected calibration error of (confidence, correct), equal bins (lo, hi] (Guo et al. 2017)",
 )
 def _ece(confidence: Array, correct: Array, bins: int) -> float:
-    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    place = np.searchsorted(np.arange(1, bins) / bins, confidence)  # an edge belongs to the bin below it
     gap = np.bincount(place, weights=correct - confidence, minlength=bins)
     return float(np.abs(gap).sum() / len(confidence))
 
 
 @_values("corr", arity=2, help="Pearson's correlation of two values; absent where one does not vary")
 def _corr(x: Array, y: Array) -> float:
+    if (x == x[0]).all() or (y == y[0]).all():  # a rounded mean would leave something to divide by
+        return float("nan")
     dx, dy = x - x.mean(), y - y.mean()
     scale = float(np.sqrt((dx @ dx) * (dy @ dy)))
     return float(np.clip((dx @ dy) / scale, -1.0, 1.0)) if scale > 0 else float("nan")

@@ -7,12 +7,12 @@ or leaf is dropped, so that it deletes an entry and resets a leaf. Imports error
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from declog.errors import ConfigError, Path, Problem, did_you_mean
+from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest
 
 Scalar = bool | int | float | str
 Every = int | Literal["trainer"]
@@ -21,6 +21,7 @@ TypeName = Literal["float", "int", "bool", "text", "object"]
 Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
 Combine = Literal["mean", "min", "max", "sum", "last", "var"]
 
+FIX = " | fix: "  # parts the message of a model's own check from its fix
 IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
 SECTIONS = ("constants", "modes", "signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks")
 
@@ -118,7 +119,8 @@ class SignalSpec(Model):
     @model_validator(mode="after")
     def _one_of(self) -> SignalSpec:
         if (self.axis is None) == (self.expr is None):
-            raise ValueError("a signal has either an `axis` (it is observed) or an `expr` (it is derived)")
+            fix = "drop one of them (null)" if self.expr is not None else "add `axis: completion`, or `expr:`"
+            raise ValueError(f"a signal has either an `axis` (it is observed) or an `expr` (it is derived){FIX}{fix}")
         return self
 
 
@@ -333,7 +335,8 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         for key, value in entries.items()
         if value is None
     )
-    problems = [*_ids(data), *([Problem("DL201", "unknown key `deleted`", ("deleted",))] if "deleted" in data else [])]
+    problems = [*_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
+    problems += [Problem("DL201", "unknown key `deleted`", ("deleted",))] if "deleted" in data else []
     try:
         spec = LogSpec.model_validate({**_without_null(data), "deleted": deleted})
     except ValidationError as error:
@@ -341,14 +344,28 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         raise ConfigError(_distinct(problems)) from None
     except RecursionError:
         raise ConfigError([Problem("DL202", "the profile is nested too deeply")]) from None
-    problems += [_period(spec)] if isinstance(spec.every, int) and spec.every < 1 else []
     if problems:
         raise ConfigError(problems)
     return spec
 
 
-def _period(spec: LogSpec) -> Problem:
-    return Problem("DL202", f"`every` counts optimizer steps and cannot be {spec.every}", ("every",), "every: 10")
+def _period(every: Any) -> list[Problem]:
+    if not isinstance(every, int) or every >= 1:
+        return []
+    return [Problem("DL202", f"`every` counts optimizer steps and cannot be {every}", ("every",), "every: 10")]
+
+
+def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[Problem]:
+    """Unknown keys whose value is null: a null is dropped before the models see it, a wrong name is not."""
+    known = _keys(model) if isinstance(model, type) and issubclass(model, BaseModel) else None
+    for key, value in data.items():
+        place = (*path, str(key))
+        if value is None and known is not None and key not in known:
+            comma = "inside {...}, YAML ends a value at a comma: put an expression that has one in quotes"
+            fix = did_you_mean(str(key), known, what="keys") if IDENTIFIER.match(str(key)) else comma
+            yield Problem("DL201", f"unknown key `{key}`", place, fix)
+        elif isinstance(value, Mapping) and len(path) < 5:
+            yield from _dropped(value, _below(model, str(key)), place)
 
 
 def _without_null(data: Any, depth: int = 0) -> Any:
@@ -368,6 +385,7 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
         for key in entries if isinstance(entries, Mapping) else ():
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
                 plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
+                plain = f"_{plain}" if plain[0].isdigit() else plain
                 fix = (
                     f"{section}: {{{plain}: {{name: {key}, ...}}}}"
                     if section in ("metrics", "tables")
@@ -392,10 +410,27 @@ def _problem(item: Any) -> Problem | None:
     if kind == "missing":
         return Problem("DL203", f"`{path[-1]}` is required here", path[:-1], f"add `{path[-1]}:`")
     if kind == "value_error":
-        message = message.removeprefix("Value error, ")
+        message, _, fix = message.removeprefix("Value error, ").partition(FIX)
+        return Problem("DL202", message, path, fix or None)
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])
+        names = [text or number for text, number in choices]
+        close = nearest(str(item["input"])[:80], names)
+        meant = f"did you mean `{close}`?" if close is not None else None
+        return Problem("DL202", f"`{path[-1]}` must be {'one of: ' * (len(names) > 1)}{', '.join(names)}", path, meant)
+    if kind == "greater_than_equal":
+        return Problem(
+            "DL202", f"`{path[-1]}` must be at least {item['ctx']['ge']}", path, f"{path[-1]}: {item['ctx']['ge']}"
+        )
+    if path and (noun := _NOUNS.get(kind.split("_")[0])) is not None:
+        return Problem("DL202", f"`{path[-1]}` must be {noun}", path)
     return Problem("DL202", f"{message[0].lower()}{message[1:]}", path)
 
 
+_NOUNS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
+    "dict": "a map", "model": "a map",
+}  # fmt: skip
 _UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$")
 
 
@@ -461,5 +496,6 @@ def _distinct(problems: list[Problem]) -> list[Problem]:
         if known is None:
             kept[problem.path] = problem
         elif known.code == problem.code == "DL202" and problem.message not in known.message:
-            kept[problem.path] = Problem("DL202", f"{known.message}, or {problem.message}", problem.path, known.fix)
+            other = problem.message.removeprefix(f"`{problem.path[-1]}` must be ")
+            kept[problem.path] = Problem("DL202", f"{known.message}, or {other}", problem.path, known.fix)
     return list(kept.values())

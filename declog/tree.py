@@ -86,7 +86,7 @@ def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
         text = f"{yes} if {condition} else {no}"
         return f"({text})" if nested else text
     inner = [show(arg, whole=whole) for arg in node.args]
-    inner += [f"{key}={_parameter(value)}" for key, value in node.params]
+    inner += [_parameter(key, value) for key, value in node.params]
     return f"{node.op}({', '.join(inner)})"
 
 
@@ -95,15 +95,23 @@ def _constant(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
+    if isinstance(value, str):  # no escapes: what stands between the quotes is the text
+        return f'"{value}"' if "'" in value else f"'{value}'"
     return repr(value)
 
 
-def _parameter(value: Any) -> str:
-    if isinstance(value, Axis):
-        return value.label
+def _parameter(key: str, value: Any) -> str:
+    """A compile-time argument; only ``over`` and ``within`` are written with their names."""
+    if key in ("over", "within"):
+        return f"{key}={value.label if isinstance(value, Axis) else value}"
     if isinstance(value, tuple):
-        return "[" + ", ".join(_parameter(item) for item in value) + "]"
-    return value if isinstance(value, str) else _constant(value)
+        return ", ".join(_constant(item) for item in value)
+    return value.label if isinstance(value, Axis) else _constant(value)
+
+
+def symbol(op: str) -> str:
+    """How an operation is written: ``+`` for ``add``."""
+    return _INFIX.get(op, op)
 
 
 class Pool:

@@ -29,10 +29,6 @@ class SwitchedOff(Exception):
         super().__init__(reason)
 
 
-class Failed(Exception):
-    """An expression reads something that has an error of its own, which is reported there."""
-
-
 @dataclass
 class Draft:
     """The state of one compilation. Every pass reads what earlier ones wrote and reports to ``problems``."""
@@ -78,8 +74,6 @@ class Draft:
         """Collect what goes wrong with the expression at ``path``; ``off``: what goes with a switched-off signal."""
         try:
             yield
-        except Failed:
-            assert self.problems
         except ExpressionError as error:
             self.problems.append(replace(error.problem, path=tuple(path)))
         except SwitchedOff as error:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from declog.axes import AXES, KINDS, Axis, Kind
-from declog.compiler.draft import Draft
+from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import signal_node
-from declog.compiler.signals import LOGGED
 from declog.plan import STATS_OF_AGGREGATE, EventOp, FilterOp, FoldOp, LocalOp, MetricOp, SignalOp, TableOp
 from declog.tree import FOLD, LEAVES, SIGNAL, TEXTVALUE, Node, walk
 

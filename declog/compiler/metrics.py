@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from declog.axes import Axis, Kind, per
-from declog.compiler.draft import Draft, needs_axis
+from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import MetricScope, SignalScope
-from declog.compiler.signals import LOGGED
-from declog.errors import Path, Problem, did_you_mean
+from declog.errors import Path, Problem, did_you_mean, nearest
 from declog.expr import Compiler, ExpressionError, Parsed, compile_expression, parse
 from declog.functions import REQUIRED
 from declog.plan import FormulaOp, MetricOp, NameOp
@@ -87,7 +87,7 @@ class _Metric:
         spec = self.spec
         scope = SignalScope(self.draft)
         if isinstance(spec.expr, list):
-            reductions = self._reductions(spec.reduce or "mean")
+            reductions = self._reductions("mean" if spec.reduce is None else spec.reduce)
             nodes = [self._compile(text, ("metrics", self.id, "expr", place)) for place, text in enumerate(spec.expr)]
             return (
                 None if any(node is None for node in nodes) else tuple(node for node in nodes if node is not None)
@@ -101,7 +101,7 @@ class _Metric:
         if spec.reduce is None and (found := self._short(parsed)) is not None:
             return found
         node = self._typed(parsed, text, scope)
-        return (None if node is None else (node,)), self._reductions(spec.reduce or "mean")
+        return (None if node is None else (node,)), self._reductions("mean" if spec.reduce is None else spec.reduce)
 
     def _where_from(self) -> tuple[str, ...]:
         return ("metrics", self.id) if self.spec.short or self.spec.expr is None else ("metrics", self.id, "expr")
@@ -117,16 +117,15 @@ class _Metric:
         except ExpressionError as error:
             problem = error.problem
             if self.spec.expr is None and problem.code == "DL302":
-                fix = (
-                    did_you_mean(self.id, self.draft.signals, what="signals")
-                    + ", or give `expr`, or declare the signal here with `axis`"
-                )
+                fix = "give `expr`, or declare the signal here with `axis`"
+                if (close := nearest(self.id, self.draft.signal_names)) is not None:
+                    fix = f"did you mean `{close}`? Or {fix}"
                 problem = Problem("DL302", f"there is no signal `{self.id}` for this metric to reduce", fix=fix)
             self.draft.problems.append(problem.at(*self._where_from()))
             return None
 
     def _compile(self, text: str, path: tuple[str | int, ...]) -> Node | None:
-        with self.draft.at(*path, off=f"metrics.{self.id}"):
+        with self.draft.at(*path):
             return compile_expression(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
         return None
 
@@ -143,11 +142,9 @@ class _Metric:
         with self.draft.at(*self._where_from(), off=f"metrics.{self.id}"):
             compiler = Compiler(parsed.text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
             if len(body.args) != reduction.arity:
-                compiler.fail(
-                    body,
-                    "DL304",
-                    f"`{reduction.name}` takes {reduction.arity} expression{'s' * (reduction.arity != 1)}",
-                )
+                wanted = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
+                fix = f"{reduction.name}({', '.join('xyz'[: reduction.arity])})"
+                compiler.fail(body, "DL304", f"`{reduction.name}` takes {wanted}", fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
         return None, {}
@@ -157,7 +154,7 @@ class _Metric:
         for keyword in call.keywords:
             if keyword.arg not in known:
                 compiler.fail(
-                    keyword.value,
+                    keyword,
                     "DL304",
                     f"`{reduction.name}` has no parameter `{keyword.arg}`",
                     did_you_mean(str(keyword.arg), known, what="parameters"),
@@ -194,6 +191,8 @@ class _Metric:
 
     def _reduction(self, text: str, path: tuple[str | int, ...]) -> tuple[Reduction | None, Params]:
         with self.draft.at(*path):
+            if (quantile := self.draft.reductions.get(text.strip())) is not None:  # p99.9 is no expression
+                return quantile, tuple((quantile.params or {}).items())
             parsed = parse(text)
             name = (
                 parsed.call
@@ -203,6 +202,8 @@ class _Metric:
                 else text
             )
             reduction = self.draft.reductions.get(name)
+            if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
+                _refuse("DL311", f"unknown reduction `{name}`", "quantiles are p0 to p100", text, (0, len(name)))
             if reduction is None:
                 fix = did_you_mean(name, [*self.draft.reductions.names(), "p50", "p95", "p99.9"], what="reductions")
                 _refuse("DL311", f"unknown reduction `{name}`", fix, text, (0, len(name)))
@@ -211,7 +212,7 @@ class _Metric:
                 parsed.body if isinstance(parsed.body, ast.Call) else ast.Call(func=parsed.body, args=[], keywords=[])
             )
             if call.args:
-                compiler.fail(call.args[0], "DL304", "the expressions stand in `expr`", "reduce: ece(bins=10)")
+                compiler.fail(call.args[0], "DL304", "the expression stands in `expr`", f"reduce: {name}")
             return reduction, self._constants(reduction, call, compiler)
         return None, ()
 
@@ -234,12 +235,10 @@ class _Metric:
         first = args[0]
         place = ("metrics", self.id, "reduce") if spec.reduce is not None else self._where_from()
         if len(args) != reduction.arity:
-            draft.report(
-                "DL312",
-                f"`{reduction.name}` reduces {reduction.arity} expressions, and {len(args)} are given",
-                *place,
-                fix="expr: [confidence, correct]",
-            )
+            wanted = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
+            given = "one is" if len(args) == 1 else f"{len(args)} are"
+            fix = "one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]"
+            draft.report("DL312", f"`{reduction.name}` reduces {wanted}, and {given} given", *place, fix=fix)
         axis = max((node.type.axis or Axis.STEP) for node in args)
         for node in args:
             if node.type.kind not in reduction.accepts:
@@ -339,12 +338,13 @@ class _Metric:
             return
         path = ("metrics", self.id, key)
         if node.type.kind not in kinds:
-            wanted = " or ".join(kind.value for kind in kinds)
+            wanted, fix = {
+                "where": ("bool", f"compare it, such as `{node} > 0`"),
+                "by": ("text, int or bool", f"`bucket({node}, 32, 64)`"),
+                "weight": ("number", f"`1 if {node} else 0`" if node.type.kind is Kind.BOOL else "weigh by a number"),
+            }[key]
             self.draft.report(
-                "DL305",
-                f"`{key}` needs {wanted}, and `{node}` is {node.type.kind.value}",
-                *path,
-                fix=f"compare it, such as `{node} > 0`" if kinds == (Kind.BOOL,) else None,
+                "DL305", f"`{key}` needs {wanted}, and `{node}` is {node.type.kind.value}", *path, fix=fix
             )
         if not needs_axis(node.type, axis):
             finer = node.type.axis
@@ -417,20 +417,19 @@ def _template(
             "DL404", f"`{{{name}}}` is not known in a name", *path, fix=did_you_mean(name, FIELDS, what="fields")
         )
     needed = {"column": family, "label": by}
+    right = template
+    for name, there in needed.items():
+        if name in used and not there:
+            right = right.replace(f"{{{name}}}", "").replace("//", "/").strip("/")
+        if there and name not in used:
+            right = f"{right}/{{{name}}}"
     for name, there in needed.items():
         if there and name not in used:
             what = "a family has one value per member" if name == "column" else "`by` gives one value per label"
-            draft.report(
-                "DL404", f"{what}, and the name `{template}` has no {{{name}}}", *path, fix=f"{template}/{{{name}}}"
-            )
+            draft.report("DL404", f"{what}, and the name `{template}` has no {{{name}}}", *path, fix=right)
         if name in used and not there:
             why = "it reduces no family" if name == "column" else "it has no `by`"
-            draft.report(
-                "DL404",
-                f"the name `{template}` has {{{name}}}, and {why}",
-                *path,
-                fix=template.replace(f"{{{name}}}", "").strip("/"),
-            )
+            draft.report("DL404", f"the name `{template}` has {{{name}}}, and {why}", *path, fix=right)
     if not template:
         draft.report("DL404", "the name is empty", *path, fix="drop `name`: the default is the id")
     return template.replace("{id}", id).replace("{reduce}", suffix or "")
@@ -444,18 +443,14 @@ def formulas(draft: Draft) -> None:
         if spec.formula is not None and f"metrics.{name}" not in draft.inactive
     }
     visiting: list[str] = []
+    circular: set[str] = set()
 
     def visit(name: str) -> None:
         if name in visiting:
-            draft.report(
-                "DL309",
-                f"formulas are defined in a circle: {' -> '.join([*visiting, name])}",
-                "metrics",
-                name,
-                "formula",
-                fix="break the circle",
-            )
-            waiting.pop(name, None)
+            circle = visiting[visiting.index(name) :]
+            circular.update(circle)
+            message = f"formulas are defined in a circle: {' -> '.join([*circle, name])}"
+            draft.report("DL309", message, "metrics", name, "formula", fix="break the circle")
             return
         spec = waiting.get(name)
         if spec is None:
@@ -464,9 +459,10 @@ def formulas(draft: Draft) -> None:
         visiting.append(name)
         with draft.at("metrics", name, "formula", off=f"metrics.{name}"):
             for other in sorted({node.id for node in ast.walk(parse(spec.formula).body) if isinstance(node, ast.Name)}):
-                if other != name and other in waiting:
+                if other in waiting:
                     visit(other)
-            _formula(draft, name, spec)
+            if name not in circular:
+                _formula(draft, name, spec)
         waiting.pop(name, None)
         visiting.pop()
 

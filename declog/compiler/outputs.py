@@ -53,9 +53,7 @@ def destinations(draft: Draft) -> None:
             )
             continue
         for message in sinks.check_options(kind, options):
-            draft.report(
-                "DL202", message, "sinks", name, fix=f"options of {kind}: {', '.join(sinks.option_names(kind))}"
-            )
+            draft.report("DL202", message, "sinks", name)
         if spec.ranks == "each":
             draft.report("DL205", "`ranks: each` is not executed yet", "sinks", name, "ranks", fix="ranks: main")
         profile = spec.profile or draft.spec.profile
@@ -204,7 +202,7 @@ def _suggestion(draft: Draft, word: str) -> str:
     head = word.split(".")[0]
     if draft.deleted(f"metrics.{head}"):
         return f"`{head}` was deleted (null): delete this selector too"
-    return did_you_mean(word, {item for op in draft.outputs for item in (op.key, op.id)}, what="metrics")
+    return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")
 
 
 def selection(draft: Draft) -> None:

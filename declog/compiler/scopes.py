@@ -90,7 +90,7 @@ class SignalScope(ConstantScope):
         return None
 
     def names(self) -> Iterable[str]:
-        return [*self.draft.signals, *self.draft.constants]
+        return [*self.draft.signal_names, *self.draft.constants]
 
 
 class MetricScope(ConstantScope):
@@ -116,6 +116,8 @@ class MetricScope(ConstantScope):
                 f"the metric `{name}` was deleted (null), and is used here",
                 fix=f"delete what uses it, or set `metrics.{name}.log: false`",
             )
+        if name in draft.spec.metrics:
+            raise SwitchedOff(f"the metric `{name}` has an error")
         if name in draft.signals:
             return Problem(
                 "DL302",
@@ -132,11 +134,12 @@ class MetricScope(ConstantScope):
                 return self._metric(key, op.family)
         if f"metrics.{name}" in draft.inactive:
             raise SwitchedOff(f"`{name}` is off: {draft.inactive[f'metrics.{name}']}")
-        keys = [op.key for op in draft.outputs]
-        return Problem("DL302", f"unknown metric `{key}`", fix=did_you_mean(key, keys, what="metrics"))
+        if name in draft.spec.metrics and all(op.id != name for op in draft.outputs):
+            raise SwitchedOff(f"the metric `{name}` has an error")
+        return Problem("DL302", f"unknown metric `{key}`", fix=did_you_mean(key, draft.output_keys, what="metrics"))
 
     def names(self) -> Iterable[str]:
-        return [*(op.key for op in self.draft.outputs), *self.draft.constants]
+        return [*self.draft.output_keys, *self.draft.constants]
 
     def _metric(self, key: str, family: bool) -> Node:
         return self.draft.pool.make(METRIC, type=Type(Kind.NUMBER, None, family), name=key)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from declog.axes import KINDS, Axis, Kind
-from declog.compiler.draft import DEFAULT_EVENT, Draft
-from declog.compiler.scopes import BUILTINS, ConstantScope, signal_node
+from declog.compiler.draft import DEFAULT_EVENT, LOGGED, Draft
+from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Problem, did_you_mean
 from declog.expr import WORDS, compile_expression
 from declog.frame import Grouping
 from declog.spec import MetricSpec, SignalSpec
 from declog.tree import CONST, Node
 
-LOGGED = "logged"  # the family that log_metric feeds
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
 
 
@@ -35,7 +34,7 @@ def constants(draft: Draft) -> None:
                 break
     for name in ("constants", "signals"):
         for key in getattr(draft.spec, name):
-            if key in RESERVED or (name == "signals" and key in BUILTINS):
+            if key in RESERVED or key in BUILTINS:
                 draft.report("DL204", f"`{key}` is a word of the language", name, key, fix=f"call it `{key}_value`")
 
 
@@ -52,7 +51,7 @@ def switches(draft: Draft) -> None:
                 if node.op != CONST or node.type.kind is not Kind.BOOL:
                     draft.report(
                         "DL305",
-                        f"`enabled` is true or false, and `{text}` is {node.type}",
+                        f"`enabled` is true or false, and `{text}` is {node.type.kind.value}",
                         section,
                         name,
                         "enabled",
@@ -167,7 +166,7 @@ def groups(draft: Draft) -> None:
                 "axes",
                 "group",
                 "of",
-                fix=did_you_mean(spec.of, draft.signals, what="signals"),
+                fix=did_you_mean(spec.of, draft.signal_names, what="signals"),
             )
         elif signal.axis != "completion" or KINDS[signal.type] not in (Kind.INT, Kind.TEXT) or signal.family:
             draft.report(
@@ -188,7 +187,7 @@ def groups(draft: Draft) -> None:
             "axes",
             "completion",
             "ids",
-            fix=did_you_mean(ids, draft.signals, what="signals"),
+            fix=did_you_mean(ids, draft.signal_names, what="signals"),
         )
     lengths = draft.spec.axes.token.lengths
     if lengths is not None:
@@ -196,7 +195,10 @@ def groups(draft: Draft) -> None:
         path = ("axes", "token", "lengths")
         if signal is None:
             draft.report(
-                "DL302", f"unknown signal `{lengths}`", *path, fix=did_you_mean(lengths, draft.signals, what="signals")
+                "DL302",
+                f"unknown signal `{lengths}`",
+                *path,
+                fix=did_you_mean(lengths, draft.signal_names, what="signals"),
             )
         elif signal.axis != "completion" or signal.type != "int" or signal.family or signal.optional:
             draft.report("DL310", f"`{lengths}` is an int per completion", *path, fix="{axis: completion, type: int}")
@@ -208,13 +210,17 @@ def groups(draft: Draft) -> None:
             "axes",
             "token",
             "mask",
-            fix=did_you_mean(token, draft.signals, what="signals"),
+            fix=did_you_mean(token, draft.signal_names, what="signals"),
         )
 
 
 def typing(draft: Draft) -> None:
     """Type every derived signal once, so that each error is reported at its own key."""
+    token_mask(draft)
     for name, spec in draft.signals.items():
+        if spec.mask is not None and f"signals.{name}" not in draft.inactive:
+            with draft.at(*draft.signal_paths[name], "mask", off=f"signals.{name}"):
+                mask_of(draft, name)
         if spec.expr is None:
             continue
         with draft.at(*draft.signal_paths[name], "expr", off=f"signals.{name}"):

@@ -67,6 +67,9 @@ def filters(draft: Draft) -> None:
                 visiting.append(name)
                 source = visit(spec.from_)
                 visiting.pop()
+                if f"filters.{spec.from_}" in draft.inactive:
+                    draft.inactive[f"filters.{name}"] = f"the filter `{spec.from_}`, which it filters, is off"
+                    return None
         made = _filter(draft, name, spec, source)
         if made is not None:
             draft.filters[name] = made
@@ -223,9 +226,8 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
                 "filter",
                 fix=did_you_mean(spec.filter, draft.spec.filters, what="filters"),
             )
-            return None
         chosen = draft.filters.get(spec.filter)
-        if chosen is None:
+        if f"filters.{spec.filter}" in draft.inactive:
             draft.inactive[f"tables.{name}"] = f"its filter `{spec.filter}` is off"
             return None
     takers = _takers(draft, name, spec)
@@ -412,7 +414,10 @@ def alerts(draft: Draft) -> None:
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)
         with draft.at(*path, "when" if spec.when is not None else "metric", off=f"alerts.{name}"):
-            node = compile_expression(text, MetricScope(draft), draft.pool, draft.functions)
+            scope = MetricScope(draft)
+            if spec.metric is not None:
+                compile_expression(spec.metric, scope, draft.pool, draft.functions)  # an error shows the name alone
+            node = compile_expression(text, scope, draft.pool, draft.functions)
             if node.type.kind is not Kind.BOOL:
                 draft.report(
                     "DL305",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from declog.axes import Axis, Kind, Type, finest
 from declog.functions.base import Call
+from declog.tree import symbol
 
 if TYPE_CHECKING:
     from declog.tree import Node
@@ -47,7 +48,10 @@ def need(call: Call, *kinds: Kind, args: Sequence[int] | None = None) -> None:
             elif kinds == (Kind.BOOL,):
                 fix = f"compare it first, such as `{node} > 0`"
             call.fail(
-                f"`{call.name}` needs {wanted}, and `{node}` is {node.type.kind.value}", fix, arg=place, code="DL305"
+                f"`{symbol(call.name)}` needs {wanted}, and `{node}` is {node.type.kind.value}",
+                fix,
+                arg=place,
+                code="DL305",
             )
 
 

@@ -9,16 +9,32 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import OmegaConf
 
 import declog
+from declog.records import Records, RunInfo
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden"
 PROFILES = sorted(FOLDER.glob("*.yaml"))
 _CONSTANTS = re.compile(r"# constants: (\{.*\})")
 _FINGERPRINT = re.compile(r"\([0-9a-f]{16}\)")
+
+
+class Numbers:
+    """A sink that takes scalars only, as those of some trackers do."""
+
+    accepts: ClassVar[frozenset[str]] = frozenset({"scalar"})
+
+    def open(self, run: RunInfo) -> None:
+        """Nothing to open."""
+
+    def write(self, step: int, records: Records) -> None:
+        """Nothing to write."""
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 def shown(profile: Path) -> str:
