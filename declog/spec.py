@@ -153,6 +153,7 @@ class MetricSpec(Model):
     alias: str | dict[str, str] | None = None
     """More names for the same value, tagged ``alias``."""
     tags: list[str] = []
+    """For selectors: `tag:core`."""
     log: bool = True
     """Whether it is shown; a formula can use it all the same."""
     enabled: bool | str = True
@@ -161,7 +162,9 @@ class MetricSpec(Model):
     every: int | None = Field(None, ge=1)
     """Its own window in optimizer steps: a multiple of the profile's."""
     pool: Pool | None = None
+    """What one value covers; the default is the window."""
     combine: Combine | None = None
+    """How the values of a window become one, where `pool` makes several; the default is mean."""
     empty: Scalar | None = None
     """What is logged where nothing counts; absent by default."""
     nan: Literal["skip", "propagate", "raise"] | None = None
@@ -188,14 +191,23 @@ class FilterSpec(Model):
     """Which rows of a table are taken."""
 
     kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
+    """`unique` is not executed yet."""
     key: str | None = None
+    """What `top_bottom` orders by, one number per completion."""
     top: int = Field(0, ge=0)
+    """How many of the greatest."""
     bottom: int = Field(0, ge=0)
+    """How many of the smallest."""
     within: Literal["group", "batch", "step", "window"] = "step"
+    """What is chosen from."""
     n: int | None = Field(None, ge=0)
+    """How many rows `random` and `first` take."""
     fraction: float | None = Field(None, ge=0, le=1)
+    """The share of rows that `fraction` takes."""
     seed: int = 0
+    """Another seed picks other rows."""
     limit: int | None = Field(None, ge=0)
+    """At most so many rows per log event."""
     where: str | None = None
     from_: str | None = Field(None, alias="from")
     enabled: bool | str = True
@@ -209,10 +221,15 @@ class ColumnSpec(Model):
     name: str | None = None
     expr: Scalar | None = None
     call: str | None = None
+    """A registered function of the row; not executed yet."""
     nullable: bool = False
+    """Whether a value may be missing."""
     max_chars: int | None = Field(None, ge=1)
+    """Longer texts are cut."""
     redact: dict[str, str] = {}
+    """Regular expressions whose matches are replaced by `[label]`."""
     undeclared: Literal["keep", "drop", "error"] | None = None
+    """What happens to columns of log_extra that the schema does not name."""
     help: str = ""
 
     @model_validator(mode="before")
@@ -226,11 +243,16 @@ class TableSpec(Model):
 
     name: str | None = None
     rows: Literal["completion", "group", "step"] = "completion"
+    """What a row is; only completions are executed yet."""
     schema_: str = Field(alias="schema")
+    """Its columns."""
     filter: str | None = None
+    """Which rows; by default all."""
     every: int | None = Field(None, ge=1)
     keep: Literal["window", "last_batch"] = "window"
+    """Rows of the whole window, or of its last batch."""
     to: dict[str, bool] = {}
+    """Which sinks take it; by default all that take tables."""
     as_: Literal["table", "trace"] = Field("table", alias="as")
     max_bytes: int | None = Field(None, ge=1)
     enabled: bool | str = True
@@ -255,7 +277,9 @@ class ProfileSpec(Model):
     """What is shown: everything, or what is included, less what is excluded."""
 
     include: dict[str, SelectorSpec] = {}
+    """Only these; by default everything."""
     exclude: dict[str, SelectorSpec] = {}
+    """Not these."""
     help: str = ""
 
 
@@ -267,6 +291,7 @@ class AlertSpec(Model):
     below: float | None = None
     when: str | None = None
     patience: int = Field(1, ge=1)
+    """Log events in a row."""
     level: Literal["info", "warn", "error"] = "warn"
     text: str = ""
     enabled: bool | str = True
@@ -284,9 +309,11 @@ class SinkSpec(Model):
     every: int = Field(1, ge=1)
     """Takes each N-th log event."""
     prefix: str = ""
+    """Put before every name."""
     ranks: Literal["main", "each"] = "main"
     on_error: Literal["report", "raise"] = "report"
     overflow: Literal["block_worker", "drop_oldest"] = "block_worker"
+    """What happens when the sink's queue is full."""
     queue_bytes: int = Field(64 * 2**20, ge=1)
 
 
@@ -294,28 +321,47 @@ class LogSpec(Model):
     """A whole profile."""
 
     spec: Literal[1] = 1
+    """The version of the language."""
     name: str = "run"
+    """Recorded with every run."""
     profile: str = "full"
+    """The default profile; a sink may name another."""
     every: Every = 1
+    """A log event each N optimizer steps."""
     output_dir: str | None = None
+    """Where local files go; by default Hydra's run directory, else `outputs/<name>/<time>`."""
     strict: bool = False
     """Raise declog's own later failures instead of reporting them: for tests."""
     blocking: bool = False
     """Finish each log event inside its step."""
     constants: dict[str, ConstantSpec] = {}
+    """Values known at compile time."""
     axes: AxesSpec = AxesSpec()
+    """What groups, completions and tokens are."""
     modes: dict[str, ModeSpec] = {}
+    """Train and eval, each with its own windows."""
     signals: dict[str, SignalSpec] = {}
+    """What the training code observes, and what is derived from it."""
     metric_defaults: MetricDefaults = MetricDefaults()
+    """What metrics have where they do not say otherwise."""
     metrics: dict[str, MetricSpec] = {}
+    """What is logged."""
     filters: dict[str, FilterSpec] = {}
+    """Which rows tables take."""
     schemas: dict[str, dict[str, ColumnSpec]] = {}
+    """Tables' columns."""
     tables: dict[str, TableSpec] = {}
+    """Samples: rows of a schema, picked by a filter."""
     profiles: dict[str, ProfileSpec] = {}
+    """What is shown, under a name."""
     alerts: dict[str, AlertSpec] = {}
+    """Conditions worth a message."""
     sinks: dict[str, SinkSpec] = {}
+    """Where it goes."""
     run_config: dict[str, Any] = {}
+    """Run metadata, sent once."""
     tests: dict[str, Any] = {}
+    """Profile tests."""
     deleted: frozenset[str] = Field(frozenset(), exclude=True)
 
 
