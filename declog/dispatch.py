@@ -131,6 +131,8 @@ class Dispatcher:
             if op.every != period or not op.shown or op.key not in found:
                 continue
             whole = found[op.key]
+            if op.family and not whole.members:
+                continue  # the family never came: it has no names
             values, there = whole.combined(op.combine)
             for member, label in np.argwhere(there).tolist():
                 value = values[member, label]
