@@ -54,19 +54,22 @@ class Moments:
             values = values.astype(np.float64)
         if not values.shape[-1]:
             return cls.empty(values.shape[:-1])
-        total = values.sum(-1)
+        with np.errstate(invalid="ignore"):  # inf - inf
+            total = values.sum(-1)
         if np.isfinite(total).all():
             n = np.full(values.shape[:-1], float(values.shape[-1]))
             lower = upper = values
         else:  # something is missing or infinite
             ok = values == values
             n = ok.sum(-1).astype(np.float64)
-            total = np.where(ok, values, 0.0).sum(-1)
+            with np.errstate(invalid="ignore"):
+                total = np.where(ok, values, 0.0).sum(-1)
             lower, upper = np.where(ok, values, np.inf), np.where(ok, values, -np.inf)
         m2 = low = high = n
         if "m2" in stats:
             mean = total / np.maximum(n, 1.0)
-            distance = values - mean[..., None]
+            with np.errstate(invalid="ignore"):
+                distance = values - mean[..., None]
             if lower is not values:
                 distance = np.where(values == values, distance, 0.0)
             m2 = np.einsum("...i,...i->...", distance, distance)
