@@ -22,6 +22,14 @@ Observed = Tensor | float | int | bool | list[Any] | str | None
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:
     """The value as it is kept: a detached tensor, a list of texts or objects, or a number."""
+    kept = _checked(op, label, value)
+    if isinstance(kept, Tensor) and kept.is_inference():  # it has no version that would tell of a change
+        with torch.inference_mode(False):
+            return kept.clone()
+    return kept
+
+
+def _checked(op: SignalOp, label: str, value: Any) -> Observed:
     if op.kind in (Kind.TEXT, Kind.OBJECT):
         return _texts(op, label, value)
     if isinstance(value, Tensor):
@@ -69,9 +77,6 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
             f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came",
             f"convert it, or declare `{op.name}: {{type: float}}`",
         )
-    if value.is_inference():  # it has no version that would tell of a change
-        with torch.inference_mode(False):
-            return value.clone()
     return value.detach() if value.requires_grad else value
 
 
@@ -154,7 +159,7 @@ def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Tensor:
 def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
     """A list with the tokens of each completion, as one tensor: padded with what is missing, or packed."""
     try:
-        rows = [item.detach() if isinstance(item, Tensor) else torch.as_tensor(item) for item in value]
+        rows = [item.detach() if isinstance(item, Tensor) else torch.from_numpy(np.array(item)) for item in value]
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(
             "DL504",

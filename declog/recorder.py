@@ -1,6 +1,6 @@
 """The recorder: what a training loop calls. It records on the training thread, and does nothing else there.
 
-``start`` (in ``api.py``) makes one from a plan; a rank other than 0 has the same recorder without sinks.
+``start`` (in ``run.py``) makes one from a plan; a rank other than 0 has the same recorder without sinks.
 Imports the runtime only: neither the models of the YAML nor the compiler.
 """
 
@@ -137,7 +137,7 @@ class Recorder:
                 self._last_step, self._step = self._step, None
                 self._window.steps += 1
                 self._count += 1
-                if self._count % self.plan.every == 0:
+                if self._count % self.plan.every == 0 and not self._closed:
                     self._log()
 
     def _log(self) -> None:
