@@ -82,7 +82,8 @@ def reduce(ops: Iterable[MetricOp], views: Mapping[str, View]) -> dict[str, Cell
         view = views.get(op.event)
         if view is None:
             continue
-        if op.by is None and op.weight is None and op.pool == "window" and op.reduction.foldable:
+        plain = op.by is None and op.weight is None and op.pool == "window" and op.ranks == "all"
+        if plain and op.reduction.foldable:
             key = (op.event, op.axis, op.fold is not None, None if op.where is None else op.where.index)
             together.setdefault(key, []).append(op)
         else:
@@ -112,30 +113,40 @@ def _reduce_together(ops: Sequence[MetricOp], view: View) -> dict[str, Cells]:
         states = _fold_states(names, view, stats)
         moments = (states if rows is None else states.take(rows)).pooled()
         places = {name: slice(place, place + 1) for place, name in enumerate(names)}
-        sought = np.full(len(names), -1)
-        return {
-            op.key: _finished(op, moments.take(places[str(op.fold)]), (), sought[places[str(op.fold)]]) for op in ops
-        }
+        return {op.key: _finished(op, moments.take(places[str(op.fold)]), (), _tokens(op, view, rows)) for op in ops}
     nodes = list({op.args[0].index: op.args[0] for op in ops}.values())
     pieces: list[Array] = []
     at: dict[int, slice] = {}
     height = 0
+    sought: list[int] = []  # how many values there should be; -1 for a signal that never came
     for node in nodes:
         values = np.asarray(view.rows(node, _row_axis(ops[0])), np.float64)
         values = values[None] if values.ndim == 1 else values
         at[node.index] = slice(height, height + len(values))
         height += len(values)
         pieces.append(values)
+        sought += (
+            [len(values[0]) if rows is None else len(rows)] * len(values) if view.came(node) else [-1] * len(values)
+        )
     matrix = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     matrix = matrix if rows is None else matrix[:, rows]
     moments = Moments.of(matrix, stats)
-    sought = np.full(height, matrix.shape[1])
+    expected = np.array(sought)
     return {
         op.key: _finished(
-            op, moments.take(at[op.args[0].index]), view.members(op.args[0]), sought[at[op.args[0].index]]
+            op, moments.take(at[op.args[0].index]), view.members(op.args[0]), expected[at[op.args[0].index]]
         )
         for op in ops
     }
+
+
+def _tokens(op: MetricOp, view: View, rows: Array | None) -> Array:
+    """How many tokens a metric over tokens should find, where it asks; else -1."""
+    counts = None if op.tokens is None else view.frame.column(f"{op.tokens}.n")
+    if counts is None:
+        return np.array([-1])
+    known = np.nan_to_num(counts.astype(np.float64))
+    return np.array([(known if rows is None else known[rows]).sum()])
 
 
 def _finished(op: MetricOp, moments: Moments, members: tuple[str, ...], sought: Array) -> Cells:
@@ -193,6 +204,8 @@ def _reduce_one(op: MetricOp, view: View) -> Cells:
     labels, label = _labels(op, view, axis, keep)
     pieces, piece = _pieces(op, view, axis)
     keep &= label >= 0
+    if op.ranks == "main":
+        keep &= _ranks(view, axis) == 0
     chosen = np.flatnonzero(keep)
     cell = label[chosen] * max(pieces, 1) + piece[chosen]
     shape = (len(labels) if op.by is not None else 1, pieces)
@@ -313,6 +326,13 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
     return _settled(op, Cells(values, histograms=histograms), np.zeros(values.shape, bool))
 
 
+def _ranks(view: View, axis: Axis) -> Array:
+    """The rank of each row; a value per batch over all ranks counts as the main one's."""
+    if axis is Axis.BATCH:
+        return np.zeros(view.frame.count(axis), np.int64)
+    return view.frame.spread(view.frame.batches.rank, Axis.STEP, axis)
+
+
 def _latest(view: View, axis: Axis) -> Array:
     """A sort key per row: the greatest is the latest row."""
     order = np.empty(len(view.frame.batches), np.int64)
@@ -384,16 +404,12 @@ def _pieces(op: MetricOp, view: View, axis: Axis) -> tuple[int, Array]:
 def formulas(ops: Iterable[FormulaOp], cells: dict[str, Cells]) -> None:
     """Compute formulas from the cells of the metrics they read, and add theirs."""
     for op in ops:
-        used = [node for node in walk(op.expr) if node.op == METRIC]
-        sources = [cells[name] for node in used if (name := str(node.param("name"))) in cells]
+        used = {str(node.param("name")) for node in walk(op.expr) if node.op == METRIC}
+        sources = [cells[key] for name in used if (key := name.rpartition(":")[2]) in cells]
         if not sources:
             continue
         members = next((source.members for source in sources if source.members), ())
-        values = {
-            str(node.param("name")): _aligned(cells[str(node.param("name"))], members)
-            for node in used
-            if str(node.param("name")) in cells
-        }
+        values = {name: _looked_up(name, cells, members) for name in used}
         result = np.asarray(Formula(values).value(op.expr), np.float64)
         result = np.broadcast_to(result, np.broadcast_shapes(result.shape, *(value.shape for value in values.values())))
         if op.empty is not None:
@@ -405,15 +421,27 @@ def formulas(ops: Iterable[FormulaOp], cells: dict[str, Cells]) -> None:
         cells[op.key] = made
 
 
-def _aligned(cells: Cells, members: tuple[str, ...]) -> Array:
-    if not cells.members or cells.members == members:
-        return cells.values
-    order = [cells.members.index(member) if member in cells.members else -1 for member in members]
-    padded = np.concatenate([cells.values, np.full((1, *cells.values.shape[1:]), np.nan)])
+def _looked_up(name: str, cells: Mapping[str, Cells], members: tuple[str, ...]) -> Array:
+    """A metric's values in the order of ``members``, or what is asked of it: ``columns:id``, ``nan_count:id``."""
+    asked, _, key = name.rpartition(":")
+    found = cells.get(key)
+    if found is None:
+        return np.full((1, 1, 1), np.nan)
+    if asked:
+        return np.full((1, 1, 1), float(len(found.members) if asked == "columns" else found.skipped))
+    if not found.members or found.members == members:
+        return found.values
+    order = [found.members.index(member) if member in found.members else -1 for member in members]
+    padded = np.concatenate([found.values, np.full((1, *found.values.shape[1:]), np.nan)])
     return padded[order]
 
 
-def holds(condition: Node, cells: Mapping[str, Cells]) -> bool:
-    """Whether a condition over metrics is true in any cell of this log event."""
-    values = {key: item.combined("mean")[0] for key, item in cells.items()}
+def holds(condition: Node, cells: Mapping[str, Cells], combine: Mapping[str, str]) -> bool:
+    """Whether a condition over metrics, as they are logged, is true in any cell of this log event."""
+    values: dict[str, Array] = {}
+    for node in walk(condition):
+        if node.op == METRIC:
+            name = str(node.param("name"))
+            known = cells.get(name)
+            values[name] = _looked_up(name, cells, ()) if known is None else known.combined(combine[name])[0]
     return bool(np.any(truth(np.asarray(Formula(values).value(condition)))))

@@ -20,6 +20,7 @@ from declog.composition_errors import composition_error, unknown_preset
 from declog.diagnostics import attach_places
 from declog.errors import CompositionError, ConfigError, Path, Problem
 from declog.file_errors import first_line
+from declog.places import FilePlace
 from declog.provenance import ORIGIN, Origin, provenance_of
 from declog.resolve import key_path, resolved
 from declog.searchpath import GROUP, HYDRA_ERRORS, ROOT, config_loader, current_hydra
@@ -89,6 +90,30 @@ def application_directory() -> FilePath | None:
     if not HydraConfig.initialized():
         return None
     return FilePath(HydraConfig.get().runtime.output_dir)
+
+
+def defaulted(config: DictConfig | Mapping[str, Any]) -> frozenset[str] | None:
+    """The metrics that `metric_defaults` are for: those first declared in a file that sets some, or that extends it.
+
+    None where nobody knows what was declared where: for a mapping.
+    """
+    found = provenance_of(config)
+    if found is None:
+        return None
+    prefix = prefix_of(config)
+    setters = {
+        layer.place.file
+        for path, layers in found.layers.items()
+        if path[: len(prefix) + 1] == (*prefix, "metric_defaults")
+        for layer in layers
+        if isinstance(layer.place, FilePlace)
+    }
+    first: dict[str, str | None] = {}
+    for path, layers in found.layers.items():
+        if len(path) > len(prefix) + 1 and path[: len(prefix) + 1] == (*prefix, "metrics"):
+            place = layers[0].place
+            first.setdefault(str(path[len(prefix) + 1]), place.file if isinstance(place, FilePlace) else None)
+    return frozenset(name for name, file in first.items() if file in setters)
 
 
 def prefix_of(config: DictConfig | Mapping[str, Any]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +18,9 @@ from declog.errors import RuntimeFailure
 from declog.evaluate import View
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
-from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, TableOp
+from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
 from declog.records import Alert, Histogram, Records, Scalar, Table
-from declog.tree import METRIC, walk
+from declog.tree import METRIC, Node, walk
 
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
@@ -53,8 +54,10 @@ class Dispatcher:
         self._plan = plan
         self._routes = routes
         self._functions = functions
-        self._streaks = {alert.id: 0 for alert in plan.alerts}
-        self._events = 0
+        self._streaks: Counter[tuple[str, str]] = Counter()  # log events in a row that an alert held, by mode
+        self._events: Counter[str] = Counter()  # log events by mode
+        self._totals: dict[str, dict[tuple[str, str], float]] = {}  # of cumulative metrics, over all modes
+        self._combine = {op.key: op.combine for op in plan.outputs}
         self._told: set[str] = set()
         self._periods = {op.key: op.every for op in plan.outputs}
         self._declared = {
@@ -62,9 +65,18 @@ class Dispatcher:
         }
 
     def dispatch(
-        self, step: int, due: Mapping[int, Mapping[str, Frame]], report: Report, *, partial: bool = False
+        self,
+        step: int,
+        due: Mapping[int, Mapping[str, Frame]],
+        report: Report,
+        *,
+        mode: str = "train",
+        partial: bool = False,
     ) -> None:
         """Evaluate the metrics and tables whose windows end here, and hand the records to the sinks."""
+        if not any(due.values()):
+            return  # nothing came since the last log event
+        prefix = self._plan.modes[mode].prefix
         outputs: list[_Output] = []
         picked: list[Table] = []
         everything: dict[str, Cells] = {}
@@ -74,19 +86,21 @@ class Dispatcher:
             everything.update(found)
             outputs += self._outputs(period, found, partial, report)
             picked += self._tables(period, frames, report)
-        alerts = tuple(self._alerts(everything, due.keys(), report))
-        now = time.time()
+        alerts = tuple(self._alerts(mode, everything, due.keys(), report))
+        blank = Records(mode, time.time())
+        self._events[mode] += 1
         for route in self._routes:
-            if (self._events + 1) % route.every == 0:  # as windows count, so that a table of this period is seen
-                records = self._share(route, outputs, picked, alerts, now)
+            if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
+                hidden = self._hidden(self._plan.profiles[route.profile], everything, report)
+                shown = [item for item in outputs if (item.key, item.alias) not in hidden]
+                records = self._share(route, shown, picked, alerts, route.prefix + prefix, blank)
             else:  # an alert waits for no sink's turn
-                records = Records(time=now, alerts=alerts if "alert" in route.accepts else ())
+                records = replace(blank, alerts=alerts if "alert" in route.accepts else ())
             if records:
                 try:
                     route.submit(step, records)
                 except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
                     report(error)
-        self._events += 1
 
     # -- values
 
@@ -101,6 +115,9 @@ class Dispatcher:
                     found.update(cells.reduce([op], views))
                 except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
                     report(_failure(f"the metric `{op.key}`", error))
+        for op in ops:
+            if op.cumulative:
+                self._add_up(op, found)
         for formula in self._plan.formulas:
             if formula.every == period:
                 try:
@@ -111,6 +128,34 @@ class Dispatcher:
             if op.key in found and found[op.key].skipped and op.nan != "propagate":
                 self._skipped(op, found[op.key].skipped, report)
         return found
+
+    def _add_up(self, op: MetricOp, found: dict[str, Cells]) -> None:
+        """A cumulative metric is what it was at the last log event, plus this window."""
+        totals = self._totals.setdefault(op.key, {})
+        window = found.get(op.key)
+        if window is not None:
+            values, there = window.combined(op.combine)
+            for member, label in np.argwhere(there).tolist():
+                cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
+                totals[cell] = totals.get(cell, 0.0) + float(values[member, label])
+        if totals:
+            members, labels = dict.fromkeys(cell[0] for cell in totals), dict.fromkeys(cell[1] for cell in totals)
+            table = [[[totals.get((member, label), np.nan)] for label in labels] for member in members]
+            found[op.key] = Cells(np.array(table), tuple(filter(None, members)), tuple(filter(None, labels)))
+
+    def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> bool:
+        try:
+            return cells.holds(condition, found, self._combine)
+        except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+            report(_failure(what, error))
+            return False
+
+    def _hidden(self, profile: ProfileOp, found: Mapping[str, Cells], report: Report) -> set[tuple[str, bool]]:
+        """The outputs that the profile's conditions hide at this log event."""
+        what = f"a condition of the profile `{profile.name}`"
+        return {
+            item for outputs, node in profile.conditions if self._holds(node, found, what, report) for item in outputs
+        }
 
     def _skipped(self, op: MetricOp, count: int, report: Report) -> None:
         if op.nan == "raise":
@@ -129,6 +174,8 @@ class Dispatcher:
         taken = set(self._declared)
         for op in self._plan.outputs:
             if op.every != period or not op.shown or op.key not in found:
+                continue
+            if op.when is not None and not self._holds(op.when, found, f"the metric `{op.key}`", report):
                 continue
             whole = found[op.key]
             if op.family and not whole.members:
@@ -187,40 +234,41 @@ class Dispatcher:
             report(_failure(f"the table `{op.id}`", error))
         return None
 
-    def _alerts(self, found: Mapping[str, Cells], due: Collection[int], report: Report) -> Iterable[Alert]:
+    def _alerts(self, mode: str, found: Mapping[str, Cells], due: Collection[int], report: Report) -> Iterable[Alert]:
         """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
         for op in self._plan.alerts:
-            keys = {str(node.param("name")) for node in walk(op.when) if node.op == METRIC}
+            keys = {str(node.param("name")).rpartition(":")[2] for node in walk(op.when) if node.op == METRIC}
             if not all(self._periods[key] in due for key in keys) or keys.isdisjoint(found):
                 continue
-            try:
-                holds = cells.holds(op.when, found)
-            except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
-                report(_failure(f"the alert `{op.id}`", error))
-                continue
-            if holds:
-                self._streaks[op.id] += 1
-                if self._streaks[op.id] == op.patience:
+            if self._holds(op.when, found, f"the alert `{op.id}`", report):
+                self._streaks[mode, op.id] += 1
+                if self._streaks[mode, op.id] == op.patience:
                     yield Alert(op.id, op.level, _worded(op, found))
             else:
-                self._streaks[op.id] = 0
+                self._streaks[mode, op.id] = 0
 
     # -- sinks
 
     def _share(
-        self, route: Route, outputs: Sequence[_Output], picked: Sequence[Table], alerts: tuple[Alert, ...], now: float
+        self,
+        route: Route,
+        outputs: Sequence[_Output],
+        picked: Sequence[Table],
+        alerts: tuple[Alert, ...],
+        prefix: str,
+        blank: Records,
     ) -> Records:
         profile = self._plan.profiles[route.profile]
-        mine = [_prefixed(item.record, route.prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
+        mine = [_prefixed(item.record, prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
         takers = {op.id: op.sinks for op in self._plan.tables}
         shown = [
-            _prefixed(table, route.prefix)
+            _prefixed(table, prefix)
             for table in picked
             if table.table in profile.tables and (route.id in takers[table.table] or route.id == CODE)
         ]
         accepts = route.accepts
-        return Records(
-            time=now,
+        return replace(
+            blank,
             scalars=tuple(item for item in mine if isinstance(item, Scalar)) if "scalar" in accepts else (),
             histograms=tuple(item for item in mine if isinstance(item, Histogram)) if "histogram" in accepts else (),
             tables=tuple(shown) if "table" in accepts else (),

@@ -42,6 +42,10 @@ class View:
         self.value(node)
         return self._members.get(node.index, ())
 
+    def came(self, node: Node) -> bool:
+        """Whether anything of a value was observed: an optional signal's may be absent."""
+        return node.type.axis is None or self.value(node).ndim > 0
+
     def value(self, node: Node) -> Array:
         """The value of a node on its own axis; 0-dimensional where it is a constant or absent."""
         known = self._values.get(node.index)

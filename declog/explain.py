@@ -69,7 +69,7 @@ def explain(plan: Plan) -> str:
 
 
 def _every(n: int) -> str:
-    return "every step" if n == 1 else f"every {n} steps"
+    return "when the trainer logs" if not n else "every step" if n == 1 else f"every {n} steps"
 
 
 def _count(n: int, noun: str) -> str:

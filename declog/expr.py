@@ -80,6 +80,9 @@ class Scope(Protocol):
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         """The node of ``name.attribute``, where the place allows it."""
 
+    def measured(self, function: str, name: str) -> Node | None:
+        """The node of ``function(name)`` where it asks something of a metric: ``columns``, ``nan_count``."""
+
     def names(self) -> Iterable[str]:
         """The names that can be used, for suggestions."""
 
@@ -342,6 +345,10 @@ class Compiler:
     def _call(self, node: ast.Call) -> Node:
         assert isinstance(node.func, ast.Name)
         name = node.func.id
+        if len(node.args) == 1 and not node.keywords and isinstance(node.args[0], ast.Name):
+            asked = self.scope.measured(name, node.args[0].id)
+            if asked is not None:
+                return asked
         function = self.registry.get(name)
         if function is None or name in OPERATORS:
             known = [item for item in self.registry.names() if item not in OPERATORS]

@@ -126,6 +126,7 @@ class MetricOp:
     shown: bool = True
     when: Node | None = None
     help: str = ""
+    tokens: str | None = None  # the fold that counts a token metric's tokens, where missing ones matter
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,15 @@ class SinkOp:
 
 
 @dataclass(frozen=True)
+class ModeOp:
+    """A mode has its own windows: a log event each ``every`` steps, or (0) at the end of its block."""
+
+    name: str
+    prefix: str
+    every: int
+
+
+@dataclass(frozen=True)
 class EventOp:
     """An event's signals, folds and locals, in the order in which they are recorded."""
 
@@ -270,7 +280,7 @@ class Plan:
     logged: SignalOp | None = None  # where log_metric goes
     extra: str | None = None  # the event whose rows log_extra describes
     ids: str | None = None
-    modes: Mapping[str, str] = field(default_factory=dict)  # mode to prefix
+    modes: Mapping[str, ModeOp] = field(default_factory=dict)
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
     warnings: tuple[str, ...] = ()  # what is allowed and probably not meant
     known: frozenset[str] = frozenset()  # names that may be observed, needed or not

@@ -12,6 +12,7 @@ import functools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,12 +57,13 @@ class Recorder:
         self._started = time.perf_counter()
         self._lock = threading.RLock()
         self._open: dict[str, OpenBatch] = {}
-        self._window = Window()
-        self._batch_numbers: dict[str, int] = {}
+        self._mode = "train"
+        self._windows: dict[str, Window] = {}  # of the modes that were entered
+        self._counts: Counter[str] = Counter()  # steps of each mode
+        self._batch_numbers: Counter[str] = Counter()
         self._seen: set[str] = set()  # events whose first batch has closed
         self._step: int | None = None
         self._last_step = 0
-        self._count = 0
         self._event = 0
         self._event_told = False
         self._told_columns: set[str] = set()
@@ -95,8 +97,8 @@ class Recorder:
                 return
             self._closed = True
             self._close_batches(quietly=True)
-            if self._window or self._count or self._comm.world_size > 1:
-                self._flush(tail=True)  # also for windows that are longer than the profile's `every`
+            for mode in self._windows or ("train",):  # also for windows that are longer than the profile's `every`
+                self._flush(mode, tail=True)
         atexit.unregister(self.close)
         self._worker.close()
         reports = [runner.close(self._close_s) for runner in self._runners.values()]
@@ -135,13 +137,53 @@ class Recorder:
                 self._close_batches(quietly=quietly)
             finally:  # a step that fails is a step all the same: ranks stay at one count
                 self._last_step, self._step = self._step, None
-                self._window.steps += 1
-                self._count += 1
-                if self._count % self.plan.every == 0 and not self._closed:
-                    self._log()
+                self._windows.setdefault(self._mode, Window())
+                self._counts[self._mode] += 1
+                every = self.plan.modes[self._mode].every
+                if every and self._counts[self._mode] % every == 0 and not self._closed:
+                    self._log(tail=self._mode != "train")
 
-    def _log(self) -> None:
-        handoff = self._flush(tail=False)
+    @contextmanager
+    def mode(self, name: str) -> Iterator[None]:
+        """A block of another mode, such as ``eval``: its own windows and names; the end of the block logs it.
+
+        Inside it signals may be observed without a step. What was open before is closed at its begin.
+        """
+        self._alive()
+        if name not in self.plan.modes:
+            fix = did_you_mean(name, self.plan.modes, what="modes")
+            raise UsageError("DL510", f"the profile `{self.plan.name}` has no mode `{name}`", fix)
+        with self._lock:
+            self._close_batches(quietly=False)
+            before, self._mode = self._mode, name
+            numbers, self._batch_numbers = self._batch_numbers, Counter()
+            self._windows.setdefault(name, Window())
+        failed = True
+        try:
+            with _Active(self):
+                yield
+            failed = False
+        finally:
+            with self._lock:
+                try:
+                    self._close_batches(quietly=failed)
+                finally:
+                    if not self.plan.modes[name].every and name != "train" and not self._closed:
+                        self._log(tail=True)
+                    self._mode, self._batch_numbers = before, numbers
+
+    def flush(self) -> None:
+        """Log what came since the last log event, now: for trainers that decide when (`every: trainer`).
+
+        Every rank must call it alike. Slower metrics and tables are logged with it, whatever their `every`.
+        """
+        self._alive()
+        with self._lock:
+            self._close_batches(quietly=False)
+            self._log(tail=True)
+
+    def _log(self, *, tail: bool) -> None:
+        handoff = self._flush(self._mode, tail=tail)
         if not self._event_told:
             self._event_told = True
             self._tell_silent_events()
@@ -170,7 +212,7 @@ class Recorder:
 
         @functools.wraps(step_function)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-            number = self._last_step + 1 if self._count else first
+            number = self._last_step + 1 if self._counts else first
             with self.step(number):
                 result = step_function(*args, **kwargs)
                 self._observe(_fields(result), strict=False)
@@ -287,7 +329,7 @@ class Recorder:
         open_batch = self._open.pop(event, None)
         if open_batch is None:
             return
-        number = self._batch_numbers.get(event, 0)
+        number = self._batch_numbers[event]
         first = event not in self._seen and not partly  # a step that failed midway misses signals
         step = self._last_step if self._step is None else self._step
         record = open_batch.close(
@@ -296,12 +338,13 @@ class Recorder:
         if not partly:
             self._seen.add(event)
         self._batch_numbers[event] = number + 1
-        self._window.batches.setdefault(event, []).append(record)
+        self._windows.setdefault(self._mode, Window()).batches.setdefault(event, []).append(record)
 
-    def _flush(self, *, tail: bool) -> Handoff:
-        window, self._window = self._window, Window()
+    def _flush(self, mode: str, *, tail: bool) -> Handoff:
+        window, self._windows[mode] = self._windows.get(mode, Window()), Window()
         window.hand_off()
-        handoff = Handoff(self._event, self._last_step, self._count, window, tail)
+        step = self._last_step if self._step is None else self._step
+        handoff = Handoff(self._event, step, self._counts[mode], window, tail, mode)
         self._event += 1
         self._worker.submit(handoff)
         return handoff
@@ -312,7 +355,7 @@ class Recorder:
 
     def _in_step(self, what: str) -> None:
         self._alive()
-        if self._step is None:
+        if self._step is None and self._mode == "train":
             raise UsageError("DL510", f"`{what}` is called outside a step", "with log.step(step): ...")
 
 
@@ -336,6 +379,19 @@ def _leave(recorder: Recorder) -> None:
     with _current_lock:
         place = len(_current) - 1 - _current[::-1].index(recorder)
         del _current[place]
+
+
+class _Active:
+    """A block in which ``declog.observe`` finds a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        _enter(self._recorder)
+
+    def __exit__(self, *error: object) -> None:
+        _leave(self._recorder)
 
 
 class _Step:
@@ -369,7 +425,7 @@ def current() -> Recorder | None:
 def observe(**signals: Any) -> None:
     """``Recorder.observe`` of the active recorder, from anywhere; outside one, or outside a step, nothing."""
     recorder = current()
-    if recorder is not None and recorder._step is not None:
+    if recorder is not None and (recorder._step is not None or recorder._mode != "train"):
         recorder.observe(**signals)
 
 

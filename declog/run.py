@@ -18,7 +18,7 @@ from declog import comm as comms
 from declog import sinks as sink_kinds
 from declog.comm import Comm
 from declog.compiler import compile
-from declog.compose import application_directory, compose, located, profile_of
+from declog.compose import application_directory, compose, defaulted, located, profile_of
 from declog.dispatch import CODE, Route
 from declog.errors import ConfigError, PlanMismatchError, Problem, SinkError
 from declog.functions import DEFAULT as FUNCTIONS
@@ -60,6 +60,7 @@ def plan(
             functions=functions,
             reductions=reductions,
             config=data,
+            defaulted=defaulted(config) if "metric_defaults" in data else None,
         )
     except ConfigError as error:
         raise located(error, config) from None

@@ -24,12 +24,7 @@ from declog.plan import EventOp
 class Window:
     """The batches since the last log event, by event."""
 
-    mode: str = "train"
     batches: dict[str, list[BatchRecord]] = field(default_factory=dict)
-    steps: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.batches) or self.steps > 0
 
     def hand_off(self) -> None:
         """Start copying what is on a CUDA device to pinned memory; returns at once."""

@@ -42,7 +42,8 @@ class Handoff:
     step: int
     count: int  # optimizer steps so far, of this run
     window: Window
-    tail: bool = False
+    tail: bool = False  # every window of the mode ends here
+    mode: str = "train"
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -82,7 +83,9 @@ class Worker:
         self._functions = functions
         self._wait_s = wait_s
         self._queue: queue.SimpleQueue[Handoff | None] = queue.SimpleQueue()
-        self._held: dict[int, list[dict[str, Frame]]] = {period: [] for period in plan.periods}
+        self._held: dict[str, dict[int, list[dict[str, Frame]]]] = {
+            mode: {period: [] for period in plan.periods} for mode in plan.modes
+        }
         self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
         self._thread.start()
 
@@ -209,10 +212,11 @@ class Worker:
     def _finish(self, handoff: Handoff, frames: dict[str, Frame], ranks: int) -> None:
         """Evaluate what is due at this event; slower metrics keep the window until theirs is."""
         due: dict[int, dict[str, Frame]] = {}
-        for period, held in self._held.items():
+        for period, held in self._held[handoff.mode].items():
             held.append(frames)
-            if handoff.tail or handoff.count % period == 0:
+            if handoff.tail or (period and handoff.count % period == 0):
                 names = dict.fromkeys(name for part in held for name in part)
                 due[period] = {name: Frame.merge([part[name] for part in held if name in part]) for name in names}
                 held.clear()
-        self._dispatcher.dispatch(handoff.step, due, self.failures.report, partial=ranks < self._comm.world_size)
+        partial = ranks < self._comm.world_size
+        self._dispatcher.dispatch(handoff.step, due, self.failures.report, mode=handoff.mode, partial=partial)

@@ -12,7 +12,7 @@ from typing import Any
 
 from declog import functions as _functions
 from declog import reducers as _reducers
-from declog.compiler import checks, lowering, metrics, outputs, signals, tables
+from declog.compiler import checks, formulas, lowering, metrics, outputs, signals, tables
 from declog.compiler.draft import Constant, Draft
 from declog.errors import ConfigError, Problem
 from declog.plan import Plan
@@ -24,25 +24,6 @@ Pass = Callable[[Draft], None]
 def unsupported(draft: Draft) -> None:
     """What the language has and is not executed yet is refused, never ignored."""
     spec = draft.spec
-    if spec.every == "trainer":
-        draft.report("DL205", "`every: trainer` is not executed yet", "every", fix="every: 1")
-    for key in ("pool", "combine", "nan"):
-        if getattr(spec.metric_defaults, key) is not None:
-            draft.report(
-                "DL205", "`metric_defaults` are not executed yet", "metric_defaults", key, fix="set it per metric"
-            )
-    for name, mode in spec.modes.items():
-        if name != "train" or mode.prefix:
-            draft.report("DL205", f"the mode `{name}` is not executed yet", "modes", name, fix="drop it (null)")
-        elif mode.every is not None:
-            draft.report(
-                "DL205",
-                "`every` of a mode is not executed yet",
-                "modes",
-                name,
-                "every",
-                fix="drop it: the profile's `every` counts",
-            )
     if spec.axes.completion.ids is not None:
         draft.report(
             "DL205", "joining events by ids is not executed yet", "axes", "completion", "ids", fix="drop `ids`"
@@ -53,8 +34,8 @@ def unsupported(draft: Draft) -> None:
 
 PASSES: tuple[tuple[Pass, ...], ...] = (
     (signals.constants, signals.switches),
-    (unsupported, signals.declarations, signals.default_event, signals.groups, signals.typing,
-     metrics.metrics, metrics.formulas, metrics.conditions,
+    (unsupported, signals.modes, signals.declarations, signals.default_event, signals.groups, signals.typing,
+     metrics.metrics, formulas.formulas, formulas.conditions,
      outputs.names, outputs.destinations, outputs.profiles, tables.filters, tables.tables, tables.alerts),
     (outputs.selection, checks.surprises, checks.tensors),
     (lowering.lower,),
@@ -69,13 +50,15 @@ def compile(
     functions: _functions.Functions = _functions.DEFAULT,
     reductions: _reducers.Reductions = _reducers.DEFAULT,
     config: Mapping[str, Any] | None = None,
+    defaulted: frozenset[str] | None = None,
 ) -> Plan:
     """The plan of a profile; raises ``ConfigError`` with everything that is wrong.
 
     ``constants`` are values from an adapter's trainer; ``profiles`` those that sinks given in code use;
-    ``config`` is the plain configuration, kept in the plan for the run's metadata.
+    ``config`` is the plain configuration, kept in the plan for the run's metadata. ``defaulted`` are the
+    metrics that `metric_defaults` are for, where it is known who declared them (None: all of them).
     """
-    draft = Draft(spec, functions, reductions, constants or {}, frozenset(profiles))
+    draft = Draft(spec, functions, reductions, constants or {}, defaulted, frozenset(profiles))
     for stage in PASSES:
         for one in stage:
             one(draft)
@@ -83,7 +66,7 @@ def compile(
             raise ConfigError(_distinct(draft.problems))
     return Plan(
         name=spec.name,
-        every=spec.every if isinstance(spec.every, int) else 1,
+        every=draft.period,
         events=draft.events,
         grouping=draft.grouping,
         metrics=tuple(draft.metrics),
@@ -94,7 +77,7 @@ def compile(
         alerts=tuple(draft.alerts),
         logged=draft.logged,
         extra=draft.extra,
-        modes={"train": ""},
+        modes=draft.modes,
         inactive=tuple(draft.inactive.items()),
         warnings=tuple(draft.warnings),
         known=frozenset(signal.from_ or name for name, signal in draft.signals.items() if signal.expr is None),

@@ -11,7 +11,7 @@ from declog.errors import Path, Problem
 from declog.expr import ExpressionError
 from declog.frame import Grouping
 from declog.functions import Functions
-from declog.plan import AlertOp, EventOp, FilterOp, FormulaOp, MetricOp, ProfileOp, SignalOp, SinkOp, TableOp
+from declog.plan import AlertOp, EventOp, FilterOp, FormulaOp, MetricOp, ModeOp, ProfileOp, SignalOp, SinkOp, TableOp
 from declog.reducers import Reductions
 from declog.spec import LogSpec, SignalSpec
 from declog.tree import Node, Pool
@@ -37,7 +37,9 @@ class Draft:
     functions: Functions
     reductions: Reductions
     given: Mapping[str, Constant]  # constants from an adapter
+    defaulted: frozenset[str] | None  # metrics that `metric_defaults` are for; None: all
     wanted: frozenset[str]  # profiles that sinks given in code use
+    modes: dict[str, ModeOp] = field(default_factory=dict)
     pool: Pool = field(default_factory=Pool)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -59,6 +61,20 @@ class Draft:
     events: dict[str, EventOp] = field(default_factory=dict)
     logged: SignalOp | None = None
     extra: str | None = None
+
+    @property
+    def period(self) -> int:
+        """A log event each so many steps; 0 where the trainer says when."""
+        return self.spec.every if isinstance(self.spec.every, int) else 0
+
+    def window(self, every: int | None, *path: str | int) -> int:
+        """The window of a metric or table, in steps; with a path, what is wrong with its `every` is reported."""
+        if every is not None and path and not self.period:
+            self.report("DL202", "the trainer says when it logs: there is no other `every`", *path, fix="drop it")
+        elif every is not None and path and every % self.period:
+            fix = f"every: {self.period * max(1, round(every / self.period))}"
+            self.report("DL202", f"`every` must be a multiple of the profile's {self.period}", *path, fix=fix)
+        return every if every is not None and self.period else self.period
 
     def report(self, code: str, message: str, *path: str | int, fix: str | None = None) -> None:
         """Note a problem at a path of the profile."""

@@ -12,7 +12,7 @@ from declog.axes import AXES, KINDS, Axis, Kind
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import signal_node
 from declog.plan import STATS_OF_AGGREGATE, EventOp, FilterOp, FoldOp, LocalOp, MetricOp, SignalOp, TableOp
-from declog.tree import FOLD, LEAVES, SIGNAL, TEXTVALUE, Node, walk
+from declog.tree import FOLD, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, walk
 
 _STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist")
 _GROUPED = frozenset({"rank", "index", "size", "pass_at"})
@@ -32,6 +32,7 @@ class _Lowering:
     folded: set[str] = field(default_factory=set)
     travels: set[str] = field(default_factory=set)
     grouped: set[str] = field(default_factory=set)  # events in which groups are needed
+    asked: set[str] = field(default_factory=set)  # what formulas and conditions read
 
     # -- folds
 
@@ -128,6 +129,9 @@ class _Lowering:
 def lower(draft: Draft) -> None:
     """Split expressions, and list what each event records."""
     work = _Lowering(draft)
+    roots = [op.expr for op in draft.formulas] + [op.when for op in draft.outputs if op.when is not None]
+    roots += [op.when for op in draft.alerts] + [node for op in draft.profiles.values() for _, node in op.conditions]
+    work.asked = {str(node.param("name")) for node in walk(*roots) if node.op == METRIC}
     draft.metrics = [_metric(work, op) for op in draft.metrics]
     draft.tables = [_table(work, table) for table in draft.tables]
     if draft.problems:
@@ -156,8 +160,16 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
         name = work.fold(event, expr, mask, ("n", "min", "max", "hist"))
     else:
         name = work.fold(event, expr, mask, tuple(op.reduction.stats))
+    asked = op.nan != "skip" or f"nan_count:{op.key}" in work.asked
+    tokens = work.fold(event, None, mask, ("n",)) if asked and op.reduction.foldable else None
     return replace(
-        op, args=(), fold=name, where=None if where is None else work.lower(where, event), by=by, weight=weight
+        op,
+        args=(),
+        fold=name,
+        tokens=tokens,
+        where=None if where is None else work.lower(where, event),
+        by=by,
+        weight=weight,
     )
 
 

@@ -1,4 +1,4 @@
-"""Metrics and formulas: from YAML to typed reductions, not lowered yet."""
+"""Metrics: from YAML to typed reductions, not lowered yet."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NoReturn
 
 from declog.axes import Axis, Kind, per
 from declog.compiler.draft import LOGGED, Draft, needs_axis
-from declog.compiler.scopes import MetricScope, SignalScope
+from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, did_you_mean, nearest
 from declog.expr import Compiler, ExpressionError, Parsed, compile_expression, parse
 from declog.functions import REQUIRED
-from declog.plan import FormulaOp, MetricOp, NameOp
+from declog.plan import MetricOp, NameOp
 from declog.reducers import Reduction
-from declog.spec import MetricSpec
-from declog.tree import METRIC, Node, walk
+from declog.spec import MetricDefaults, MetricSpec
+from declog.tree import Node, walk
 
 Params = tuple[tuple[str, Any], ...]
 FIELDS = frozenset({"id", "reduce", "column", "label"})
@@ -35,9 +35,10 @@ def metrics(draft: Draft) -> None:
             draft.metrics += _Metric(draft, name, spec).ops()
 
 
-def _refuse(
+def refuse(
     code: str, message: str, fix: str | None = None, source: str | None = None, span: tuple[int, int] | None = None
 ) -> NoReturn:
+    """Refuse an expression; `Draft.at` adds the path."""
     raise ExpressionError(Problem(code, message, fix=fix, source=source, span=span))
 
 
@@ -67,19 +68,9 @@ class _Metric:
     def _limits(self) -> None:
         """What a metric may say and is not executed yet, and `every`."""
         draft, spec, path = self.draft, self.spec, ("metrics", self.id)
-        for key in ("cumulative", "blocking"):
-            if getattr(spec, key):
-                draft.report("DL205", f"`{key}` is not executed yet", *path, key, fix=f"drop `{key}`")
-        if spec.ranks == "main":
-            draft.report("DL205", "`ranks: main` is not executed yet", *path, "ranks", fix="drop `ranks`")
-        if isinstance(draft.spec.every, int) and spec.every is not None and spec.every % draft.spec.every:
-            draft.report(
-                "DL202",
-                f"`every` must be a multiple of the profile's {draft.spec.every}",
-                *path,
-                "every",
-                fix=f"every: {draft.spec.every * max(1, round(spec.every / draft.spec.every))}",
-            )
+        if spec.blocking:
+            draft.report("DL205", "`blocking` of a metric is not executed yet", *path, "blocking", fix="drop it")
+        draft.window(spec.every, *path, "every")
 
     # -- expressions and reductions
 
@@ -203,10 +194,10 @@ class _Metric:
             )
             reduction = self.draft.reductions.get(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
-                _refuse("DL311", f"unknown reduction `{name}`", "quantiles are p0 to p100", text, (0, len(name)))
+                refuse("DL311", f"unknown reduction `{name}`", "quantiles are p0 to p100", text, (0, len(name)))
             if reduction is None:
                 fix = did_you_mean(name, [*self.draft.reductions.names(), "p50", "p95", "p99.9"], what="reductions")
-                _refuse("DL311", f"unknown reduction `{name}`", fix, text, (0, len(name)))
+                refuse("DL311", f"unknown reduction `{name}`", fix, text, (0, len(name)))
             compiler = Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
             call = (
                 parsed.body if isinstance(parsed.body, ast.Call) else ast.Call(func=parsed.body, args=[], keywords=[])
@@ -301,11 +292,14 @@ class _Metric:
         if (reduction.name in ("sum", "count") and first.type.kind is Kind.BOOL) or reduction.name == "count":
             kind = Kind.INT
         key = self.id if suffix is None else f"{self.id}.{suffix}"
-        pool, combine = spec.pool or "window", spec.combine or "mean"
+        if spec.cumulative and (reduction.name not in ("sum", "count") or (spec.pool or "window") != "window"):
+            message = "`cumulative` runs sums and counts over the window from the start of the run"
+            draft.report("DL312", message, "metrics", self.id, "cumulative", fix="reduce: sum, without `pool`")
+        pool, combine, nan = _pooling(draft, self.id, spec)
         return MetricOp(
             self.id, key, suffix, reduction, params, args, None, events.pop() if events else draft.default_event,
-            axis, first.type.family, kind, where, by, weight, spec.every or _period(draft), pool, combine,
-            spec.nan or "skip", _empty(draft, self.id, spec), self._names(suffix, first.type.family, by is not None),
+            axis, first.type.family, kind, where, by, weight, draft.window(spec.every), pool, combine,
+            nan, empty_of(draft, self.id, spec), self._names(suffix, first.type.family, by is not None),
             tuple(spec.tags), spec.cumulative, spec.ranks, spec.max_labels, spec.log, None, spec.help,
         )  # fmt: skip
 
@@ -372,11 +366,8 @@ def _suffix(text: str) -> str:
     return text.split("(")[0].replace(".", "_")
 
 
-def _period(draft: Draft) -> int:
-    return draft.spec.every if isinstance(draft.spec.every, int) else 1
-
-
-def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
+def empty_of(draft: Draft, id: str, spec: MetricSpec) -> float | None:
+    """What is logged where nothing counts; None: nothing."""
     if spec.empty is None:
         return None
     if isinstance(spec.empty, str):
@@ -435,94 +426,10 @@ def _template(
     return template.replace("{id}", id).replace("{reduce}", suffix or "")
 
 
-def formulas(draft: Draft) -> None:
-    """Formulas over metrics, each after those it reads."""
-    waiting = {
-        name: spec
-        for name, spec in draft.spec.metrics.items()
-        if spec.formula is not None and f"metrics.{name}" not in draft.inactive
-    }
-    visiting: list[str] = []
-    circular: set[str] = set()
-
-    def visit(name: str) -> None:
-        if name in visiting:
-            circle = visiting[visiting.index(name) :]
-            circular.update(circle)
-            message = f"formulas are defined in a circle: {' -> '.join([*circle, name])}"
-            draft.report("DL309", message, "metrics", name, "formula", fix="break the circle")
-            return
-        spec = waiting.get(name)
-        if spec is None:
-            return
-        assert spec.formula is not None
-        visiting.append(name)
-        with draft.at("metrics", name, "formula", off=f"metrics.{name}"):
-            for other in sorted({node.id for node in ast.walk(parse(spec.formula).body) if isinstance(node, ast.Name)}):
-                if other in waiting:
-                    visit(other)
-            if name not in circular:
-                _formula(draft, name, spec)
-        waiting.pop(name, None)
-        visiting.pop()
-
-    for name in list(waiting):
-        visit(name)
-
-
-def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
-    for key in ("expr", "reduce", "where", "by", "weight", "pool", "combine"):
-        if getattr(spec, key) is not None:
-            draft.report(
-                "DL202",
-                f"a formula has no `{key}`: it is computed from other metrics",
-                "metrics",
-                name,
-                key,
-                fix=f"drop `{key}`",
-            )
-    node = compile_expression(spec.formula or "", MetricScope(draft), draft.pool, draft.functions)
-    used = [item.param("name") for item in walk(node) if item.op == METRIC]
-    ops = {op.key: op for op in draft.outputs}
-    pools = {(ops[key].pool, ops[key].every) for key in used}
-    if len(pools) > 1:
-        _refuse(
-            "DL310",
-            "a formula needs metrics of one window and pool",
-            "give them the same `every` and `pool`",
-            spec.formula,
-        )
-    if not used:
-        _refuse("DL310", "the formula reads no metric", "use `expr:` for signals", spec.formula)
-    if node.type.kind in (Kind.TEXT, Kind.OBJECT):
-        _refuse("DL305", f"a formula gives a number, and this is {node.type.kind.value}", source=spec.formula)
-    if any(isinstance(op := ops[key], MetricOp) and op.by is not None for key in used):
-        _refuse("DL205", "a formula over a metric with `by` is not executed yet", source=spec.formula)
-    first = ops[used[0]]
-    family = any(ops[key].family for key in used)
-    names = names_of(draft, name, spec, None, family=family, by=False)
-    draft.formulas.append(
-        FormulaOp(
-            name,
-            name,
-            node,
-            first.every,
-            first.pool,
-            first.combine,
-            _empty(draft, name, spec),
-            family,
-            names,
-            tuple(spec.tags),
-            spec.log,
-            None,
-            spec.help,
-        )
-    )
-
-
-def conditions(draft: Draft) -> None:
-    """`when` of metrics: checked at each log event, over the values of that event."""
-    for name, spec in draft.spec.metrics.items():
-        if spec.when is None or f"metrics.{name}" in draft.inactive:
-            continue
-        draft.report("DL205", "`when` of a metric is not executed yet", "metrics", name, "when", fix="drop `when`")
+def _pooling(draft: Draft, id: str, spec: MetricSpec) -> tuple[str, str, str]:
+    """`pool`, `combine` and `nan`: the metric's own, else its preset's defaults, else exact over the window."""
+    defaults = draft.spec.metric_defaults
+    if draft.defaulted is not None and id not in draft.defaulted:
+        defaults = MetricDefaults()
+    pool = spec.pool or ("window" if spec.cumulative else defaults.pool) or "window"
+    return pool, spec.combine or defaults.combine or "mean", spec.nan or defaults.nan or "skip"

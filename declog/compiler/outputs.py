@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 from declog import sinks
 from declog.compiler.draft import Draft
+from declog.compiler.formulas import condition
 from declog.errors import SinkError, did_you_mean
 from declog.plan import ProfileOp, SinkOp
 from declog.spec import ProfileSpec, SelectorSpec
-from declog.tree import METRIC, walk
+from declog.tree import METRIC, Node, walk
 
 Output = tuple[str, bool]
 
@@ -106,43 +107,43 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     every = {(op.key, item.alias) for op in draft.outputs if op.shown for item in op.names}
     tables = {table for table in draft.spec.tables if f"tables.{table}" not in draft.inactive}
     shown, kept = set(every), set(tables)
+    conditions: list[tuple[frozenset[Output], Node]] = []
     if spec.include:
         shown, named = set(), set()
         by_table = False
         for key, selector in spec.include.items():
-            if selector.when is not None:
-                draft.report(
-                    "DL205",
-                    "`when` of an include is not executed yet",
-                    "profiles",
-                    name,
-                    "include",
-                    key,
-                    "when",
-                    fix="use `exclude` without `when`",
-                )
             outputs, matched, had_table = _select(draft, selector, ("profiles", name, "include", key))
             shown |= outputs
             named |= matched
+            _conditional(draft, selector, outputs, ("profiles", name, "include", key), conditions, hide=False)
             by_table |= had_table
         kept = named if by_table else kept
     for key, selector in spec.exclude.items():
-        if selector.when is not None:
-            draft.report(
-                "DL205",
-                "`when` of an exclude is not executed yet",
-                "profiles",
-                name,
-                "exclude",
-                key,
-                "when",
-                fix="drop `when`: the metric is then not compiled",
-            )
-            continue
         outputs, matched, _ = _select(draft, selector, ("profiles", name, "exclude", key))
+        if selector.when is not None:  # hidden where the condition holds
+            _conditional(draft, selector, outputs, ("profiles", name, "exclude", key), conditions, hide=True)
+            continue
         shown -= outputs
         kept -= matched
-    return ProfileOp(name, frozenset(shown & every), frozenset(kept), runtime=not spec.include)
+    return ProfileOp(name, frozenset(shown & every), frozenset(kept), tuple(conditions), runtime=not spec.include)
+
+
+def _conditional(
+    draft: Draft,
+    selector: SelectorSpec,
+    outputs: set[Output],
+    path: tuple[str, ...],
+    conditions: list[tuple[frozenset[Output], Node]],
+    *,
+    hide: bool,
+) -> None:
+    """Outputs that a selector shows, or hides, only where its `when` holds."""
+    if selector.when is None:
+        return
+    node = condition(draft, selector.when, (*path, "when"))
+    if node is not None:
+        hidden = node if hide else draft.pool.make("not", (node,), type=node.type)
+        conditions.append((frozenset(outputs), hidden))
 
 
 def _select(draft: Draft, selector: SelectorSpec, path: tuple[str, ...]) -> tuple[set[Output], set[str], bool]:
@@ -205,14 +206,21 @@ def _suggestion(draft: Draft, word: str) -> str:
     return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")
 
 
+def _read(node: Node) -> str:
+    """The metric that a leaf reads, also where it reads a property of it."""
+    return str(node.param("name")).rpartition(":")[2]
+
+
 def selection(draft: Draft) -> None:
     """Drop what no active profile, formula or alert needs."""
     needed = {key for profile in draft.profiles.values() for key, _ in profile.outputs}
-    for alert in draft.alerts:
-        needed |= {node.param("name") for node in walk(alert.when) if node.op == METRIC}
+    conditions = [alert.when for alert in draft.alerts]
+    conditions += [node for profile in draft.profiles.values() for _, node in profile.conditions]
+    conditions += [op.when for op in draft.outputs if op.when is not None and op.key in needed]
+    needed |= {_read(node) for root in conditions for node in walk(root) if node.op == METRIC}
     for formula in reversed(draft.formulas):
         if formula.key in needed:
-            needed |= {node.param("name") for node in walk(formula.expr) if node.op == METRIC}
+            needed |= {_read(node) for node in walk(formula.expr) if node.op == METRIC}
     for op in draft.outputs:
         if op.key not in needed:
             reason = (

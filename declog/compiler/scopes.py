@@ -50,6 +50,9 @@ class ConstantScope:
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         return None
 
+    def measured(self, function: str, name: str) -> Node | None:
+        return None
+
     def names(self) -> Iterable[str]:
         return self.draft.constants
 
@@ -97,6 +100,17 @@ class MetricScope(ConstantScope):
     """Metrics by id, or id.suffix for one of several reductions, and constants: `formula`, `when`, alerts."""
 
     noun = "metric"
+
+    def measured(self, function: str, name: str) -> Node | None:
+        """``columns(id)``, how many members a metric has; ``nan_count(id)``, how many missing values it left out."""
+        if function not in ("columns", "nan_count"):
+            return None
+        found = next((op for op in self.draft.outputs if op.id == name), None)
+        if found is None and f"metrics.{name}" in self.draft.inactive:
+            raise SwitchedOff(f"`{name}` is off: {self.draft.inactive[f'metrics.{name}']}")
+        if found is None:
+            return None
+        return self.draft.pool.make(METRIC, type=Type(Kind.INT), name=f"{function}:{found.key}")
 
     def resolve(self, name: str) -> Node | Problem | None:
         draft = self.draft

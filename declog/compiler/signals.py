@@ -10,7 +10,8 @@ from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node
 from declog.errors import Problem, did_you_mean
 from declog.expr import WORDS, compile_expression
 from declog.frame import Grouping
-from declog.spec import MetricSpec, SignalSpec
+from declog.plan import ModeOp
+from declog.spec import MetricSpec, ModeSpec, SignalSpec
 from declog.tree import CONST, Node
 
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
@@ -144,6 +145,22 @@ def default_event(draft: Draft) -> None:
     draft.default_event = next(iter(named)) if len(named) == 1 and not unnamed else DEFAULT_EVENT
     if not unnamed and len(named) > 1:  # built-in names alone go to the last event of a step
         draft.default_event = "update" if "update" in named else sorted(named)[-1]
+
+
+def modes(draft: Draft) -> None:
+    """Train, which is always there, and what else the profile names."""
+    for name, spec in {"train": ModeSpec(), **draft.spec.modes}.items():
+        every = 0 if spec.every in ("end", "trainer") else spec.every
+        if name == "train":
+            if spec.every not in (None, "trainer", draft.spec.every):
+                message = "the mode `train` logs as the profile says"
+                draft.report("DL202", message, "modes", name, "every", fix="set the profile's `every`")
+            every = draft.period
+        if isinstance(every, int) and every < 0:
+            draft.report(
+                "DL202", f"`every` counts steps and cannot be {every}", "modes", name, "every", fix="every: end"
+            )
+        draft.modes[name] = ModeOp(name, spec.prefix, every if isinstance(every, int) else 0)
 
 
 def groups(draft: Draft) -> None:

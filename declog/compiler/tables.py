@@ -231,14 +231,7 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
             draft.inactive[f"tables.{name}"] = f"its filter `{spec.filter}` is off"
             return None
     takers = _takers(draft, name, spec)
-    if isinstance(draft.spec.every, int) and spec.every is not None and spec.every % draft.spec.every:
-        draft.report(
-            "DL202",
-            f"`every` must be a multiple of the profile's {draft.spec.every}",
-            *path,
-            "every",
-            fix=f"every: {draft.spec.every}",
-        )
+    every = draft.window(spec.every, *path, "every")
     columns = _columns(draft, spec.schema_, AXES[spec.rows])
     if columns is None or len(draft.problems) > before:
         return None
@@ -250,7 +243,6 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
             if c.expr is not None and c.expr.op == SIGNAL and c.type in ("text", "json")
         )
     )
-    every = spec.every or (draft.spec.every if isinstance(draft.spec.every, int) else 1)
     return TableOp(name, spec.name or name, AXES[spec.rows], event, columns, chosen, every, spec.keep, takers, texts)
 
 
