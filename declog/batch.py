@@ -44,6 +44,7 @@ class BatchRecord:
     batch: int
     rows: int
     elapsed: float
+    order: int
     packs: list[Pack]
     numbers: dict[Key, float | int]
     texts: dict[Key, tuple[Axis, list[Any]]]
@@ -53,8 +54,9 @@ class BatchRecord:
 class OpenBatch:
     """The signals of one event since its last batch closed, checked as they come."""
 
-    def __init__(self, event: EventOp) -> None:
+    def __init__(self, event: EventOp, order: int = 0) -> None:
         self.event = event
+        self.order = order  # among the batches that this rank opened
         self.names: set[str] = set()
         self.extras: dict[str, list[Any]] = {}
         self.counts: dict[str, tuple[int, str]] = {}  # how many of what, and which signal said so first
@@ -199,7 +201,7 @@ class OpenBatch:
         sketches = self._fold(functions) if self.event.folds and self._inputs else []
         packs = [_pack(axis, dtype, items) for (axis, dtype, _), items in self._tensors.items()]
         elapsed = time.perf_counter() - started
-        return BatchRecord(step, batch, rows, elapsed, packs, self._numbers, self._texts, sketches)
+        return BatchRecord(step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, sketches)
 
     def _fold(self, functions: Functions) -> list[Pack]:
         """Fold the tokens: statistics are columns like others; histograms are returned."""

@@ -66,6 +66,7 @@ CODES: dict[str, str] = {
     "DL507": "rows cannot be grouped",
     "DL508": "a run-time name shadows a declared one",
     "DL509": "a column of log_extra does not fit",
+    "DL511": "rows of two events cannot be matched",
     "DL510": "the recorder is used outside its life",
     "DL601": "a sink could not be opened",
     "DL602": "a sink could not write",

@@ -11,7 +11,7 @@ import ast
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from declog.axes import AXES, COLUMN, Axis, Kind
 from declog.errors import Problem, did_you_mean
 from declog.functions import BUILTIN, REQUIRED, Function, Functions, Param
-from declog.tree import CONST, Node, Pool
+from declog.tree import CONST, JOIN, Node, Pool
 
 MAX_LENGTH = 4_000  # characters
 MAX_NODES = 600
@@ -41,7 +41,6 @@ _BINARY: dict[type[ast.operator], str] = {
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
-_LATER = frozenset({"prev", "nan_count"})  # functions of the language that nothing executes yet
 OPERATORS = frozenset({*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if"})
 _HINTS: dict[type[ast.AST], str] = {
     ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
@@ -79,6 +78,9 @@ class Scope(Protocol):
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         """The node of ``name.attribute``, where the place allows it."""
+
+    def event_order(self, event: str) -> int:
+        """The place of an event in a step: values of an earlier one can be looked up for the rows of a later one."""
 
     def measured(self, function: str, name: str) -> Node | None:
         """The node of ``function(name)`` where it asks something of a metric: ``columns``, ``nan_count``."""
@@ -352,8 +354,6 @@ class Compiler:
         function = self.registry.get(name)
         if function is None or name in OPERATORS:
             known = [item for item in self.registry.names() if item not in OPERATORS]
-            if name in _LATER:
-                self.fail(node.func, "DL205", f"`{name}` is not executed yet", "drop it")
             if isinstance(found := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303", f"`{name}` is a {self.scope.noun} ({found.type}), not a function")
             self.fail(node.func, "DL303", f"unknown function `{name}`", did_you_mean(name, known, what="functions"))
@@ -437,6 +437,8 @@ class Compiler:
         """A typed node of a registered function, folded where all arguments are constants."""
         function = self.registry.get(name)
         assert function is not None
+        if function.stage == "elementwise":
+            args = self._joined(args, places)
         site = _Site(self, name, node, args, places, params or {}, self.scope.groups, self.scope.token_mask)
         result = function.rule(site)
         mask = self.scope.token_mask if name == "size" and site.params["axis"] is Axis.TOKEN else None
@@ -444,6 +446,25 @@ class Compiler:
         if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
             return self._folded(node, function, args)
         return made
+
+    def _joined(self, args: list[Node], places: list[ast.expr]) -> list[Node]:
+        """Values of one event: those of earlier ones are looked up for the rows of the latest."""
+        events = {arg.type.event for arg in args if arg.type.event is not None}
+        if len(events) < 2:
+            return args
+        target = max(events, key=self.scope.event_order)
+        tokens = [arg for arg in args if arg.type.axis is Axis.TOKEN]
+        for arg, place in zip(args, places, strict=True):
+            other = arg if tokens and arg.type.event != tokens[0].type.event else None
+            if other is not None and other.type.event is not None:
+                self.fail(
+                    place, "DL313",
+                    f"`{tokens[0]}` is per token in event `{tokens[0].type.event}`, "
+                    f"and `{other}` is observed in `{other.type.event}`",
+                    f"observe it in `{tokens[0].type.event}` too: "
+                    f"`event: {{first: {other.type.event}, second: {tokens[0].type.event}}}`",
+                )  # fmt: skip
+        return [arg if arg.type.event in (None, target) else join(self.pool, arg, target) for arg in args]
 
     def _folded(self, node: ast.expr, function: Function, args: list[Node]) -> Node:
         values = [item.param("value") for item in args]
@@ -483,6 +504,11 @@ def _describe(node: ast.AST) -> str:
         ast.Yield: "`yield`", ast.YieldFrom: "`yield`",
     }  # fmt: skip
     return symbols.get(type(node), f"{type(node).__name__}")
+
+
+def join(pool: Pool, node: Node, event: str) -> Node:
+    """A value of an earlier event as one per completion of a later one."""
+    return pool.make(JOIN, [node], type=replace(node.type, axis=Axis.COMPLETION, event=event), event=event)
 
 
 def compile_node(parsed: Parsed, text: str, scope: Scope, pool: Pool, registry: Functions = BUILTIN) -> Node:

@@ -50,19 +50,22 @@ class Batches:
     rank: NDArray[np.int64]
     rows: NDArray[np.int64]
     elapsed: NDArray[np.float64]
+    order: NDArray[np.int64]  # in which a rank opened its batches, of all events
 
     def __len__(self) -> int:
         return len(self.step)
 
     def take(self, order: Array) -> Batches:
         """Some batches, in some order."""
-        return Batches(self.step[order], self.batch[order], self.rank[order], self.rows[order], self.elapsed[order])
+        return Batches(*(getattr(self, name)[order] for name in PARTS))
 
     @classmethod
     def join(cls, parts: Sequence[Batches]) -> Batches:
         """The batches of several frames, one after the other."""
-        names = ("step", "batch", "rank", "rows", "elapsed")
-        return cls(*(np.concatenate([part.__dict__[name] for part in parts]) for name in names))
+        return cls(*(np.concatenate([part.__dict__[name] for part in parts]) for name in PARTS))
+
+
+PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")
 
 
 @dataclass
@@ -225,9 +228,9 @@ class Frame:
         last = self.latest[-1]
         keep = (self.batches.step == self.batches.step[last]) & (self.batches.batch == self.batches.batch[last])
         order = np.flatnonzero(keep)
-        return self._reordered(order) if len(order) < len(self.batches) else self
+        return self.take(order) if len(order) < len(self.batches) else self
 
-    def _reordered(self, order: NDArray[np.int64]) -> Frame:
+    def take(self, order: NDArray[np.int64]) -> Frame:
         """Some batches, in some order, with their rows."""
         picks: dict[Axis, Array] = {}
 
@@ -256,7 +259,7 @@ class Frame:
         batches = Batches.join([frame.batches for frame in frames])
         whole = cls(frames[0].event, batches, _joined(frames), _joined_texts(frames), frames[0].grouping)
         order = np.lexsort((batches.rank, batches.batch, batches.step))
-        return whole if (order[1:] > order[:-1]).all() else whole._reordered(order)
+        return whole if (order[1:] > order[:-1]).all() else whole.take(order)
 
 
 def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
@@ -297,11 +300,11 @@ def _joined_texts(frames: Sequence[Frame]) -> dict[Key, tuple[Axis, Array]]:
     return joined
 
 
-def batches_of(entries: Sequence[tuple[int, int, int, int, float]]) -> Batches:
-    """Batches from (step, batch, rank, rows, elapsed)."""
-    columns = list(zip(*entries, strict=True)) if entries else [()] * 5
-    step, batch, rank, rows = (np.array(column, np.int64) for column in columns[:4])
-    return Batches(step, batch, rank, rows, np.array(columns[4], np.float64))
+def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batches:
+    """Batches from (step, batch, rank, rows, elapsed, order)."""
+    columns = list(zip(*entries, strict=True)) if entries else [()] * len(PARTS)
+    step, batch, rank, rows, order = (np.array(columns[place], np.int64) for place in (0, 1, 2, 3, 5))
+    return Batches(step, batch, rank, rows, np.array(columns[4], np.float64), order)
 
 
 def texts_of(values: Sequence[Any]) -> Array:

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from declog.axes import Axis
 from declog.errors import CommError
-from declog.frame import Batches, Block, Frame, Grouping, texts_of
+from declog.frame import PARTS, Batches, Block, Frame, Grouping, texts_of
 
 MAGIC = b"DECLOG"
 VERSION = 1
 _HEAD = struct.Struct("<6sHII")
 _DTYPES = frozenset({"<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"})
-_BATCHES = ("step", "batch", "rank", "rows", "elapsed")
 
 
 def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
@@ -40,7 +39,7 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
     events = {}
     for name, frame in frames.items():
         events[name] = {
-            "batches": {part: put(getattr(frame.batches, part)) for part in _BATCHES},
+            "batches": {part: put(getattr(frame.batches, part)) for part in PARTS},
             "blocks": [
                 {"axis": block.axis.value, "keys": block.keys, "data": put(block.data)} for block in frame.blocks
             ],
@@ -95,7 +94,7 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
 
         frames = {}
         for name, event in header["events"].items():
-            batches = Batches(*(get(event["batches"][part]) for part in _BATCHES))
+            batches = Batches(*(get(event["batches"][part]) for part in PARTS))
             blocks = [
                 Block(Axis(block["axis"]), tuple((key, member) for key, member in block["keys"]), get(block["data"]))
                 for block in event["blocks"]

@@ -88,6 +88,26 @@ class LocalOp:
 
 
 @dataclass(frozen=True)
+class JoinOp:
+    """A value per completion of one event, looked up for the rows of a later one: a column of the target."""
+
+    name: str
+    source: str
+    target: str
+    expr: Node
+
+
+@dataclass(frozen=True)
+class PreviousOp:
+    """A value per step as it was the step before: a column of its event."""
+
+    name: str
+    event: str
+    expr: Node
+    first: Node
+
+
+@dataclass(frozen=True)
 class NameOp:
     """A name template of an output, and whether it is an alias."""
 
@@ -279,7 +299,10 @@ class Plan:
     alerts: tuple[AlertOp, ...] = ()
     logged: SignalOp | None = None  # where log_metric goes
     extra: str | None = None  # the event whose rows log_extra describes
-    ids: str | None = None
+    ids: str | None = None  # the signal that names rows, where events are joined by it
+    joins: tuple[JoinOp, ...] = ()
+    previous: tuple[PreviousOp, ...] = ()
+    homes: Mapping[str, str] = field(default_factory=dict)  # observed names that have one event, needed or not
     modes: Mapping[str, ModeOp] = field(default_factory=dict)
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
     warnings: tuple[str, ...] = ()  # what is allowed and probably not meant
@@ -343,6 +366,10 @@ class Plan:
                 parts[f"fold {fold.name}"] = f"{_text(fold.expr)} {sorted(map(definition, fold.mask))} {fold.stats}"
             for local in event.locals:
                 parts[f"local {local.name}"] = definition(local.expr)
+        for join in self.joins:
+            parts[f"join {join.name}"] = f"{join.source} to {join.target}: {definition(join.expr)}"
+        for previous in self.previous:
+            parts[f"previous {previous.name}"] = f"{definition(previous.expr)} else {definition(previous.first)}"
         for op in self.metrics:
             parts[f"metric {op.key}"] = (
                 f"{op.reduction.name}{dict(op.params)} of {[definition(arg) for arg in op.args]} {op.fold} "

@@ -25,7 +25,7 @@ from declog.dispatch import Dispatcher, Route
 from declog.errors import InputError, SinkError, UnknownSignalError, UsageError, did_you_mean
 from declog.extras import plain_column
 from declog.functions import DEFAULT, Functions
-from declog.plan import Plan
+from declog.plan import Plan, SignalOp
 from declog.sinks.runner import SinkRunner
 from declog.window import Window
 from declog.worker import Handoff, Worker
@@ -64,6 +64,7 @@ class Recorder:
         self._seen: set[str] = set()  # events whose first batch has closed
         self._step: int | None = None
         self._last_step = 0
+        self._order = 0
         self._event = 0
         self._event_told = False
         self._told_columns: set[str] = set()
@@ -244,10 +245,22 @@ class Recorder:
             self._keep(signals)
 
     def _keep(self, signals: Mapping[str, Any]) -> None:
+        sources = self.plan.sources
+        here: set[str] | None = None
         for source, value in signals.items():
-            for op in self.plan.sources.get(source, ()):  # where nothing needs it, it is not touched
+            ops = sources.get(source, ())  # where nothing needs it, it is not touched
+            if len(ops) > 1:  # it is observed with the signals of one of its events
+                if here is None:
+                    here = {self.plan.homes[name] for name in signals if name in self.plan.homes}
+                ops = tuple(op for op in ops if op.event in here) or self._awaiting(ops)
+            for op in ops:
                 known = self._open.get(op.event)
                 self._batch(op.event, again=known is not None and op.name in known.names).add(op, value)
+
+    def _awaiting(self, ops: Sequence[SignalOp]) -> tuple[SignalOp, ...]:
+        """Where a signal goes that comes alone: to the open batches that lack it, else to the first of its events."""
+        lacking = [op for op in ops if op.event in self._open and op.name not in self._open[op.event].names]
+        return tuple(lacking or ops[:1])
 
     def _batch(self, event: str, *, again: bool) -> OpenBatch:
         """The event's open batch; the next one where a value is given ``again``."""
@@ -255,7 +268,8 @@ class Recorder:
             self._close_batch(event)
         open_batch = self._open.get(event)
         if open_batch is None:
-            open_batch = self._open[event] = OpenBatch(self.plan.events[event])
+            self._order += 1
+            open_batch = self._open[event] = OpenBatch(self.plan.events[event], self._order)
         return open_batch
 
     @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -55,9 +57,8 @@ class Registry(Generic[T]):
         """What an installed package provides under this name, registered at its first use."""
         if self.group is None:
             return None
-        for entry in importlib.metadata.entry_points(group=self.group, name=name):
-            return self.adopt(name, entry.load())
-        return None
+        entry = _entries(self.group, tuple(sys.path)).get(name)
+        return None if entry is None else self.adopt(name, entry.load())
 
     def adopt(self, name: str, run: Callable[..., Any]) -> T:
         """Register a plain function under a name."""
@@ -70,8 +71,14 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names, sorted; those of installed packages included."""
-        installed = importlib.metadata.entry_points(group=self.group).names if self.group and self._parent else ()
+        installed = _entries(self.group, tuple(sys.path)) if self.group and self._parent else ()
         return sorted({*(entry.name for entry in self), *installed})
+
+
+@functools.cache
+def _entries(group: str, path: tuple[str, ...]) -> dict[str, importlib.metadata.EntryPoint]:
+    """What installed packages provide; reading them takes milliseconds, so once for each search path."""
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
 
 
 def _origin(run: Callable[..., Any]) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 from declog.axes import Axis, Kind, Type
 
 CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
+JOIN = "join"  # a value of an earlier event, for the rows of a later one
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE})
 
 
@@ -86,6 +87,8 @@ def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
         condition, yes, no = (show(arg, nested=True, whole=whole) for arg in node.args)
         text = f"{yes} if {condition} else {no}"
         return f"({text})" if nested else text
+    if node.op == JOIN and not whole:
+        return show(node.args[0], nested=nested)
     inner = [show(arg, whole=whole) for arg in node.args]
     inner += [_parameter(key, value) for key, value in node.params]
     return f"{node.op}({', '.join(inner)})"

@@ -64,7 +64,11 @@ def _one(event: str, record: BatchRecord, rank: int, grouping: Grouping | None) 
     for pack in record.sketches:
         texts[pack.keys[0]] = (Axis.STEP, texts_of([sketch.sparse(_on_host(pack)[0])]))
     return Frame(
-        event, batches_of([(record.step, record.batch, rank, record.rows, record.elapsed)]), blocks, texts, grouping
+        event,
+        batches_of([(record.step, record.batch, rank, record.rows, record.elapsed, record.order)]),
+        blocks,
+        texts,
+        grouping,
     )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from declog import filters
 from declog.axes import Axis
+from declog.carry import Carry
 from declog.comm import Comm
 from declog.dispatch import Dispatcher
 from declog.errors import CommError, DeclogError, RuntimeFailure
@@ -86,6 +87,7 @@ class Worker:
         self._held: dict[str, dict[int, list[dict[str, Frame]]]] = {
             mode: {period: [] for period in plan.periods} for mode in plan.modes
         }
+        self._carries = {mode: Carry(plan, functions) for mode in plan.modes}
         self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
         self._thread.start()
 
@@ -211,6 +213,7 @@ class Worker:
 
     def _finish(self, handoff: Handoff, frames: dict[str, Frame], ranks: int) -> None:
         """Evaluate what is due at this event; slower metrics keep the window until theirs is."""
+        frames = self._carries[handoff.mode].apply(frames, self.failures.report)
         due: dict[int, dict[str, Frame]] = {}
         for period, held in self._held[handoff.mode].items():
             held.append(frames)

@@ -24,10 +24,6 @@ Pass = Callable[[Draft], None]
 def unsupported(draft: Draft) -> None:
     """What the language has and is not executed yet is refused, never ignored."""
     spec = draft.spec
-    if spec.axes.completion.ids is not None:
-        draft.report(
-            "DL205", "joining events by ids is not executed yet", "axes", "completion", "ids", fix="drop `ids`"
-        )
     if spec.tests:
         draft.report("DL205", "profile tests are not executed yet", "tests", fix="drop `tests`")
 
@@ -77,6 +73,14 @@ def compile(
         alerts=tuple(draft.alerts),
         logged=draft.logged,
         extra=draft.extra,
+        ids=spec.axes.completion.ids,
+        joins=tuple(draft.joins),
+        previous=tuple(draft.previous),
+        homes={
+            signal.from_ or name: signal.event
+            for name, signal in draft.signals.items()
+            if signal.expr is None and isinstance(signal.event, str)
+        },
         modes=draft.modes,
         inactive=tuple(draft.inactive.items()),
         warnings=tuple(draft.warnings),

@@ -11,7 +11,20 @@ from declog.errors import Path, Problem
 from declog.expr import ExpressionError
 from declog.frame import Grouping
 from declog.functions import Functions
-from declog.plan import AlertOp, EventOp, FilterOp, FormulaOp, MetricOp, ModeOp, ProfileOp, SignalOp, SinkOp, TableOp
+from declog.plan import (
+    AlertOp,
+    EventOp,
+    FilterOp,
+    FormulaOp,
+    JoinOp,
+    MetricOp,
+    ModeOp,
+    PreviousOp,
+    ProfileOp,
+    SignalOp,
+    SinkOp,
+    TableOp,
+)
 from declog.reducers import Reductions
 from declog.spec import LogSpec, SignalSpec
 from declog.tree import Node, Pool
@@ -50,6 +63,7 @@ class Draft:
     nodes: dict[str, Node | Problem | SwitchedOff] = field(default_factory=dict)
     typing: list[str] = field(default_factory=list)  # derived signals being typed, outermost first
     default_event: str = DEFAULT_EVENT
+    event_order: dict[str, int] = field(default_factory=dict)  # the named events, as they are first declared
     grouping: Grouping | None = None
     metrics: list[MetricOp] = field(default_factory=list)
     formulas: list[FormulaOp] = field(default_factory=list)
@@ -59,6 +73,8 @@ class Draft:
     sinks: list[SinkOp] = field(default_factory=list)
     profiles: dict[str, ProfileOp] = field(default_factory=dict)
     events: dict[str, EventOp] = field(default_factory=dict)
+    joins: list[JoinOp] = field(default_factory=list)
+    previous: list[PreviousOp] = field(default_factory=list)
     logged: SignalOp | None = None
     extra: str | None = None
 

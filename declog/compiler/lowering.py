@@ -11,10 +11,22 @@ from dataclasses import dataclass, field, replace
 from declog.axes import AXES, KINDS, Axis, Kind
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import signal_node
-from declog.plan import STATS_OF_AGGREGATE, EventOp, FilterOp, FoldOp, LocalOp, MetricOp, SignalOp, TableOp
-from declog.tree import FOLD, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, walk
+from declog.plan import (
+    STATS_OF_AGGREGATE,
+    EventOp,
+    FilterOp,
+    FoldOp,
+    JoinOp,
+    LocalOp,
+    MetricOp,
+    PreviousOp,
+    SignalOp,
+    TableOp,
+)
+from declog.tree import FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, walk
 
 _STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist")
+Place = tuple[str, str]  # an event, and a signal that is needed in it
 _GROUPED = frozenset({"rank", "index", "size", "pass_at"})
 
 
@@ -25,12 +37,12 @@ class _Lowering:
         default_factory=dict
     )
     fold_names: dict[tuple[str, int | None, frozenset[int]], str] = field(default_factory=dict)
-    locals: dict[int, tuple[str, Node]] = field(default_factory=dict)
+    locals: dict[tuple[int, str], str] = field(default_factory=dict)
     local_ops: list[LocalOp] = field(default_factory=list)
-    memo: dict[int, Node] = field(default_factory=dict)
-    recorded: set[str] = field(default_factory=set)
-    folded: set[str] = field(default_factory=set)
-    travels: set[str] = field(default_factory=set)
+    memo: dict[tuple[int, str], Node] = field(default_factory=dict)
+    recorded: set[Place] = field(default_factory=set)
+    folded: set[Place] = field(default_factory=set)
+    travels: set[Place] = field(default_factory=set)
     grouped: set[str] = field(default_factory=set)  # events in which groups are needed
     asked: set[str] = field(default_factory=set)  # what formulas and conditions read
 
@@ -46,7 +58,9 @@ class _Lowering:
         for root in (*mask, *(() if expr is None else (expr,))):
             for node in walk(root):
                 inner = [node, *(item for m in node.mask for item in walk(m))]
-                self.folded |= {item.param("name") for item in inner if item.op == SIGNAL}
+                for item in inner:
+                    if item.op == SIGNAL:
+                        self.folded.add(self.place(item, event))
         return self.fold_names[key]
 
     def fold_ops(self) -> list[FoldOp]:
@@ -61,13 +75,25 @@ class _Lowering:
             for key, (expr, mask, stats) in self.folds.items()
         ]
 
+    def place(self, node: Node, event: str) -> Place:
+        """Where a signal is read; it must be observed there."""
+        name = str(node.param("name"))
+        spec = self.draft.signals[name]
+        homes = [spec.event] if isinstance(spec.event, str) else [] if spec.event is None else list(spec.event.values())
+        if homes and event not in homes:
+            message = f"`{name}` is needed in event `{event}`, and is observed in `{', '.join(homes)}`"
+            fix = f"event: {{first: {homes[0]}, second: {event}}}, and observe it there too"
+            self.draft.report("DL313", message, *self.draft.signal_paths[name], "event", fix=fix)
+        return event, name
+
     # -- worker nodes
 
     def lower(self, node: Node, event: str) -> Node:
         """The node as the worker evaluates it."""
-        known = self.memo.get(node.index)
+        event = node.type.event or event
+        known = self.memo.get((node.index, event))
         if known is None:
-            known = self.memo[node.index] = self._lower(node, event)
+            known = self.memo[node.index, event] = self._lower(node, event)
             if known is not node and not known.names:
                 known.names.append(str(node))  # messages and `explain` speak of what the profile says
         if known.type.axis is Axis.GROUP or known.op in _GROUPED:
@@ -75,12 +101,15 @@ class _Lowering:
         return known
 
     def _lower(self, node: Node, event: str) -> Node:
-        event = node.type.event or event
         if node.op == SIGNAL:
-            self.recorded.add(node.param("name"))
+            self.recorded.add(self.place(node, event))
             return node
         if node.op in LEAVES:
             return node
+        if node.op == JOIN:
+            return self._join(node, event)
+        if node.op == "prev":
+            return self._previous(node, event)
         if node.over is Axis.TOKEN:
             (arg,) = node.args
             name = self.fold(event, arg, arg.mask, STATS_OF_AGGREGATE[node.op])
@@ -100,29 +129,52 @@ class _Lowering:
 
     def _local(self, node: Node, event: str) -> Node:
         """A column of this rank: its text does not travel."""
-        if node.index not in self.locals:
+        name = self.locals.get((node.index, event))
+        if name is None:
             before = set(self.travels)
             args = [self.lower(arg, event) for arg in node.args]
             self.travels = before
             inner = self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
-            name = f"local{len(self.locals)}"
-            self.locals[node.index] = (name, inner)
+            name = self.locals[node.index, event] = f"local{len(self.locals)}"
             self.local_ops.append(LocalOp(name, event, inner))
             if any(item.type.axis is Axis.GROUP or item.op in _GROUPED for item in walk(inner)):
                 self.grouped.add(event)
                 if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
                     message = f"`{node}` reads text of groups that are spread over ranks"
                     self.draft.report("DL310", message, "axes", "group", "split", fix="split: none")
-        return self.draft.pool.make(TEXTVALUE, type=node.type, name=self.locals[node.index][0])
+        return self.draft.pool.make(TEXTVALUE, type=node.type, name=name)
+
+    def _join(self, node: Node, event: str) -> Node:
+        """A column of a later event, looked up in an earlier one when all ranks' rows are known."""
+        (arg,) = node.args
+        source = arg.type.event
+        assert source is not None
+        expr = self.label(arg, source)
+        name = f"join{len(self.draft.joins)}"
+        self.draft.joins.append(JoinOp(name, source, event, expr))
+        ids = self.draft.spec.axes.completion.ids
+        if ids is not None:
+            leaf = signal_node(self.draft, ids)
+            assert isinstance(leaf, Node)
+            for one in (source, event):
+                self.recorded.add(self.place(leaf, one))
+                if leaf.type.kind is Kind.TEXT:
+                    self.travels.add((one, ids))
+        return self.draft.pool.make(TEXTVALUE, type=node.type, name=name)
+
+    def _previous(self, node: Node, event: str) -> Node:
+        expr, first = (self.lower(arg, event) for arg in node.args)
+        name = f"prev{len(self.draft.previous)}"
+        self.draft.previous.append(PreviousOp(name, event, expr, first))
+        return self.draft.pool.make(TEXTVALUE, type=node.type, name=name)
 
     def label(self, node: Node, event: str) -> Node:
         """A node whose text leaves every rank must send."""
+        event = node.type.event or event
         lowered = self.lower(node, event)
-        self.travels |= {
-            item.param("name")
-            for item in walk(lowered)
-            if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT)
-        }
+        for item in walk(lowered):
+            if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT):
+                self.travels.add((event, str(item.param("name"))))
         return lowered
 
 
@@ -203,19 +255,10 @@ def _groups(work: _Lowering) -> None:
     name = grouping.of
     node = signal_node(work.draft, name)
     assert isinstance(node, Node)
-    others = sorted(work.grouped - {node.type.event or ""})
-    if others:
-        work.draft.report(
-            "DL313",
-            f"groups are named by `{name}` of event `{node.type.event}`, and are needed in `{', '.join(others)}`",
-            "axes",
-            "group",
-            "of",
-            fix="observe the ids there too",
-        )
-    work.recorded.add(name)
-    if node.type.kind is Kind.TEXT:
-        work.travels.add(name)
+    for event in sorted(work.grouped):
+        work.recorded.add(work.place(node, event))
+        if node.type.kind is Kind.TEXT:
+            work.travels.add((event, name))
 
 
 def _logged(draft: Draft) -> None:
@@ -232,17 +275,14 @@ def _logged(draft: Draft) -> None:
 def _events(work: _Lowering) -> None:
     draft = work.draft
     folds = work.fold_ops()
-    used = work.recorded | work.folded
     by_event: dict[str, list[SignalOp]] = {}
-    for name in draft.signals:
-        if name not in used or draft.signals[name].expr is not None:
-            continue
+    places = {name: order for order, name in enumerate(draft.signals)}
+    for event, name in sorted(work.recorded | work.folded, key=lambda place: places[place[1]]):
         spec, node = draft.signals[name], signal_node(draft, name)
         assert isinstance(node, Node) and spec.axis is not None
-        event = draft.event_of(node.type)
         op = SignalOp(
             name, spec.from_ or name, KINDS[spec.type], AXES[spec.axis], spec.family, event, spec.optional,
-            recorded=name in work.recorded, folded=name in work.folded,
+            recorded=(event, name) in work.recorded, folded=(event, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
             unmasked=spec.axis == "token" and spec.type != "bool" and not node.mask,
         )  # fmt: skip
@@ -261,7 +301,7 @@ def _events(work: _Lowering) -> None:
         draft.events[event] = EventOp(
             event, signals, tuple(fold for fold in folds if fold.event == event),
             tuple(op for op in work.local_ops if op.event == event), lengths.get(event),
-            frozenset(signal.name for signal in signals if signal.name in work.travels),
+            frozenset(signal.name for signal in signals if (event, signal.name) in work.travels),
         )  # fmt: skip
 
 
@@ -273,7 +313,7 @@ def _lengths(draft: Draft, events: set[str], by_event: dict[str, list[SignalOp]]
     node = signal_node(draft, name)
     assert isinstance(node, Node)
     for event in sorted(events):
-        if node.type.event != event:
+        if node.type.event not in (None, event):
             message = f"tokens of event `{event}` are packed by `{name}`, which is observed in `{node.type.event}`"
             draft.report("DL313", message, "axes", "token", "lengths", fix="observe the lengths in the same event")
             continue

@@ -12,12 +12,12 @@ from declog.axes import Axis, Kind, per
 from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, did_you_mean, nearest
-from declog.expr import Compiler, ExpressionError, Parsed, compile_expression, parse
+from declog.expr import Compiler, ExpressionError, Parsed, compile_expression, join, parse
 from declog.functions import REQUIRED
 from declog.plan import MetricOp, NameOp
 from declog.reducers import Reduction
-from declog.spec import MetricDefaults, MetricSpec
-from declog.tree import Node, walk
+from declog.spec import MetricDefaults, MetricSpec, SignalSpec
+from declog.tree import SIGNAL, Node, walk
 
 Params = tuple[tuple[str, Any], ...]
 FIELDS = frozenset({"id", "reduce", "column", "label"})
@@ -278,16 +278,7 @@ class _Metric:
                 "weight",
                 fix="drop `weight`",
             )
-        events = {
-            node.type.event for node in (*args, where, by, weight) if node is not None and node.type.event is not None
-        }
-        if len(events) > 1:
-            draft.report(
-                "DL313",
-                f"`{self.id}` reads values of different events: {', '.join(sorted(events))}",
-                *self._where_from(),
-                fix="observe them in one event",
-            )
+        event, args, where, by, weight = self._together(axis, args, where, by, weight)
         kind = first.type.kind if reduction.keeps_kind else Kind.NUMBER
         if (reduction.name in ("sum", "count") and first.type.kind is Kind.BOOL) or reduction.name == "count":
             kind = Kind.INT
@@ -297,11 +288,38 @@ class _Metric:
             draft.report("DL312", message, "metrics", self.id, "cumulative", fix="reduce: sum, without `pool`")
         pool, combine, nan = _pooling(draft, self.id, spec)
         return MetricOp(
-            self.id, key, suffix, reduction, params, args, None, events.pop() if events else draft.default_event,
+            self.id, key, suffix, reduction, params, args, None, event,
             axis, first.type.family, kind, where, by, weight, draft.window(spec.every), pool, combine,
             nan, empty_of(draft, self.id, spec), self._names(suffix, first.type.family, by is not None),
             tuple(spec.tags), spec.cumulative, spec.ranks, spec.max_labels, spec.log, None, spec.help,
         )  # fmt: skip
+
+    def _together(
+        self, axis: Axis, args: tuple[Node, ...], where: Node | None, by: Node | None, weight: Node | None
+    ) -> tuple[str, tuple[Node, ...], Node | None, Node | None, Node | None]:
+        """One event for all that the metric reads: values of earlier ones are looked up for the rows of the latest."""
+        draft = self.draft
+        nodes = (*args, where, by, weight)
+        events = {node.type.event for node in nodes if node is not None and node.type.event is not None}
+        if not events:
+            alone = [node.param("name") for node in args if node.op == SIGNAL]
+            homes = [event for name in alone for event in _homes(draft.signals[name])]
+            return (homes or [draft.default_event])[0], args, where, by, weight
+        order = {event: draft.event_order.get(event, 0) for event in events}
+        target = max(events, key=lambda event: order[event])
+        fixed = next((node for node in nodes if node is not None and node.type.axis is Axis.TOKEN), None)
+        if fixed is not None and len(events) > 1 and fixed.type.event != target:
+            message = (
+                f"`{fixed}` is per token in event `{fixed.type.event}`, and `{self.id}` reads values of `{target}`"
+            )
+            draft.report("DL313", message, *self._where_from(), fix=f"observe them in `{fixed.type.event}` too")
+
+        def at(node: Node | None) -> Node | None:
+            if node is None or node.type.event in (None, target):
+                return node
+            return join(draft.pool, node, target)
+
+        return target, tuple(joined for node in args if (joined := at(node)) is not None), at(where), at(by), at(weight)
 
     def _sketched(
         self,
@@ -360,6 +378,11 @@ class _Metric:
 
     def _names(self, suffix: str | None, family: bool, by: bool) -> tuple[NameOp, ...]:
         return names_of(self.draft, self.id, self.spec, suffix, family=family, by=by)
+
+
+def _homes(spec: SignalSpec) -> list[str]:
+    """The events that a signal names."""
+    return [] if spec.event is None else [spec.event] if isinstance(spec.event, str) else list(spec.event.values())
 
 
 def _suffix(text: str) -> str:

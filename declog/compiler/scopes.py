@@ -50,6 +50,9 @@ class ConstantScope:
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         return None
 
+    def event_order(self, event: str) -> int:
+        return self.draft.event_order.get(event, len(self.draft.event_order))
+
     def measured(self, function: str, name: str) -> Node | None:
         return None
 
@@ -206,8 +209,10 @@ def _observed(draft: Draft, name: str) -> Node:
     spec = draft.signals[name]
     assert spec.axis is not None
     axis = AXES[spec.axis]
-    event = spec.event if isinstance(spec.event, str) else None if spec.event is None else next(iter(spec.event))
-    type = Type(KINDS[spec.type], axis, spec.family, event or draft.default_event)
+    event = spec.event if isinstance(spec.event, str) else None  # of several events, or of those that need it
+    if spec.event is None and not draft.event_order:
+        event = draft.default_event
+    type = Type(KINDS[spec.type], axis, spec.family, event)
     mask = mask_of(draft, name) if axis is Axis.TOKEN else frozenset()
     return draft.pool.make(SIGNAL, type=type, mask=mask, name=name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from declog.axes import KINDS, Axis, Kind
-from declog.compiler.draft import DEFAULT_EVENT, LOGGED, Draft
+from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Problem, did_you_mean
 from declog.expr import WORDS, compile_expression
@@ -116,14 +116,6 @@ def _in_place(metric: MetricSpec) -> SignalSpec:
 
 def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
     path = draft.signal_paths[name]
-    if isinstance(spec.event, dict):
-        draft.report(
-            "DL205",
-            "a signal in several events is not executed yet",
-            *path,
-            "event",
-            fix="declare one signal per event",
-        )
     if spec.family and spec.axis == "token":
         draft.report(
             "DL205", "a family per token is not executed yet", *path, "family", fix="declare one signal per member"
@@ -139,12 +131,16 @@ def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
 
 
 def default_event(draft: Draft) -> None:
-    """The event of signals that name none: the one that is named, where there is just one."""
-    named = {spec.event for name, spec in draft.signals.items() if isinstance(spec.event, str) and name != LOGGED}
-    unnamed = any(spec.event is None and spec.axis is not None for spec in draft.signals.values())
-    draft.default_event = next(iter(named)) if len(named) == 1 and not unnamed else DEFAULT_EVENT
-    if not unnamed and len(named) > 1:  # built-in names alone go to the last event of a step
-        draft.default_event = "update" if "update" in named else sorted(named)[-1]
+    """The order of the named events, and where signals go that name none and are read alone."""
+    named = [
+        event
+        for name, spec in draft.signals.items()
+        if name != LOGGED and spec.event is not None
+        for event in ([spec.event] if isinstance(spec.event, str) else spec.event.values())
+    ]
+    draft.event_order = {event: place for place, event in enumerate(dict.fromkeys(named))}
+    if draft.event_order:
+        draft.default_event = "update" if "update" in draft.event_order else list(draft.event_order)[-1]
 
 
 def modes(draft: Draft) -> None:

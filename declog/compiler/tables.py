@@ -10,7 +10,7 @@ from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.metrics import FIELDS
 from declog.compiler.scopes import MetricScope, SignalScope
 from declog.errors import did_you_mean
-from declog.expr import compile_expression
+from declog.expr import compile_expression, join
 from declog.plan import AlertOp, ColumnOp, FilterOp, TableOp
 from declog.spec import ColumnSpec, FilterSpec, TableSpec
 from declog.tree import SIGNAL, Node
@@ -112,19 +112,15 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
     events = {node.type.event for node in (key, where) if node is not None and node.type.event}
-    if len(events) > 1:
-        draft.report(
-            "DL313",
-            f"`{name}` reads values of different events: {', '.join(sorted(events))}",
-            "filters",
-            name,
-            fix="observe them in one event",
-        )
-        return None
+    event = max(events, key=lambda item: draft.event_order.get(item, 0), default="")
+    key, where = (
+        node if node is None or node.type.event in (None, event) else join(draft.pool, node, event)
+        for node in (key, where)
+    )
     return FilterOp(
         name,
         spec.kind,
-        events.pop() if events else "",
+        event,
         key,
         where,
         spec.top,

@@ -11,8 +11,9 @@ import numpy as np
 
 from declog import kernels
 from declog.axes import COLUMN, Axis, Kind, Type, per
+from declog.errors import RuntimeFailure
 from declog.functions.base import BUILTIN, Call, Function, Param, Rule
-from declog.functions.rules import NUMERIC, need
+from declog.functions.rules import NUMERIC, broadcast, need
 
 if TYPE_CHECKING:
     from declog.tree import Node
@@ -234,3 +235,16 @@ def _pass_at(view: Any, node: Node, correct: Any) -> Any:
         return math.nan if n < k else 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
     return np.array([one(int(a), int(b)) for a, b in zip(n, c, strict=True)], np.float64)
+
+
+def _carried(call: Call) -> Type:
+    need(call, *NUMERIC)
+    for place, node in enumerate(call.args):
+        if node.type.axis not in (None, Axis.STEP) or node.type.family:
+            call.fail(f"`prev` is of values per step, and `{node}` is {per(node.type.axis)}", arg=place, code="DL306")
+    return broadcast(call)
+
+
+@BUILTIN.rows("prev", "x", "first", rule=_carried, help="the value of the step before; at the first step `first`")
+def _prev(view: Any, node: Node, x: Any, first: Any) -> Any:
+    raise RuntimeFailure("DL605", "`prev` is read from the column that the window carries")
