@@ -9,6 +9,7 @@ To add a kind: a function from (op, view, rows) to rows, and its entry in ``KIND
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -109,6 +110,19 @@ def _first(op: FilterOp, view: View, rows: Rows) -> Rows:
     return rows[_best(rows, _scopes(op, view, rows), op.n)]
 
 
+def _unique(op: FilterOp, view: View, rows: Rows) -> Rows:
+    """The first row of each distinct key, within each scope; a row without a key is never taken."""
+    assert op.key is not None
+    key = np.asarray(view.rows(op.key, Axis.COMPLETION))[rows]
+    rows, key = rows[present(key)], key[present(key)]
+    if key.dtype.kind == "O":
+        texts = [item if isinstance(item, str) else json.dumps(item, sort_keys=True) for item in key]
+        _, key = np.unique(np.array(texts), return_inverse=True)
+    keys = Segments.of_keys(_scopes(op, view, rows).index, key)
+    picked: Rows = rows[keys.position == 0]
+    return picked
+
+
 def _hashes(op: FilterOp, view: View, rows: Rows) -> Array:
     """A uniform 64-bit number per row from (seed, step, batch, rank, place in the batch): the same on every rank."""
     frame = view.frame
@@ -135,4 +149,5 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 KINDS: Mapping[str, Callable[[FilterOp, View, Rows], Rows]] = {
     "all": _all, "top_bottom": _top_bottom, "random": _random, "fraction": _fraction, "first": _first,
+    "unique": _unique,
 }  # fmt: skip

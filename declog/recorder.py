@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from declog.axes import Axis
 from declog.batch import OpenBatch
 from declog.comm import Comm
 from declog.dispatch import Dispatcher, Route
@@ -249,18 +250,23 @@ class Recorder:
         here: set[str] | None = None
         for source, value in signals.items():
             ops = sources.get(source, ())  # where nothing needs it, it is not touched
-            if len(ops) > 1:  # it is observed with the signals of one of its events
+            if ops and source not in self.plan.homes:  # it belongs to the event of what it is observed with
                 if here is None:
                     here = {self.plan.homes[name] for name in signals if name in self.plan.homes}
-                ops = tuple(op for op in ops if op.event in here) or self._awaiting(ops)
+                ops = self._meant(ops, here)
             for op in ops:
                 known = self._open.get(op.event)
                 self._batch(op.event, again=known is not None and op.name in known.names).add(op, value)
 
-    def _awaiting(self, ops: Sequence[SignalOp]) -> tuple[SignalOp, ...]:
-        """Where a signal goes that comes alone: to the open batches that lack it, else to the first of its events."""
+    def _meant(self, ops: Sequence[SignalOp], here: set[str]) -> Sequence[SignalOp]:
+        """The events of a signal that has several, or none of its own, among those of one call of `observe`."""
+        meant = [op for op in ops if op.event in here]
+        if meant or here:  # a value per step has no rows that could belong to another event
+            return meant or [op for op in ops if op.axis is Axis.STEP]
+        if len(ops) == 1:
+            return ops
         lacking = [op for op in ops if op.event in self._open and op.name not in self._open[op.event].names]
-        return tuple(lacking or ops[:1])
+        return lacking or ops[:1]
 
     def _batch(self, event: str, *, again: bool) -> OpenBatch:
         """The event's open batch; the next one where a value is given ``again``."""

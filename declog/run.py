@@ -102,9 +102,11 @@ def start(
                 )
             ]
         )
-    wanted = (str(profile_of(config).get("profile") or LogSpec().profile),) if sinks else ()
-    made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
     channel = comm if comm is not None else comms.connect(rank, world_size, process_group, namespace=str(next(_runs)))
+    # sinks may be given on one rank only: the plan is of all ranks
+    in_code = any(told == "yes" for told in channel.agree("sinks", "yes" if sinks else "no", 60.0))
+    wanted = (str(profile_of(config).get("profile") or LogSpec().profile),) if in_code else ()
+    made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
     _agree(channel, made)
     runners, routes, folder = _open(channel, made, sinks, output_dir)
     if channel.rank == 0:

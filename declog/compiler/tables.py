@@ -29,7 +29,6 @@ _ACCEPTS: dict[ColumnType, tuple[Kind, ...]] = {
     "text": (Kind.TEXT,),
     "json": (Kind.OBJECT, Kind.TEXT, Kind.INT, Kind.NUMBER, Kind.BOOL),
 }  # fmt: skip
-EXECUTED_FILTERS = frozenset({"all", "top_bottom", "random", "fraction", "first"})
 
 
 def filters(draft: Draft) -> None:
@@ -80,18 +79,8 @@ def filters(draft: Draft) -> None:
 
 
 def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) -> FilterOp | None:
-    if spec.kind not in EXECUTED_FILTERS:
-        draft.report(
-            "DL205",
-            f"`kind: {spec.kind}` is not executed yet",
-            "filters",
-            name,
-            "kind",
-            fix=f"one of {', '.join(sorted(EXECUTED_FILTERS))}",
-        )
-        return None
     before = len(draft.problems)
-    needed = {"top_bottom": "key", "random": "n", "first": "n", "fraction": "fraction"}.get(spec.kind)
+    needed = {"top_bottom": "key", "unique": "key", "random": "n", "first": "n", "fraction": "fraction"}.get(spec.kind)
     if needed and getattr(spec, needed) is None:
         draft.report("DL203", f"`kind: {spec.kind}` needs `{needed}`", "filters", name, fix=f"add `{needed}:`")
     if spec.kind == "top_bottom" and not spec.top and not spec.bottom:
@@ -106,7 +95,7 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
             fix="set `axes.group`, or `within: step`",
         )
     key, where = (
-        _row_value(draft, name, "key", spec.key, (Kind.NUMBER, Kind.INT)),
+        _row_value(draft, name, "key", spec.key, tuple(Kind) if spec.kind == "unique" else (Kind.NUMBER, Kind.INT)),
         _row_value(draft, name, "where", spec.where, (Kind.BOOL,)),
     )
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
@@ -232,13 +221,9 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     if columns is None or len(draft.problems) > before:
         return None
     event = _event(draft, name, columns, chosen)
-    texts = tuple(
-        dict.fromkeys(
-            str(c.expr.param("name"))
-            for c in columns
-            if c.expr is not None and c.expr.op == SIGNAL and c.type in ("text", "json")
-        )
-    )
+    read = [column.expr for column in columns if column.type in ("text", "json")]
+    read += [one.key for one in chosen.chain] if chosen else []
+    texts = tuple(dict.fromkeys(str(node.param("name")) for node in read if node is not None and node.op == SIGNAL))
     return TableOp(name, spec.name or name, AXES[spec.rows], event, columns, chosen, every, spec.keep, takers, texts)
 
 
