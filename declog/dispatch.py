@@ -17,6 +17,7 @@ from declog.errors import RuntimeFailure
 from declog.evaluate import View
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
+from declog.kernels import present
 from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, TableOp
 from declog.records import Alert, Histogram, Records, Scalar, Table
 from declog.tree import METRIC, walk
@@ -109,14 +110,15 @@ class Dispatcher:
                     report(_failure(f"the metric `{formula.key}`", error))
         for op in ops:
             if op.key in found and found[op.key].skipped and op.nan != "propagate":
-                self._skipped(op, found[op.key].skipped, report)
+                self._skipped(op, found[op.key], report)
         return found
 
-    def _skipped(self, op: MetricOp, count: int, report: Report) -> None:
+    def _skipped(self, op: MetricOp, whole: Cells, report: Report) -> None:
+        count = whole.skipped
         if op.nan == "raise":
             report(RuntimeFailure("DL605", f"the metric `{op.key}` met {count} missing values, and says `nan: raise`"))
-        elif f"nan {op.id}" not in self._told and op.id != "logged":
-            self._told.add(f"nan {op.id}")
+        elif f"nan {op.id}" not in self._told and op.id != "logged" and present(whole.values).any():
+            self._told.add(f"nan {op.id}")  # what is missing altogether is absent, and no gap
             log.warning(
                 "the metric `%s` leaves out missing values (%d at its first log event with any); "
                 "`nan: propagate` shows them",

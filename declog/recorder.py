@@ -194,12 +194,15 @@ class Recorder:
         with self._lock:
             unknown = [source for source in signals if source not in self.plan.known] if strict else []
             if unknown:
-                raise UnknownSignalError(
-                    "DL501",
-                    f"the profile `{self.plan.name}` has no signal `{unknown[0]}`",
-                    did_you_mean(unknown[0], self.plan.known, what="signals"),
-                )
+                raise self._unknown(unknown[0])
             self._keep(signals)
+
+    def _unknown(self, name: str) -> UnknownSignalError:
+        sources = {op.name: op.source for event in self.plan.events.values() for op in event.signals}
+        fix = did_you_mean(name, self.plan.known, what="signals")
+        if name in sources:
+            fix = f"it is observed as `{sources[name]}`"
+        return UnknownSignalError("DL501", f"the profile `{self.plan.name}` has no signal `{name}`", fix)
 
     def _keep(self, signals: Mapping[str, Any]) -> None:
         for source, value in signals.items():
