@@ -247,8 +247,8 @@ class Recorder:
             known = self._open.get(op.event)
             self._batch(op.event, again=known is not None and known.has(op, name)).add(op, {name: value})
 
-    def log_extra(self, column: str, values: Sequence[Any]) -> None:
-        """Record a column of the step's completions, one value each; given again it opens the next batch.
+    def log_extra(self, column: str, values: Any) -> None:
+        """Record a column of the step's completions, a list or array of one value each; given again it opens the next batch.
 
         A column that the profile declares as a signal is observed as one. Others go to the tables whose schema
         says `undeclared: keep`; where none does they are dropped, and that is said once.
@@ -383,7 +383,7 @@ def log_metric(name: str, value: Any) -> None:
         recorder.log_metric(name, value)
 
 
-def log_extra(column: str, values: Sequence[Any]) -> None:
+def log_extra(column: str, values: Any) -> None:
     """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
     recorder = current()
     if recorder is not None:

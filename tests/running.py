@@ -42,3 +42,37 @@ def logged(config: Mapping[str, Any], batches: Sequence[Mapping[str, Any]], fold
 def rows(table: Table) -> list[dict[str, Any]]:
     """A table's rows as dictionaries."""
     return [{name: values[row] for name, values in table.data.items()} for row in range(table.rows)]
+
+
+SCORES = {
+    "score": {"axis": "completion"}, "group": {"axis": "completion", "type": "int", "optional": True},
+    "text": {"axis": "completion", "type": "text", "optional": True},
+}  # fmt: skip
+SCORE_SCHEMA = {"score": {"type": "float", "nullable": True}, "text": {"type": "text", "nullable": True}}
+
+
+def scores(
+    filter: Mapping[str, Any] | None, *, schema: Mapping[str, Any] = SCORE_SCHEMA, **table: Any
+) -> dict[str, Any]:
+    """A profile with one table of scores; `filter` is its filter, after those that `filters` adds."""
+    filters = {**table.pop("filters", {}), **({} if filter is None else {"picked": filter})}
+    others = {key: table.pop(key) for key in ("signals", "axes", "sinks", "every", "strict") if key in table}
+    chosen = {} if filter is None else {"filter": "picked"}
+    return profile(
+        SCORES | others.pop("signals", {}), filters=filters, schemas={"s": dict(schema)},
+        tables={"t": {"schema": "s", **chosen, **table}}, **others,
+    )  # fmt: skip
+
+
+def tables_of(
+    made: Mapping[str, Any], batches: Sequence[Sequence[Mapping[str, Any]]], folder: Path
+) -> list[tuple[int, Table]]:
+    """The tables of a run: `batches[step]` are observed one after the other."""
+
+    def body(log: Recorder) -> None:
+        for step, parts in enumerate(batches):
+            with log.step(step):
+                for values in parts:
+                    log.observe(**values)
+
+    return run(made, body, folder).tables("t")

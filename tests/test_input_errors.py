@@ -21,8 +21,7 @@ SIGNALS = {
     "loss": {"axis": "step"}, "epoch": {"axis": "step", "type": "int"}, "spread": {"axis": "group"},
     "renamed": {"axis": "completion", "from": "given_as"},
 }  # fmt: skip
-for _signal in SIGNALS.values():
-    _signal["optional"] = True
+SIGNALS = {name: {**declared, "optional": True} for name, declared in SIGNALS.items()}
 METRICS = {
     "reward": "mean(reward)", "other": "mean(other)", "length": "sum(length)", "done": "mean(done)",
     "rewards": {"reduce": "mean"}, "logprobs": "mean(logprobs)", "prompt": "mean(len(prompt))", "loss": "mean(loss)",

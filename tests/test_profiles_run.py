@@ -132,7 +132,7 @@ class Untouchable:
     def _refuse(self, *_: object) -> NoReturn:
         raise AssertionError("touched")
 
-    __len__ = __iter__ = __bool__ = __float__ = __array__ = __getitem__ = __eq__ = __repr__ = _refuse  # type: ignore[assignment]
+    __len__ = __iter__ = __bool__ = __float__ = __array__ = __getitem__ = __eq__ = __repr__ = _refuse
 
 
 def test_the_slim_plan_is_smaller_and_reads_less() -> None:
