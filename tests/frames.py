@@ -18,7 +18,7 @@ DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1")
 
 def frame(
     batches: Sequence[tuple[int, int, int, int]],
-    columns: Mapping[str, Sequence[Any]] | None = None,
+    columns: Mapping[str, Sequence[Any] | NDArray[Any]] | None = None,
     *,
     axis: Axis = Axis.COMPLETION,
     grouping: Grouping | None = None,
