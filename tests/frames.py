@@ -28,7 +28,7 @@ def frame(
     texts: dict[Key, tuple[Axis, NDArray[Any]]] = {}
     for name, values in (columns or {}).items():
         if any(item is None or isinstance(item, str | list | dict) for item in values):
-            texts[name, None] = (axis, texts_of(values))
+            texts[name, None] = (axis, texts_of(list(values)))
         else:
             numbers.append(Block(axis, ((name, None),), np.asarray(values)[None]))
     return Frame("update", batches_of([(*item, 0.25) for item in batches]), numbers, texts, grouping)

@@ -13,7 +13,7 @@ import declog
 from declog.recorder import Recorder
 from tests.running import profile, run
 
-SIGNALS = {
+SIGNALS: dict[str, dict[str, Any]] = {
     "reward": {"axis": "completion"}, "other": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},
     "done": {"axis": "completion", "type": "bool"}, "rewards": {"axis": "completion", "family": True},
     "logprobs": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"},
