@@ -248,7 +248,7 @@ class Recorder:
             self._batch(op.event, again=known is not None and known.has(op, name)).add(op, {name: value})
 
     def log_extra(self, column: str, values: Any) -> None:
-        """Record a column of the step's completions, one value each; given again it opens the next batch.
+        """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
 
         A column that the profile declares as a signal is observed as one. Others go to the tables whose schema
         says `undeclared: keep`; where none does they are dropped, and that is said once.
