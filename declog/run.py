@@ -101,9 +101,13 @@ def start(
                 )
             ]
         )
-    wanted = (str(profile_of(config).get("profile") or LogSpec().profile),) if sinks else ()
+    wanted = (_profile(config),) if sinks else ()
     made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
     channel = comm if comm is not None else comms.connect(rank, world_size, process_group, namespace=str(next(_runs)))
+    given = channel.agree("sinks", "given" if sinks else "", 60.0)
+    if any(given) and not sinks:  # sinks may be given on rank 0 only; what they show is in every rank's plan
+        wanted = (_profile(config),)
+        made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
     _agree(channel, made)
     runners, routes, folder = _open(channel, made, sinks, output_dir)
     if channel.rank == 0:
@@ -112,6 +116,10 @@ def start(
         for what, why in made.inactive:
             log.debug("%s is inactive: %s", what, why)
     return Recorder(made, channel, runners, routes, folder, functions=functions, wait_s=wait_s)
+
+
+def _profile(config: Any) -> str:
+    return str(profile_of(config).get("profile") or LogSpec().profile)
 
 
 def _agree(channel: Comm, made: Plan) -> None:
