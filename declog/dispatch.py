@@ -193,10 +193,11 @@ class Dispatcher:
         """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
         for op in self._plan.alerts:
             keys = {str(node.param("name")) for node in walk(op.when) if node.op == METRIC}
-            if not all(self._periods[key] in due for key in keys) or keys.isdisjoint(found):
+            if not all(self._periods[key] in due for key in keys):
                 continue
+            logged = any(key in found and present(found[key].values).any() for key in keys)
             try:
-                holds = cells.holds(op.when, found)
+                holds = logged and cells.holds(op.when, found)  # where nothing was logged, nothing holds
             except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
                 report(_failure(f"the alert `{op.id}`", error))
                 continue
