@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from declog.batch import OpenBatch
 from declog.comm import Comm
 from declog.dispatch import Dispatcher, Route
-from declog.errors import InputError, SinkError, UnknownSignalError, UsageError, did_you_mean
+from declog.errors import InputError, MissingSignalError, SinkError, UnknownSignalError, UsageError, did_you_mean
 from declog.extras import plain_column
 from declog.functions import DEFAULT, Functions
 from declog.plan import Plan
@@ -31,6 +31,7 @@ from declog.worker import Handoff, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 log = logging.getLogger("declog")
 
 _current: list[Recorder] = []  # recorders with an open step or `with` block, innermost last; process-wide
@@ -46,6 +47,7 @@ class Recorder:
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
         output_dir: Path | None, *, functions: Functions = DEFAULT, close_s: float = 30.0, wait_s: float = 30.0,
+        locate: Locate | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.output_dir = output_dir
@@ -53,6 +55,7 @@ class Recorder:
         self._runners = dict(runners)
         self._functions = functions
         self._close_s = close_s
+        self._locate = locate
         self._started = time.perf_counter()
         self._lock = threading.RLock()
         self._open: dict[str, OpenBatch] = {}
@@ -131,18 +134,20 @@ class Recorder:
     def _end_step(self, *, quietly: bool) -> None:
         with self._lock:
             assert self._step is not None
+            failed = True
             try:
                 self._close_batches(quietly=quietly)
+                failed = quietly
             finally:  # a step that fails is a step all the same: ranks stay at one count
                 self._last_step, self._step = self._step, None
                 self._window.steps += 1
                 self._count += 1
                 if self._count % self.plan.every == 0 and not self._closed:
-                    self._log()
+                    self._log(failed=failed)
 
-    def _log(self) -> None:
+    def _log(self, *, failed: bool) -> None:
         handoff = self._flush(tail=False)
-        if not self._event_told:
+        if not self._event_told and not failed:
             self._event_told = True
             self._tell_silent_events()
         if self.plan.blocking:
@@ -293,9 +298,14 @@ class Recorder:
         number = self._batch_numbers.get(event, 0)
         first = event not in self._seen and not partly  # a step that failed midway misses signals
         step = self._last_step if self._step is None else self._step
-        record = open_batch.close(
-            step, number, self._started, first=first, grouping=self.plan.grouping, functions=self._functions
-        )
+        try:
+            record = open_batch.close(
+                step, number, self._started, first=first, grouping=self.plan.grouping, functions=self._functions
+            )
+        except MissingSignalError as error:
+            if self._locate is None:
+                raise
+            raise self._locate(error) from None
         if not partly:
             self._seen.add(event)
         self._batch_numbers[event] = number + 1

@@ -114,7 +114,8 @@ def test_a_metric_that_fails_costs_itself_only(tmp_path: Path, caplog: pytest.Lo
 
     config = profile(
         {"x": {"axis": "completion"}}, {"x": "mean(x)", "bad": "broken(x)"},
-        alerts={"high": {"metric": "x", "above": 1}}, schemas={"s": {"x": {"type": "float"}}}, tables={"t": {"schema": "s"}}, strict=False,
+        alerts={"high": {"metric": "x", "above": 1}},
+        schemas={"s": {"x": {"type": "float"}}}, tables={"t": {"schema": "s"}}, strict=False,
     )  # fmt: skip
 
     def body(log: Recorder) -> None:
