@@ -11,6 +11,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 # torch goes first and alone, so that the pinned build is in place before anything else asks for one.
 $(VENV)/.demo: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "declog needs Python 3.11 or later: make PYTHON=...")'
+	@echo "installing into $(VENV); this takes a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e '.[demo]'

@@ -221,15 +221,17 @@ class OpenBatch:
         return sketches
 
     def _complete(self) -> None:
-        missing = [op.source for op in self.event.signals if not op.optional and op.name not in self.names]
+        missing = [op for op in self.event.signals if not op.optional and op.name not in self.names]
         if missing:
-            shown = ", ".join(f"`{name}`" for name in missing)
-            raise MissingSignalError(
+            shown = ", ".join(f"`{op.source}`" for op in missing)
+            error = MissingSignalError(
                 "DL502",
                 f"{shown} {'was' if len(missing) == 1 else 'were'} not observed "
                 f"in the first batch of event `{self.event.name}`",
-                f"observe({missing[0]}=...), or declare it optional, or switch off what needs it",
-            )  # fmt: skip
+                f"observe({missing[0].source}=...), or declare it optional, or switch off what needs it",
+            )
+            error.signals = tuple(op.name for op in missing)
+            raise error
 
     def _grouped(self, rows: int, grouping: Grouping | None) -> None:
         if self.groups is None or grouping is None or grouping.size is None or grouping.split != "none":

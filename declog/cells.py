@@ -235,11 +235,12 @@ def _reduce_one(op: MetricOp, view: View) -> Cells:
         weight = np.where(present(weight), weight, 0.0)
         states = Moments(states.n * weight, states.total * weight, states.m2, states.min, states.max)
     moments = _pooled_by(states, cell, shape[0] * shape[1])
-    result = np.asarray(op.reduction.run(moments), np.float64).reshape(-1, *shape)
+    result = np.asarray(op.reduction.run(moments), np.float64)
+    result = result.reshape(len(result), *shape)
     missing = (
         np.zeros(result.shape, bool)
         if sought is None or op.weight is not None
-        else (sought - moments.n).reshape(-1, *shape) > 0
+        else (sought - moments.n).reshape(result.shape) > 0
     )
     skipped = 0 if sought is None or op.weight is not None else int((sought - moments.n).sum())
     return _settled(

@@ -18,6 +18,7 @@ from declog.errors import RuntimeFailure
 from declog.evaluate import View
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
+from declog.kernels import present
 from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
 from declog.records import Alert, Histogram, Records, Scalar, Table
 from declog.tree import METRIC, Node, walk
@@ -126,7 +127,7 @@ class Dispatcher:
                     report(_failure(f"the metric `{formula.key}`", error))
         for op in ops:
             if op.key in found and found[op.key].skipped and op.nan != "propagate":
-                self._skipped(op, found[op.key].skipped, report)
+                self._skipped(op, found[op.key], report)
         return found
 
     def _add_up(self, op: MetricOp, found: dict[str, Cells]) -> None:
@@ -157,11 +158,12 @@ class Dispatcher:
             item for outputs, node in profile.conditions if self._holds(node, found, what, report) for item in outputs
         }
 
-    def _skipped(self, op: MetricOp, count: int, report: Report) -> None:
+    def _skipped(self, op: MetricOp, whole: Cells, report: Report) -> None:
+        count = whole.skipped
         if op.nan == "raise":
             report(RuntimeFailure("DL605", f"the metric `{op.key}` met {count} missing values, and says `nan: raise`"))
-        elif f"nan {op.id}" not in self._told and op.id != "logged":
-            self._told.add(f"nan {op.id}")
+        elif f"nan {op.id}" not in self._told and op.id != "logged" and present(whole.values).any():
+            self._told.add(f"nan {op.id}")  # what is missing altogether is absent, and no gap
             log.warning(
                 "the metric `%s` leaves out missing values (%d at its first log event with any); "
                 "`nan: propagate` shows them",
@@ -238,9 +240,11 @@ class Dispatcher:
         """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
         for op in self._plan.alerts:
             keys = {str(node.param("name")).rpartition(":")[2] for node in walk(op.when) if node.op == METRIC}
-            if not all(self._periods[key] in due for key in keys) or keys.isdisjoint(found):
+            if not all(self._periods[key] in due for key in keys):
                 continue
-            if self._holds(op.when, found, f"the alert `{op.id}`", report):
+            logged = any(key in found and present(found[key].values).any() for key in keys)
+            # where nothing was logged, nothing holds
+            if logged and self._holds(op.when, found, f"the alert `{op.id}`", report):
                 self._streaks[mode, op.id] += 1
                 if self._streaks[mode, op.id] == op.patience:
                     yield Alert(op.id, op.level, _worded(op, found))

@@ -155,6 +155,7 @@ class PlanMismatchError(ConfigError):
 class _Coded(DeclogError):
     def __init__(self, code: str, message: str, fix: str | None = None) -> None:
         self.code = code
+        self.message = message
         self.fix = fix
         super().__init__(f"[{code}] {message}" + (f"\n  fix: {fix}" if fix else ""))
 
@@ -168,7 +169,16 @@ class UnknownSignalError(InputError):
 
 
 class MissingSignalError(InputError):
-    """A required signal never came."""
+    """A required signal never came. ``signals`` are its and others' names in the profile."""
+
+    signals: tuple[str, ...] = ()
+
+    def at(self, rendered: str) -> MissingSignalError:
+        """The same error with the place where the signal is declared."""
+        found = MissingSignalError(self.code, self.message, self.fix)
+        found.signals = self.signals
+        found.args = (rendered,)
+        return found
 
 
 class UsageError(_Coded):

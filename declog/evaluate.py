@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from declog import kernels
 from declog.axes import COLUMN, Axis, Kind
 from declog.errors import RuntimeFailure
 from declog.frame import Frame
@@ -153,7 +154,7 @@ class View:
         fine = arg.type.axis
         assert isinstance(over, Axis) and fine is not None
         coarse = {Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}[over]
-        return run(values, self.frame.parts(fine, coarse))
+        return kernels.aggregate(run, values, self.frame.parts(fine, coarse))
 
     def _elementwise(self, node: Node, function: Function) -> Array:
         axis = node.type.axis

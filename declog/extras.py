@@ -6,7 +6,6 @@ Plain data only: numbers, texts, None, and lists and maps of those. Imports erro
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from declog.errors import InputError
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
-def plain_column(column: str, values: Sequence[Any]) -> list[Any]:
+def plain_column(column: str, values: Any) -> list[Any]:
     """The column as a list of plain data, one per completion; raises ``InputError`` DL509 for anything else."""
     if isinstance(values, str | bytes) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
         raise InputError(

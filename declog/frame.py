@@ -7,7 +7,7 @@ sent and captured. Imports numpy, axes and kernels only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -159,7 +159,8 @@ class Frame:
                     "DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in event `{self.event}`"
                 )
             if ids.dtype.kind == "O":
-                _, ids = np.unique(np.array([str(item) for item in ids]), return_inverse=True)
+                codes: dict[str | None, int] = {}  # a missing id is one of its own
+                ids = np.array([codes.setdefault(None if item is None else str(item), len(codes)) for item in ids])
             keys: list[Array] = [batches.step[rows], ids]
             if grouping.split == "none":
                 keys[1:1] = [batches.batch[rows], batches.rank[rows]]
@@ -207,19 +208,6 @@ class Frame:
         return np.lexsort((-batches.rank, batches.batch, batches.step))
 
     # -- building
-
-    def only(self, names: Iterable[str]) -> Frame:
-        """The frame with some of its columns."""
-        wanted = set(names)
-        blocks = []
-        for block in self.blocks:
-            rows = [row for row, key in enumerate(block.keys) if key[0] in wanted]
-            if len(rows) == len(block.keys):
-                blocks.append(block)
-            elif rows:
-                blocks.append(Block(block.axis, tuple(block.keys[row] for row in rows), block.data[rows]))
-        texts = {key: value for key, value in self.texts.items() if key[0] in wanted}
-        return Frame(self.event, self.batches, blocks, texts, self.grouping)
 
     def tail(self) -> Frame:
         """The rows of the last step and batch only, of all ranks."""
@@ -310,16 +298,6 @@ def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batc
 def texts_of(values: Sequence[Any]) -> Array:
     """A list as an object array ``[rows]``; lists inside it stay values."""
     array = np.empty(len(values), object)
-    array[:] = list(values) if not any(isinstance(item, list | tuple) for item in values) else [None] * len(values)
-    if any(isinstance(item, list | tuple) for item in values):
-        for place, item in enumerate(values):
-            array[place] = item
+    for place, item in enumerate(values):
+        array[place] = item
     return array
-
-
-def as_numbers(values: Mapping[Key, Sequence[Any]]) -> dict[Key, Array]:
-    """Lists with None as float columns with NaN."""
-    return {
-        key: np.array([np.nan if item is None else item for item in column], np.float64)
-        for key, column in values.items()
-    }

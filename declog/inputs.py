@@ -136,7 +136,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
                 raise _too_great(op, label, "53 bits, as it must where others are missing")
             return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
         return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64)
-    except (OverflowError, RuntimeError) as error:
+    except (OverflowError, RuntimeError, ValueError) as error:
         raise _too_great(op, label) from error
 
 

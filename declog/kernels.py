@@ -20,7 +20,7 @@ NOTHING: Array = np.asarray(None, object)  # None among objects, as an array
 class Segments:
     """A partition of rows into ``count`` segments; ``index[row]`` is the row's segment.
 
-    Every segment holds at least one row. Rows of a segment keep their order.
+    Rows of a segment keep their order. Reductions want every segment to hold a row: see ``aggregate``.
     """
 
     def __init__(self, index: NDArray[np.int64], count: int, size: int | None = None) -> None:
@@ -179,6 +179,20 @@ def first(values: Array, segments: Segments) -> Array:
 def last(values: Array, segments: Segments) -> Array:
     """The last value that is not missing, in row order."""
     return _edge(values, segments, last=True)
+
+
+def aggregate(run: Callable[[Array, Segments], Array], values: Array, segments: Segments) -> Array:
+    """A reduction over segments of which some may hold no row: those have no value."""
+    used = np.flatnonzero(segments.counts)
+    if len(used) == segments.count:
+        return run(values, segments)
+    place = np.zeros(segments.count, np.int64)
+    place[used] = np.arange(len(used))
+    reduced = run(values, Segments(place[segments.index], len(used)))
+    nothing, dtype = (None, object) if reduced.dtype.kind == "O" else (np.nan, np.float64)
+    whole = np.full((*reduced.shape[:-1], segments.count), nothing, dtype)
+    whole[..., used] = reduced
+    return whole
 
 
 def truth(values: Array) -> Array:

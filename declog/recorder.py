@@ -23,7 +23,7 @@ from declog.axes import Axis
 from declog.batch import OpenBatch
 from declog.comm import Comm
 from declog.dispatch import Dispatcher, Route
-from declog.errors import InputError, SinkError, UnknownSignalError, UsageError, did_you_mean
+from declog.errors import InputError, MissingSignalError, SinkError, UnknownSignalError, UsageError, did_you_mean
 from declog.extras import plain_column
 from declog.functions import DEFAULT, Functions
 from declog.plan import Plan, SignalOp
@@ -33,6 +33,7 @@ from declog.worker import Handoff, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 log = logging.getLogger("declog")
 
 _current: list[Recorder] = []  # recorders with an open step or `with` block, innermost last; process-wide
@@ -48,6 +49,7 @@ class Recorder:
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
         output_dir: Path | None, *, functions: Functions = DEFAULT, close_s: float = 30.0, wait_s: float = 30.0,
+        locate: Locate | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.output_dir = output_dir
@@ -55,6 +57,7 @@ class Recorder:
         self._runners = dict(runners)
         self._functions = functions
         self._close_s = close_s
+        self._locate = locate
         self._started = time.perf_counter()
         self._lock = threading.RLock()
         self._open: dict[str, OpenBatch] = {}
@@ -135,15 +138,17 @@ class Recorder:
     def _end_step(self, *, quietly: bool) -> None:
         with self._lock:
             assert self._step is not None
+            failed = True
             try:
                 self._close_batches(quietly=quietly)
+                failed = quietly
             finally:  # a step that fails is a step all the same: ranks stay at one count
                 self._last_step, self._step = self._step, None
                 self._windows.setdefault(self._mode, Window())
                 self._counts[self._mode] += 1
                 every = self.plan.modes[self._mode].every
                 if every and self._counts[self._mode] % every == 0 and not self._closed:
-                    self._log(tail=self._mode != "train")
+                    self._log(tail=self._mode != "train", failed=failed)
 
     @contextmanager
     def mode(self, name: str) -> Iterator[None]:
@@ -171,7 +176,7 @@ class Recorder:
                     self._close_batches(quietly=failed)
                 finally:
                     if not self.plan.modes[name].every and name != "train" and not self._closed:
-                        self._log(tail=True)
+                        self._log(tail=True, failed=failed)
                     self._mode, self._batch_numbers = before, numbers
 
     def flush(self) -> None:
@@ -184,9 +189,9 @@ class Recorder:
             self._close_batches(quietly=False)
             self._log(tail=True)
 
-    def _log(self, *, tail: bool) -> None:
+    def _log(self, *, tail: bool, failed: bool = False) -> None:
         handoff = self._flush(self._mode, tail=tail)
-        if not self._event_told:
+        if not self._event_told and not failed:
             self._event_told = True
             self._tell_silent_events()
         if self.plan.blocking:
@@ -238,12 +243,15 @@ class Recorder:
         with self._lock:
             unknown = [source for source in signals if source not in self.plan.known] if strict else []
             if unknown:
-                raise UnknownSignalError(
-                    "DL501",
-                    f"the profile `{self.plan.name}` has no signal `{unknown[0]}`",
-                    did_you_mean(unknown[0], self.plan.known, what="signals"),
-                )
+                raise self._unknown(unknown[0])
             self._keep(signals)
+
+    def _unknown(self, name: str) -> UnknownSignalError:
+        sources = {op.name: op.source for event in self.plan.events.values() for op in event.signals}
+        fix = did_you_mean(name, self.plan.known, what="signals")
+        if name in sources:
+            fix = f"it is observed as `{sources[name]}`"
+        return UnknownSignalError("DL501", f"the profile `{self.plan.name}` has no signal `{name}`", fix)
 
     def _keep(self, signals: Mapping[str, Any]) -> None:
         sources = self.plan.sources
@@ -306,8 +314,8 @@ class Recorder:
             known = self._open.get(op.event)
             self._batch(op.event, again=known is not None and known.has(op, name)).add(op, {name: value})
 
-    def log_extra(self, column: str, values: Sequence[Any]) -> None:
-        """Record a column of the step's completions, one value each; given again it opens the next batch.
+    def log_extra(self, column: str, values: Any) -> None:
+        """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
 
         A column that the profile declares as a signal is observed as one. Others go to the tables whose schema
         says `undeclared: keep`; where none does they are dropped, and that is said once.
@@ -352,9 +360,14 @@ class Recorder:
         number = self._batch_numbers[event]
         first = event not in self._seen and not partly  # a step that failed midway misses signals
         step = self._last_step if self._step is None else self._step
-        record = open_batch.close(
-            step, number, self._started, first=first, grouping=self.plan.grouping, functions=self._functions
-        )
+        try:
+            record = open_batch.close(
+                step, number, self._started, first=first, grouping=self.plan.grouping, functions=self._functions
+            )
+        except MissingSignalError as error:
+            if self._locate is None:
+                raise
+            raise self._locate(error) from None
         if not partly:
             self._seen.add(event)
         self._batch_numbers[event] = number + 1
@@ -456,7 +469,7 @@ def log_metric(name: str, value: Any) -> None:
         recorder.log_metric(name, value)
 
 
-def log_extra(column: str, values: Sequence[Any]) -> None:
+def log_extra(column: str, values: Any) -> None:
     """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
     recorder = current()
     if recorder is not None:

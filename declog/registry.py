@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from declog.errors import UsageError
@@ -38,8 +38,11 @@ class Registry(Generic[T]):
 
     def add(self, entry: T) -> T:
         """Register; a known name is an error unless it is the same implementation, imported again."""
-        known = self.get(entry.name)
-        if known is not None and _origin(known.run) != _origin(entry.run):
+        known = self._known(entry.name)
+        installed = self._entry_points().get(entry.name)
+        origins = {_origin(known.run)} if known is not None else set()
+        origins |= {(installed.module, installed.attr)} if installed is not None else set()
+        if origins - {_origin(entry.run)}:
             raise UsageError(
                 "DL303", f"a {self.noun} named `{entry.name}` is registered already", "choose another name"
             )
@@ -48,17 +51,25 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T | None:
         """The entry of this name, or None."""
-        own = self._own.get(name)
-        if own is None and self._parent is not None:
-            own = self._parent.get(name)
-        return own if own is not None or self._parent is None else self._installed(name)
+        known = self._known(name)
+        if known is not None or (installed := self._entry_points().get(name)) is None:
+            return known
+        try:
+            run = installed.load()
+        except Exception as error:  # whatever an installed package does on import is told as its problem
+            message = f"the {self.noun} `{name}` cannot be loaded from `{installed.value}`: {error}"
+            raise UsageError("DL303", message, "correct or uninstall the package") from error
+        return self.adopt(name, run)
 
-    def _installed(self, name: str) -> T | None:
-        """What an installed package provides under this name, registered at its first use."""
-        if self.group is None:
-            return None
-        entry = _entries(self.group, tuple(sys.path)).get(name)
-        return None if entry is None else self.adopt(name, entry.load())
+    def _known(self, name: str) -> T | None:
+        own = self._own.get(name)
+        return self._parent.get(name) if own is None and self._parent is not None else own
+
+    def _entry_points(self) -> Mapping[str, importlib.metadata.EntryPoint]:
+        """What installed packages provide. A registry without a parent holds declog's own entries only."""
+        if self.group is None or self._parent is None:
+            return {}
+        return _entry_points(self.group, tuple(sys.path))
 
     def adopt(self, name: str, run: Callable[..., Any]) -> T:
         """Register a plain function under a name."""
@@ -71,8 +82,13 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names, sorted; those of installed packages included."""
-        installed = _entries(self.group, tuple(sys.path)) if self.group and self._parent else ()
-        return sorted({*(entry.name for entry in self), *installed})
+        return sorted({*(entry.name for entry in self), *self._entry_points()})
+
+
+@functools.cache
+def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, importlib.metadata.EntryPoint]:
+    """Entry points by name; reading them takes milliseconds, and a name that nobody knows is looked up often."""
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from declog.comm import Comm
 from declog.compiler import compile
 from declog.compose import application_directory, compose, defaulted, located, profile_of
 from declog.dispatch import CODE, Route
-from declog.errors import ConfigError, PlanMismatchError, Problem, SinkError
+from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.plan import Plan
@@ -102,11 +103,13 @@ def start(
                 )
             ]
         )
-    channel = comm if comm is not None else comms.connect(rank, world_size, process_group, namespace=str(next(_runs)))
-    # sinks may be given on one rank only: the plan is of all ranks
-    in_code = any(told == "yes" for told in channel.agree("sinks", "yes" if sinks else "no", 60.0))
-    wanted = (str(profile_of(config).get("profile") or LogSpec().profile),) if in_code else ()
+    wanted = (_profile(config),) if sinks else ()
     made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
+    channel = comm if comm is not None else comms.connect(rank, world_size, process_group, namespace=str(next(_runs)))
+    given = channel.agree("sinks", "given" if sinks else "", 60.0)
+    if any(given) and not sinks:  # sinks may be given on rank 0 only; what they show is in every rank's plan
+        wanted = (_profile(config),)
+        made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
     _agree(channel, made)
     runners, routes, folder = _open(channel, made, sinks, output_dir)
     if channel.rank == 0:
@@ -114,7 +117,22 @@ def start(
             log.warning("%s", warning)
         for what, why in made.inactive:
             log.debug("%s is inactive: %s", what, why)
-    return Recorder(made, channel, runners, routes, folder, functions=functions, wait_s=wait_s)
+    return Recorder(
+        made, channel, runners, routes, folder, functions=functions, wait_s=wait_s, locate=partial(_located, config)
+    )
+
+
+def _located(config: Any, error: MissingSignalError) -> MissingSignalError:
+    """A missing signal's error with the place that declares it, where that is known."""
+    name = error.signals[0]
+    section = "signals" if name in (profile_of(config).get("signals") or {}) else "metrics"
+    problem = Problem(error.code, error.message, (section, name), error.fix)
+    rendered = located(ConfigError([problem]), config).rendered
+    return error if rendered is None else error.at(rendered)
+
+
+def _profile(config: Any) -> str:
+    return str(profile_of(config).get("profile") or LogSpec().profile)
 
 
 def _agree(channel: Comm, made: Plan) -> None:

@@ -83,7 +83,7 @@ def _typed(column: ColumnOp, values: NDArray[Any], op: TableOp) -> list[Any]:
             "DL509",
             f"the column `{column.id}` of the table `{op.id}` is {column.type}, and holds what cannot be: {error}",
             "convert it where it is observed",
-        ) from error
+        ) from None
     if column.redact or column.max_chars:
         made = [None if item is None else _shortened(column, item) for item in made]
     if not column.nullable and any(item is None for item in made):

@@ -174,14 +174,3 @@ def walk(*roots: Node) -> Iterator[Node]:
             seen.add(id(node))
             stack.append((node, True))
             stack.extend((arg, False) for arg in reversed(node.args))
-
-
-def signals_of(*roots: Node) -> set[str]:
-    """Names of the signals that some expressions read, their masks' included."""
-    names: set[str] = set()
-    for node in walk(*roots):
-        if node.op == SIGNAL:
-            names.add(node.param("name"))
-        for mask in node.mask:
-            names |= {inner.param("name") for inner in walk(mask) if inner.op == SIGNAL}
-    return names

@@ -128,13 +128,14 @@ class Worker:
 
     def _message(self, handoff: Handoff) -> bytes:
         """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
-        meta: dict[str, Any] = {"step": handoff.step, "count": handoff.count, "error": None, "empty": False}
+        meta: dict[str, Any] = {"step": handoff.step, "count": handoff.count, "tail": handoff.tail}
+        meta |= {"error": None, "whole": True}
         try:
             frames, meta["error"] = self._local(handoff)
             return encode(self._slim(frames), meta)
         except Exception as error:  # noqa: BLE001  (reported here, and told to rank 0)
             self.failures.report(error)
-            return encode({}, {**meta, "error": f"rank {self._comm.rank} sent no rows: {_told(error)}", "empty": True})
+            return encode({}, {**meta, "error": f"rank {self._comm.rank} sent no rows: {_told(error)}", "whole": False})
 
     def _local(self, handoff: Handoff) -> tuple[dict[str, Frame], str | None]:
         """This rank's frames with its local columns, and why they lack some of those."""
@@ -193,7 +194,7 @@ class Worker:
     # -- rank 0
 
     def _gather(self, handoff: Handoff, frames: dict[str, Frame]) -> tuple[int, dict[str, Frame]]:
-        parts = [frames]
+        parts, whole = [frames], 1
         for rank, data in enumerate(self._comm.receive(handoff.event, self._wait_s), 1):
             if data is None:
                 message = f"rank {rank} sent no window: it left, or was not in time"
@@ -206,10 +207,10 @@ class Worker:
                 continue
             if meta["error"] is not None:
                 self.failures.report(RuntimeFailure("DL605", meta["error"]))
-            if not meta["empty"]:
-                parts.append(other)
+            parts.append(other)
+            whole += meta["whole"] and (handoff.tail or not meta["tail"])  # a rank that left early sent its tail
         names = dict.fromkeys(name for part in parts for name in part)
-        return len(parts), {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
+        return whole, {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 
     def _finish(self, handoff: Handoff, frames: dict[str, Frame], ranks: int) -> None:
         """Evaluate what is due at this event; slower metrics keep the window until theirs is."""

@@ -2,7 +2,7 @@
 
     python examples/grpo_arithmetic.py                      GRPO, about a minute
     python examples/grpo_arithmetic.py algorithm=rloo       RLOO, with the preset of that name
-    python examples/grpo_arithmetic.py '+declog.metrics.reward_p90=p90(reward)'
+    python examples/grpo_arithmetic.py '+declog.metrics.reward_p90="p90(reward)"'
 
 What is logged is said in `conf/grpo_arithmetic.yaml`. This file observes raw tensors and computes no metric.
 """

@@ -18,7 +18,7 @@ DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1")
 
 def frame(
     batches: Sequence[tuple[int, int, int, int]],
-    columns: Mapping[str, Sequence[Any]] | None = None,
+    columns: Mapping[str, Sequence[Any] | NDArray[Any]] | None = None,
     *,
     axis: Axis = Axis.COMPLETION,
     grouping: Grouping | None = None,
@@ -28,7 +28,7 @@ def frame(
     texts: dict[Key, tuple[Axis, NDArray[Any]]] = {}
     for name, values in (columns or {}).items():
         if any(item is None or isinstance(item, str | list | dict) for item in values):
-            texts[name, None] = (axis, texts_of(values))
+            texts[name, None] = (axis, texts_of(list(values)))
         else:
             numbers.append(Block(axis, ((name, None),), np.asarray(values)[None]))
     return Frame("update", batches_of([(*item, 0.25) for item in batches]), numbers, texts, grouping)

@@ -41,7 +41,7 @@ ROOMS = (
     Room("evaluation", "evaluate cells filters tables message dispatch", "errors records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "fold layout extras window worker recorder",
+    Room("recording", "fold layout extras inputs batch window worker recorder",
          "errors records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan
@@ -49,8 +49,9 @@ ROOMS = (
     Room("composer", "searchpath provenance file_errors composition_errors resolve compose", "errors places",
          "hydra omegaconf yaml"),
     Room("spec", "spec", "errors", "pydantic"),
-    Room("compiler", "compiler", "errors language plan spec sinks"),
+    Room("compiler", "compiler", "errors language plan spec sinks", lazily="torch"),
     # where the arrows meet
+    Room("reference", "reference", "errors language spec", "pydantic"),
     Room("run", "run", "errors records language plan evaluation ranks recording sinks composer spec compiler"),
     Room("api", "__init__", "composer"),
     Room("testing", "testing", "errors records"),

@@ -153,6 +153,18 @@ def test_no_rows_give_no_values(name: str, shape: tuple[int, ...]) -> None:
         assert kernels.AGGREGATES[name](np.zeros(shape), segments).shape == shape
 
 
+@pytest.mark.parametrize("name", sorted(kernels.AGGREGATES))
+@given(data=st.data())
+def test_a_segment_without_rows_has_no_value(name: str, data: st.DataObject) -> None:
+    """A batch that held nothing is missing, wherever it stands, and changes nothing for the others."""
+    keys = np.array(data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=8)))
+    values = data.draw(floats(len(keys)))
+    whole = kernels.aggregate(kernels.AGGREGATES[name], values, Segments(keys, 6))
+    held = [kernels.AGGREGATES[name](values[keys == key], Segments.whole(int(sum(keys == key)))) for key in range(6)]
+    expected = [float(value[0]) if len(value) else np.nan for value in held]
+    np.testing.assert_allclose(whole.astype(np.float64), expected, rtol=1e-12)
+
+
 def test_infinite_values_are_values() -> None:
     """An infinity is no missing value: it is the sum, the mean and the extremum, and has no variance."""
     segments = Segments.of_keys(np.array([0, 0, 1]))

@@ -185,8 +185,12 @@ def test_a_relocated_group_has_its_own_prefix(layered: Path) -> None:
 
 def test_a_configuration_that_is_no_file_has_its_name(layered: Path) -> None:
     """A preset in Hydra's ConfigStore is a layer too, told by its name."""
-    ConfigStore.instance().store(group="declog", name="stored", node={"defaults": ["team"], "profile": "slim"})
-    known = provenance("stored", config_dir=layered)
+    store = ConfigStore.instance()
+    store.store(group="declog", name="stored", node={"defaults": ["team"], "profile": "slim"})
+    try:
+        known = provenance("stored", config_dir=layered)
+    finally:
+        del store.repo["declog"]  # the process' other tests list the shipped presets
     assert places(known, "profile") == ["declog/base.yaml:4:1", "structured://declog/stored"]
 
 

@@ -1,0 +1,194 @@
+"""`make bench`: what declog costs, as ratios against code that logs the same numbers.
+
+Prints Markdown tables; `docs/performance.md` shows them and says what they mean. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torchmetrics
+import yaml
+
+import declog
+from tests.benchmarks import completions, tokens
+from tests.benchmarks.contestants import Declog
+from tests.benchmarks.measure import Batch, Contestant, Times, micros, peak_bytes, race, ratio, table
+
+TARGETS: Mapping[str, Sequence[float]] = {  # of a ratio: training thread, both threads, per metric, torchmetrics
+    "completions": (0.5, 1.3, 5.0, 20.0),
+    "tokens, all moments": (1.0, 1.3, 5.0, 20.0),
+    "tokens, means only": (1.5, 1.3, 5.0, 20.0),
+}
+HEAD = (
+    "signals", "metrics", "shape", "every", "training us", "worker us/event",
+    "training / fused", "both / fused", "per metric / training", "torchmetrics / training",
+)  # fmt: skip
+
+
+def main() -> None:
+    """All tables; ``--rounds`` trades time for steadiness."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", choices=("compile", "completions", "tokens", "memory"))
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    print(
+        f"declog {version('declog')}, Python {platform.python_version()}, torch {torch.__version__}, "
+        f"numpy {np.__version__}, torchmetrics {torchmetrics.__version__}; {os.cpu_count()} cores of {_processor()}; "
+        f"torch.set_num_threads(1); {chosen.rounds} rounds"
+    )
+    parts: Mapping[str, Callable[[int], None]] = {
+        "compile": print_compile,
+        "completions": print_completions,
+        "tokens": print_tokens,
+        "memory": print_memory,
+    }
+    for name, part in parts.items():
+        if chosen.only in (None, name):
+            part(chosen.rounds)
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "?")
+
+
+class Reading:
+    """Reading a profile's YAML: what compiling it is compared to."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self._run = run
+
+    def step(self, batch: Batch) -> object:
+        return self._run()
+
+    def settle(self) -> float:
+        return 0.0
+
+
+def print_compile(rounds: int) -> None:
+    """From a profile's mapping to a plan."""
+    rows = []
+    for metrics in completions.SIGNALS:
+        profile = completions.profile(metrics, 1)
+        text = yaml.safe_dump(profile)
+        readers: dict[str, Contestant] = {
+            "compile": Reading(partial(declog.plan, profile)),
+            "yaml": Reading(partial(yaml.safe_load, text)),
+        }
+        times = race(readers, [{}], steps=1, rounds=max(3, rounds // 3))
+        seconds = micros(times["compile"].training) / 1e6
+        of_yaml = ratio(times["compile"].training, times["yaml"].training)
+        rows.append((metrics, f"{seconds:.3f}", _judged(seconds, 1.0), f"{of_yaml:.1f}"))
+    print("\n### Compile\n")
+    print(table(("metrics", "seconds", "target: 1 s", "compile / yaml.safe_load"), rows))
+
+
+def print_completions(rounds: int) -> None:
+    """Values per completion."""
+    rows = []
+    for metrics, signals in completions.SIGNALS.items():
+        for size in (64, 1024):
+            for every in (1, 10):
+                made = completions.contestants(metrics, every)
+                times = _race(made, completions.batches(metrics, size), rounds, 20)
+                rows.append(_row("completions", signals, metrics, f"{size}", every, times))
+    print("\n### Completions\n")
+    print(table(HEAD, rows))
+    print(_legend("completions"))
+
+
+def print_tokens(rounds: int) -> None:
+    """Values per token."""
+    for title, reductions in (("tokens, all moments", tokens.ALL), ("tokens, means only", tokens.MEANS)):
+        rows = []
+        for signals in (2, 8):
+            for length in (512, 4096):
+                for every in (1, 10):
+                    made = tokens.contestants(signals, reductions, every)
+                    times = _race(made, tokens.batches(signals, 64, length, 2), rounds, 10)
+                    metrics = signals * len(reductions)
+                    rows.append(_row(title, signals, metrics, f"64 x {length}", every, times))
+        print(f"\n### {title.capitalize()}\n")
+        print(table(HEAD, rows))
+        print(_legend(title))
+
+
+def _race(made: Mapping[str, Contestant], batches: Sequence[Batch], rounds: int, steps: int) -> dict[str, Times]:
+    times = race(made, batches, steps=steps, rounds=rounds)
+    cast(Declog, made["declog"]).close()
+    return times
+
+
+def _row(title: str, signals: int, metrics: int, shape: str, every: int, times: Mapping[str, Times]) -> list[object]:
+    own, fused = times["declog"], times["hand-fused"].training
+    training, both, each, collection = TARGETS[title]
+    return [
+        signals, metrics, shape, every, f"{micros(own.training):.0f}", f"{micros(own.background) * every:.0f}",
+        _judged(ratio(own.training, fused), training),
+        _judged(ratio(own.whole, fused), both),
+        _judged(ratio(times["per metric"].training, own.training), each, least=True),
+        _judged(ratio(times["torchmetrics"].training, own.training), collection, least=True),
+    ]  # fmt: skip
+
+
+def _judged(value: float, target: float, *, least: bool = False) -> str:
+    met = value >= target if least else value <= target
+    return f"{value:.2f}" + ("" if met else " *")
+
+
+def _legend(title: str) -> str:
+    training, both, each, collection = TARGETS[title]
+    return (
+        f"\nTargets: training / fused at most {training}, both / fused at most {both}, per metric / training at least "
+        f"{each:g}, torchmetrics / training at least {collection:g}; * misses its target."
+    )
+
+
+def print_memory(rounds: int) -> None:
+    """Live tensors of one step, in buffers of [rows, length] float32."""
+    rows: list[list[object]] = []
+    for signals, reductions in ((2, tokens.MEANS), (2, tokens.ALL), (8, tokens.ALL)):
+        batch = tokens.batches(signals, 64, 4096, 1)[0]
+        own = _memory(tokens.profile(signals, reductions, 1), batch)
+        by_hand = peak_bytes(partial(tokens.fused(signals, reductions, 1).step, batch))
+        rows.append(
+            [f"{', '.join(reductions)} of {signals} signals", signals * len(reductions), *own, _buffers(by_hand)]
+        )
+    own = _memory(tokens.derived(), tokens.batches(4, 64, 4096, 1)[0])
+    rows.append(["all moments of 8 expressions", 32, *own, ""])
+    print("\n### Extra memory\n")
+    print(table(("metrics of one mask", "metrics", "declog", "NaN in the padding", "hand-fused"), rows))
+    print("\nIn buffers of [rows, length] float32, at the peak; target: at most 3; * misses its target.")
+
+
+def _memory(profile: Mapping[str, Any], batch: Batch) -> list[str]:
+    mask = batch["mask"]
+    broken = {
+        name: value if name == "mask" else value.masked_fill(~mask, float("nan")) for name, value in batch.items()
+    }
+    found = []
+    for values in (batch, broken):
+        own = Declog(profile)
+        found.append(_buffers(peak_bytes(partial(own.step, values)), target=3.0))
+        own.settle()
+        own.close()
+    return found
+
+
+def _buffers(size: int, target: float = math.inf) -> str:
+    return _judged(size / (64 * 4096 * 4), target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""How the benchmarks measure: contestants in turn on one thread, medians of ratios, live tensor memory.
+
+Times are CPU times of a thread, so that other processes of the machine are not in them. Imports torch only.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+Batch = Mapping[str, Any]
+
+
+class Contestant(Protocol):
+    """A way to log: ``step`` is what a training loop calls, ``settle`` is not measured."""
+
+    def step(self, batch: Batch) -> object:
+        """One optimizer step's values."""
+
+    def settle(self) -> float:
+        """Wait until nothing runs in the background; its CPU seconds so far."""
+
+
+@dataclass
+class Times:
+    """Seconds per step of one contestant, by round."""
+
+    training: list[float]
+    background: list[float]
+
+    @property
+    def whole(self) -> list[float]:
+        """Both threads together."""
+        return [a + b for a, b in zip(self.training, self.background, strict=True)]
+
+
+def race(
+    contestants: Mapping[str, Contestant], batches: Sequence[Batch], *, steps: int, rounds: int
+) -> dict[str, Times]:
+    """Each contestant in turn, ``rounds`` times ``steps`` steps, the turns rotated: A B C, B C A, C A B, ..."""
+    names = list(contestants)
+    times = {name: Times([], []) for name in names}
+    for turn in range(-1, rounds):  # the first is for warming up
+        for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
+            training, background = _turn(contestants[name], batches, steps)
+            if turn >= 0:
+                times[name].training.append(training / steps)
+                times[name].background.append(background / steps)
+    return times
+
+
+def _turn(contestant: Contestant, batches: Sequence[Batch], steps: int) -> tuple[float, float]:
+    gc.collect()
+    before = contestant.settle()
+    spent = 0.0
+    for place in range(steps):
+        batch = batches[place % len(batches)]
+        start = time.thread_time()
+        contestant.step(batch)
+        spent += time.thread_time() - start
+        after = contestant.settle()
+        time.sleep(0.0005)  # for all alike: between two logs a training loop does something else, and caches are cold
+    return spent, after - before
+
+
+def ratio(upper: Sequence[float], lower: Sequence[float]) -> float:
+    """The median of the ratios, round by round."""
+    return statistics.median(a / b for a, b in zip(upper, lower, strict=True))
+
+
+def micros(seconds: Sequence[float]) -> float:
+    """The median in microseconds."""
+    return statistics.median(seconds) * 1e6
+
+
+class _Live(TorchDispatchMode):
+    """Counts the bytes of tensors that operators make and somebody still holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._sizes: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {StorageWeakRef(item.untyped_storage()) for item in tree_leaves((args, kwargs)) if _is_tensor(item)}
+        result = func(*args, **(kwargs or {}))
+        for item in tree_leaves(result):
+            if _is_tensor(item):
+                storage = item.untyped_storage()
+                ref = StorageWeakRef(storage)
+                if ref not in given:  # a view, or a result in place, is nothing new
+                    self._sizes[ref] = storage.nbytes()
+        self._sizes = {ref: size for ref, size in self._sizes.items() if not ref.expired()}
+        self.peak = max(self.peak, sum(self._sizes.values()))
+        return result
+
+
+def _is_tensor(item: object) -> bool:
+    return isinstance(item, torch.Tensor)
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The most bytes that tensors made inside ``run``, on this thread, held at one time."""
+    with _Live() as live:
+        run()
+    return live.peak
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows as a Markdown table."""
+    cells = [[str(item) for item in row] for row in (head, *rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(head))]
+    lines = ["| " + " | ".join(item.rjust(width) for item, width in zip(row, widths, strict=True)) + " |"
+             for row in cells]  # fmt: skip
+    lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
+    return "\n".join(lines)

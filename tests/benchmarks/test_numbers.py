@@ -1,0 +1,73 @@
+"""What the benchmarks compare are the same numbers: each alternative against declog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from tests.benchmarks import completions, tokens
+from tests.benchmarks.contestants import ByHand, Collections, Declog
+from tests.benchmarks.measure import Batch, Contestant
+
+CLOSE = 2e-5  # float32 sums, in different orders
+
+
+def _values(names: Sequence[str], contestant: Contestant, batches: Sequence[Batch]) -> dict[str, float]:
+    made: Any = None
+    for batch in batches:
+        made = contestant.step(batch)
+    return dict(made) if isinstance(contestant, Collections) else dict(zip(names, made, strict=True))
+
+
+def _expected(contestants: Mapping[str, Contestant], batches: Sequence[Batch]) -> dict[str, float]:
+    log = cast(Declog, contestants["declog"])
+    values = dict(log.values(batches))
+    log.close()
+    return values
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("metrics", completions.SIGNALS)
+def test_hand_fused_completions(metrics: int, every: int) -> None:
+    """Hand-fused code gives declog's numbers per completion, over one step and over a window."""
+    batches = completions.batches(metrics, 64)[:every]
+    contestants = completions.contestants(metrics, every)
+    expected = _expected(contestants, batches)
+    assert metrics == len(expected)
+    assert expected == pytest.approx(
+        _values(completions.fused_names(metrics), contestants["hand-fused"], batches), rel=CLOSE, abs=CLOSE
+    )
+
+
+@pytest.mark.parametrize("metrics", completions.SIGNALS)
+@pytest.mark.parametrize("name", ["per metric", "torchmetrics"])
+def test_other_completions(metrics: int, name: str) -> None:
+    """The other alternatives give declog's numbers per completion."""
+    batches = completions.batches(metrics, 64)[:1]
+    contestants = completions.contestants(metrics, 1)
+    names = [f"{column}/{reduction}" for column, reduction in completions.wanted(metrics)]
+    found = _values(names, contestants[name], batches)
+    assert _expected(contestants, batches) == pytest.approx(found, rel=CLOSE, abs=1e-3)  # a sum of squares is rough
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("reductions", [tokens.ALL, tokens.MEANS])
+def test_hand_fused_tokens(reductions: Sequence[str], every: int) -> None:
+    """Hand-fused code gives declog's numbers per token, over one step and over a window."""
+    batches = tokens.batches(2, 16, 128)[:every]
+    contestants = tokens.contestants(2, reductions, every)
+    names = tokens.names(2, reductions)
+    found = _values(names, cast(ByHand, contestants["hand-fused"]), batches)
+    assert _expected(contestants, batches) == pytest.approx(found, rel=CLOSE, abs=CLOSE)
+
+
+@pytest.mark.parametrize("reductions", [tokens.ALL, tokens.MEANS])
+@pytest.mark.parametrize("name", ["per metric", "torchmetrics"])
+def test_other_tokens(reductions: Sequence[str], name: str) -> None:
+    """The other alternatives give declog's numbers per token."""
+    batches = tokens.batches(2, 16, 128)[:1]
+    contestants = tokens.contestants(2, reductions, 1)
+    found = _values(tokens.names(2, reductions), contestants[name], batches)
+    assert _expected(contestants, batches) == pytest.approx(found, rel=CLOSE, abs=1e-4)

@@ -1,0 +1,61 @@
+"""Run by torchrun on two ranks: the same rows as one process has, then what must fail on both ranks alike.
+
+The first attempt fails on purpose, so that the second finds what the first left in torchrun's store. Every rank
+writes what it saw to ``result_<rank>.json`` in the folder of the first argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+import declog
+from declog.testing import MemorySink
+from tests.ranks import work
+
+RANK = int(os.environ["RANK"])
+FOLDER = Path(sys.argv[1])
+
+
+def trained(config: Any, train: Any, **options: Any) -> dict[str, Any]:
+    """What this rank's sink got: everything on rank 0, nothing elsewhere."""
+    sink = MemorySink()
+    train(declog.start(config, sinks=[sink], output_dir=FOLDER / "run", **options), [RANK])
+    return work.found(sink)
+
+
+def refused(config: Any, **options: Any) -> str:
+    """The error that `start` raises."""
+    try:
+        declog.start(config, **{"sinks": [MemorySink()], "output_dir": FOLDER / "run", **options})
+    except declog.DeclogError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def main() -> None:
+    """Everything in one launch: a process takes seconds to start."""
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        declog.start(work.split_profile(), sinks=[MemorySink()], output_dir=FOLDER / "run")
+        os._exit(3)
+    result: dict[str, Any] = {"before": trained(work.profile(), work.train)}
+    dist.init_process_group("gloo")
+    result["after"] = trained(work.profile(), work.train)
+    result["group"] = trained(work.profile(), work.train, process_group=dist.group.WORLD)
+    result["split"] = trained(work.split_profile(), work.train_split)
+    mine = work.split_profile() | ({"metrics": {"rows": "count(reward)"}} if RANK else {})
+    result["mismatch"] = refused(mine)
+    result["sink"] = refused(work.split_profile() | {"sinks": {"bad": {"kind": "jsonl", "dir": "/dev/null/no"}}})
+    dist.barrier()
+    result["again"] = trained(work.split_profile(), work.train_split)
+    (FOLDER / f"result_{RANK}.json").write_text(json.dumps(result))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Runs of small profiles for tests of the runtime: what is logged is read from a ``MemorySink``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import declog
+from declog.comm import Comm
+from declog.recorder import Recorder
+from declog.records import Table
+from declog.testing import MemorySink
+
+Body = Callable[[Recorder], object]
+
+
+def profile(signals: Mapping[str, Any], metrics: Mapping[str, Any] | None = None, **others: Any) -> dict[str, Any]:
+    """A profile that raises declog's own failures when it is closed, unless ``strict=False``."""
+    return {"name": "small", "strict": True, "signals": dict(signals), "metrics": dict(metrics or {}), **others}
+
+
+def run(config: Mapping[str, Any], body: Body, folder: Path, *, comm: Comm | None = None, **options: Any) -> MemorySink:
+    """Run ``body`` in the recorder of a profile; what was logged."""
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=folder, comm=comm, **options) as log:
+        body(log)
+    return sink
+
+
+def logged(config: Mapping[str, Any], batches: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, float]:
+    """The scalars of one step that observes ``batches``, one after the other."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            for batch in batches:
+                log.observe(**batch)
+
+    return run(config, body, folder).scalars.get(0, {})
+
+
+def rows(table: Table) -> list[dict[str, Any]]:
+    """A table's rows as dictionaries."""
+    return [{name: values[row] for name, values in table.data.items()} for row in range(table.rows)]
+
+
+SCORES = {
+    "score": {"axis": "completion"}, "group": {"axis": "completion", "type": "int", "optional": True},
+    "text": {"axis": "completion", "type": "text", "optional": True},
+}  # fmt: skip
+SCORE_SCHEMA = {"score": {"type": "float", "nullable": True}, "text": {"type": "text", "nullable": True}}
+
+
+def scores(
+    filter: Mapping[str, Any] | None, *, schema: Mapping[str, Any] = SCORE_SCHEMA, **table: Any
+) -> dict[str, Any]:
+    """A profile with one table of scores; `filter` is its filter, after those that `filters` adds."""
+    filters = {**table.pop("filters", {}), **({} if filter is None else {"picked": filter})}
+    others = {key: table.pop(key) for key in ("signals", "axes", "sinks", "every", "strict") if key in table}
+    chosen = {} if filter is None else {"filter": "picked"}
+    return profile(
+        SCORES | others.pop("signals", {}), filters=filters, schemas={"s": dict(schema)},
+        tables={"t": {"schema": "s", **chosen, **table}}, **others,
+    )  # fmt: skip
+
+
+def tables_of(
+    made: Mapping[str, Any], batches: Sequence[Sequence[Mapping[str, Any]]], folder: Path
+) -> list[tuple[int, Table]]:
+    """The tables of a run: `batches[step]` are observed one after the other."""
+
+    def body(log: Recorder) -> None:
+        for step, parts in enumerate(batches):
+            with log.step(step):
+                for values in parts:
+                    log.observe(**values)
+
+    return run(made, body, folder).tables("t")

@@ -1,0 +1,132 @@
+"""Alerts: when they fire, how often, what they say, and which sinks hear of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declog.recorder import Recorder
+from declog.records import Alert
+from declog.testing import MemorySink
+from tests.running import profile, run
+
+
+def alerted(
+    alerts: dict[str, Any],
+    values: Sequence[float | None],
+    folder: Path,
+    metrics: dict[str, Any] | None = None,
+    **others: Any,
+) -> MemorySink:
+    """A run that observes one `kl` per step; None is a step without any."""
+    config = profile(
+        {"kl": {"axis": "step", "optional": True}, "length": {"axis": "completion", "type": "int", "optional": True}},
+        metrics or {"kl": "mean(kl)", "length": {"reduce": ["mean", "max"]}}, alerts=alerts, **others,
+    )  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step, value in enumerate(values):
+            with log.step(step):
+                log.observe(length=[1, step])
+                if value is not None:
+                    log.observe(kl=value)
+
+    return run(config, body, folder)
+
+
+def test_an_alert_fires_when_its_metric_leaves_its_bounds(tmp_path: Path) -> None:
+    """Once each time the condition begins to hold, at the level and in the words of the profile."""
+    alerts = {
+        "high": {"metric": "kl", "above": 0.5, "level": "error", "text": "KL is {kl:.2f} after {length.max} tokens"},
+        "low": {"metric": "kl", "below": 0.1},
+    }
+    sink = alerted(alerts, [0.2, 0.6, 0.7, 0.3, 0.05, 0.9], tmp_path)
+    assert sink.alerts == [
+        (1, Alert("high", "error", "KL is 0.60 after 1.0 tokens")),
+        (4, Alert("low", "warn", "low: kl < 0.1")),
+        (5, Alert("high", "error", "KL is 0.90 after 5.0 tokens")),
+    ]
+
+
+def test_patience_counts_log_events_in_a_row(tmp_path: Path) -> None:
+    """With `patience: 3` the condition must hold three times in a row; an event without a value breaks the row."""
+    alerts = {"high": {"metric": "kl", "above": 0.5, "patience": 3}}
+    values = [1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, None, 1.0, 1.0, 1.0]
+    assert [step for step, _ in alerted(alerts, values, tmp_path).alerts] == [5, 13]
+
+
+def test_a_condition_reads_several_metrics(tmp_path: Path) -> None:
+    """`when` is a condition of the language over metrics and their reductions."""
+    alerts = {"odd": {"when": "length.max - length.mean > 1 and not kl < 0.5", "text": "odd"}}
+    assert [step for step, _ in alerted(alerts, [1.0, 1.0, 1.0, 0.0, 1.0], tmp_path).alerts] == [4]
+
+
+def test_a_metric_with_a_longer_window_is_judged_at_its_own_events(tmp_path: Path) -> None:
+    """Events in which the metric is not logged neither break its patience nor count for it."""
+    metrics = {"kl": {"reduce": "max", "every": 2}}
+    alerts = {"high": {"metric": "kl", "above": 0.5, "patience": 2}}
+    sink = alerted(alerts, [1.0, 0.0, 0.0, 1.0, 0.0, 0.0], tmp_path, metrics)
+    assert [step for step, _ in sink.alerts] == [3]
+
+
+def test_an_alert_needs_no_metric_that_is_shown(tmp_path: Path) -> None:
+    """A metric with `log: false` can be watched."""
+    sink = alerted({"high": {"metric": "kl", "above": 0.5}}, [1.0], tmp_path, {"kl": {"reduce": "mean", "log": False}})
+    assert (sink.scalars, [alert.name for _, alert in sink.alerts]) == ({0: {}}, ["high"])
+
+
+def test_where_nothing_is_logged_no_condition_holds(tmp_path: Path) -> None:
+    """Steps without the metric, and the empty tail of a run, are no alert even for a negated condition."""
+    assert alerted({"low": {"when": "not kl > 0.5"}}, [1.0, None, 1.0], tmp_path).alerts == []
+
+
+def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
+    """Whatever the profile of the sink, and also where its turn is another log event."""
+    sinks = {"lines": {"kind": "jsonl", "every": 4, "profile": "none"}, "files": {"kind": "parquet"}}
+    profiles = {"none": {"exclude": {"all": "*"}}}
+    alerted({"high": {"metric": "kl", "above": 0.5}}, [0.0, 1.0, 0.0], tmp_path, sinks=sinks, profiles=profiles)
+    lines = [json.loads(line) for line in (tmp_path / "lines" / "alerts.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["name"], line["level"], line["text"]) for line in lines] == [
+        (1, "high", "warn", "high: kl > 0.5")
+    ]
+
+
+def test_a_text_that_cannot_be_filled_is_shown_as_it_is(tmp_path: Path) -> None:
+    """A placeholder of no metric does not silence the alert."""
+    sink = alerted({"high": {"metric": "kl", "above": 0.5, "text": "{nothing} at {kl:.1f}"}}, [1.0], tmp_path)
+    assert [alert.text for _, alert in sink.alerts] == ["{nothing} at {kl:.1f}"]
+
+
+def test_a_metric_that_fails_costs_itself_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A user's reduction that raises is named with its traceback; all others, tables and alerts are there."""
+    from declog.reducers import BUILTIN, Reductions, reducer
+
+    mine = Reductions(BUILTIN)
+
+    @reducer(registry=mine)
+    def broken(values: Any) -> float:
+        raise ZeroDivisionError("mine")
+
+    config = profile(
+        {"x": {"axis": "completion"}}, {"x": "mean(x)", "bad": "broken(x)"},
+        alerts={"high": {"metric": "x", "above": 1}},
+        schemas={"s": {"x": {"type": "float"}}}, tables={"t": {"schema": "s"}}, strict=False,
+    )  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(x=[1.0, 2.0])
+
+    with caplog.at_level(logging.ERROR, logger="declog"):
+        sink = run(config, body, tmp_path, reductions=mine)
+    assert (sink.scalars, len(sink.tables("t")), len(sink.alerts)) == ({0: {"x": 1.5}}, 1, 1)
+    [message] = [record.getMessage() for record in caplog.records]
+    assert message.splitlines()[0] == (
+        "a log event could not be finished: [DL605] the metric `bad` could not be evaluated: ZeroDivisionError: mine"
+    )
+    assert message.splitlines()[-1] == "ZeroDivisionError: mine"

@@ -1,0 +1,297 @@
+"""What does not fit: every message of `observe` and `log_extra`, word for word, and that the run goes on after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import declog
+from declog.recorder import Recorder
+from tests.running import profile, run
+
+SIGNALS: dict[str, dict[str, Any]] = {
+    "reward": {"axis": "completion"}, "other": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},
+    "done": {"axis": "completion", "type": "bool"}, "rewards": {"axis": "completion", "family": True},
+    "logprobs": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"},
+    "prompt": {"axis": "completion", "type": "text"}, "note": {"axis": "step", "type": "text"},
+    "loss": {"axis": "step"}, "epoch": {"axis": "step", "type": "int"}, "spread": {"axis": "group"},
+    "renamed": {"axis": "completion", "from": "given_as"},
+}  # fmt: skip
+SIGNALS = {name: {**declared, "optional": True} for name, declared in SIGNALS.items()}
+METRICS = {
+    "reward": "mean(reward)", "other": "mean(other)", "length": "sum(length)", "done": "mean(done)",
+    "rewards": {"reduce": "mean"}, "logprobs": "mean(logprobs)", "prompt": "mean(len(prompt))", "loss": "mean(loss)",
+    "epoch": {"reduce": "last"}, "spread": "mean(spread)", "renamed": "mean(renamed)",
+}  # fmt: skip
+SCHEMAS = {"s": {"note": {"type": "text", "nullable": True}, "extra": {"undeclared": "keep"}}}
+CONFIG = profile(
+    SIGNALS,
+    METRICS,
+    schemas=SCHEMAS,
+    tables={"t": {"schema": "s"}},
+    axes={"group": {"size": 2}, "token": {"mask": "mask"}},
+)
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown name": (
+        {"rewrd": [1.0]},
+        "[DL501] the profile `small` has no signal `rewrd`\n  fix: did you mean `reward`?",
+    ),
+    "the name inside the profile": (
+        {"renamed": [1.0]},
+        "[DL501] the profile `small` has no signal `renamed`\n  fix: it is observed as `given_as`",
+    ),
+    "too many axes": (
+        {"reward": torch.ones(2, 3)},
+        "[DL503] `reward` is declared float per completion: shape [completions] is expected, and a tensor of shape "
+        "(2, 3) came\n  fix: reduce or index it, or declare `reward: {axis: token}`",
+    ),
+    "too few axes": (
+        {"logprobs": torch.ones(2)},
+        "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
+        "shape (2,) came\n  fix: reduce or index it, or declare `logprobs: {axis: completion}`",
+    ),
+    "a batch of images": (
+        {"logprobs": torch.ones(2, 3, 4)},
+        "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
+        "shape (2, 3, 4) came\n  fix: reduce or index it",
+    ),
+    "a value per row where one per step is declared": (
+        {"loss": torch.ones(3)},
+        "[DL503] `loss` is declared float per step: one number is expected, and a tensor of shape (3,) came\n"
+        "  fix: reduce or index it, or declare `loss: {axis: completion}`",
+    ),
+    "a list where one number is declared": (
+        {"loss": [1.0, 2.0]},
+        "[DL503] `loss` is declared float per step: one number is expected, and a list of 2 came\n"
+        "  fix: reduce or index it, or declare `loss: {axis: completion}`",
+    ),
+    "an array where one number is declared": (
+        {"loss": np.ones((2, 2))},
+        "[DL503] `loss` is declared float per step: one number is expected, and an array of float64 with shape (2, 2) "
+        "came\n  fix: reduce or index it, or declare `loss: {axis: token}`",
+    ),
+    "one number where rows are declared": (
+        {"reward": 1.0},
+        "[DL503] `reward` is declared float per completion, and float 1.0 came\n"
+        "  fix: observe a tensor, an array or a list",
+    ),
+    "a float tensor for an int": (
+        {"length": torch.ones(2)},
+        "[DL504] `length` is declared int per completion, and a tensor of float32 came\n"
+        "  fix: convert it, or declare `length: {type: float}`",
+    ),
+    "a float tensor for a mask": (
+        {"mask": torch.ones(2, 2)},
+        "[DL504] `mask` is declared bool per token, and a tensor of float32 came\n"
+        "  fix: convert it, or declare `mask: {type: float}`",
+    ),
+    "a float for an int": (
+        {"epoch": 0.5},
+        "[DL504] `epoch` is declared int per step, and float 0.5 came\n"
+        "  fix: convert it, or declare `epoch: {type: float}`",
+    ),
+    "an int of more than 64 bits": (
+        {"epoch": 2**70},
+        "[DL504] `epoch` holds a number that does not fit 64 bits\n  fix: declare `epoch: {type: float}`",
+    ),
+    "a list with an int of more than 64 bits": (
+        {"length": [1, 2**70]},
+        "[DL504] `length` holds a number that does not fit 64 bits\n  fix: declare `length: {type: float}`",
+    ),
+    "a great int beside a missing one": (
+        {"length": [None, 2**60]},
+        "[DL504] `length` holds a number that does not fit 53 bits, as it must where others are missing\n"
+        "  fix: declare `length: {type: float}`",
+    ),
+    "complex numbers": (
+        {"reward": torch.ones(2, dtype=torch.complex64)},
+        "[DL504] `reward` is declared float per completion, and a tensor of complex64 came\n"
+        "  fix: convert it, or declare `reward: {type: float}`",
+    ),
+    "texts for numbers": (
+        {"reward": [1.0, "2"]},
+        "[DL504] `reward` is declared float per completion, and its value 1 is str '2'\n"
+        "  fix: convert it, or declare another type for `reward`",
+    ),
+    "lists for numbers": (
+        {"reward": [[1.0], [2.0]]},
+        "[DL504] `reward` is declared float per completion, and its value 0 is a list of 1\n"
+        "  fix: convert it, or declare another type for `reward`",
+    ),
+    "tensors of several values for numbers": (
+        {"reward": [torch.ones(2), torch.ones(2)]},
+        "[DL504] `reward` is declared float per completion, and its value 0 is a tensor of float32 with shape (2,)\n"
+        "  fix: convert it, or declare another type for `reward`",
+    ),
+    "an array of objects": (
+        {"reward": np.array([1.0, None])},
+        "[DL504] `reward` is declared float per completion, and an array of object with shape (2,) came\n"
+        "  fix: convert it to numbers",
+    ),
+    "one text for many": (
+        {"prompt": "hello"},
+        "[DL503] `prompt` is declared text per completion: a list is expected, and str 'hello' came\n"
+        "  fix: give one value per row",
+    ),
+    "numbers for texts": (
+        {"prompt": ["a", 3]},
+        "[DL504] `prompt` is declared text per completion, and its value 1 is int 3\n"
+        "  fix: convert it, or declare `prompt: {type: object}`",
+    ),
+    "a number for a step's text": (
+        {"note": 3},
+        "[DL504] `note` is declared text per step, and int 3 came",
+    ),
+    "a tensor for a family": (
+        {"rewards": torch.ones(2)},
+        "[DL503] `rewards` is a family: a mapping of member to values is expected, and a tensor of float32 with shape "
+        "(2,) came\n  fix: observe(rewards={'name': values})",
+    ),
+    "a family with a number for a name": (
+        {"rewards": {0: [1.0]}},
+        "[DL504] `rewards` has the member 0: members are named by text",
+    ),
+    "a wrong member of a family": (
+        {"rewards": {"a": [1.0, 3.0], "b": 2.0}},
+        "[DL503] `rewards['b']` is declared float per completion, and float 2.0 came\n"
+        "  fix: observe a tensor, an array or a list",
+    ),
+    "different counts": (
+        {"reward": [1.0, 2.0], "other": [1.0, 2.0, 3.0]},
+        "[DL505] signals of one batch of event `default` have different counts: `reward` has 2 completions, `other` "
+        "has 3\n  fix: observe values of the same rows together; a signal given again opens the next batch",
+    ),
+    "different counts in a family": (
+        {"rewards": {"a": [1.0, 2.0], "b": [1.0]}},
+        "[DL505] signals of one batch of event `default` have different counts: `rewards['a']` has 2 completions, "
+        "`rewards['b']` has 1\n  fix: observe values of the same rows together; a signal given again opens the next "
+        "batch",
+    ),
+    "different counts of tokens' rows": (
+        {"reward": [1.0, 2.0], "logprobs": torch.ones(3, 2)},
+        "[DL505] signals of one batch of event `default` have different counts: `reward` has 2 completions, `logprobs` "
+        "has 3\n  fix: observe values of the same rows together; a signal given again opens the next batch",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_does_not_fit_is_refused_where_it_is_given(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """The error names the signal, what was declared and what came; the next step is logged as if nothing was."""
+
+    def body(log: Recorder) -> None:
+        with pytest.raises(declog.InputError) as error, log.step(0):
+            log.observe(**values)
+        assert str(error.value) == message
+        with log.step(1):
+            log.observe(loss=0.5)
+
+    assert run(CONFIG, body, tmp_path).scalars[1] == {"loss": 0.5}
+
+
+AT_THE_END: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "tokens of different widths": (
+        [{"logprobs": torch.ones(2, 3), "mask": torch.ones(2, 4).bool()}],
+        "[DL503] `logprobs` has shape (2, 3), and `mask` (2, 4)\n  fix: observe signals of the same tokens together",
+    ),
+    "a mask that would broadcast": (
+        [{"logprobs": torch.ones(2, 3), "mask": torch.ones(2, 1).bool()}],
+        "[DL503] `logprobs` has shape (2, 3), and `mask` (2, 1)\n  fix: observe signals of the same tokens together",
+    ),
+    "groups that do not add up": (
+        [{"reward": [1.0, 2.0, 3.0, 4.0], "spread": [1.0, 2.0, 3.0]}],
+        "[DL505] `spread` has 3 groups, and the batch of event `default` has 4 completions in groups of 2\n"
+        "  fix: observe one value per group",
+    ),
+}
+
+
+@pytest.mark.parametrize(("batches", "message"), AT_THE_END.values(), ids=AT_THE_END.keys())
+def test_what_does_not_fit_together_is_refused_at_the_end(
+    batches: list[dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    """What only the whole batch shows is told when it closes."""
+
+    def body(log: Recorder) -> None:
+        with pytest.raises(declog.InputError) as error, log.step(0):
+            for batch in batches:
+                log.observe(**batch)
+        assert str(error.value) == message
+
+    assert run(CONFIG, body, tmp_path).scalars == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"a": 1.0}, "[DL502] `b`, `c` were not observed in the first batch of event `default`\n"
+         "  fix: observe(b=...), or declare it optional, or switch off what needs it"),
+        ({"a": 1.0, "b": 1.0}, "[DL502] `c` was not observed in the first batch of event `default`\n"
+         "  fix: observe(c=...), or declare it optional, or switch off what needs it"),
+    ],
+)  # fmt: skip
+def test_a_required_signal_must_be_in_the_first_batch(given: dict[str, float], message: str, tmp_path: Path) -> None:
+    """All that are missing are named by the names they are observed under."""
+    signals = {"a": {"axis": "step"}, "b": {"axis": "step"}, "inner": {"axis": "step", "from": "c"}}
+
+    def body(log: Recorder) -> None:
+        with pytest.raises(declog.MissingSignalError) as error, log.step(0):
+            log.observe(**given)
+        assert str(error.value) == message
+
+    run(profile(signals, {"a": "mean(a)", "b": "mean(b)", "inner": "mean(inner)"}), body, tmp_path)
+
+
+# ---- log_extra
+
+EXTRA: dict[str, tuple[Any, str]] = {
+    "too many": (
+        [1, 2, 3],
+        "[DL509] the column `x` has 3 values, and the batch has 2 rows (`reward`)\n  fix: give one value per row",
+    ),
+    "a text": ("abc", "[DL509] the column `x` needs one value per completion, and str came\n  fix: give a list"),
+    "a number": (3, "[DL509] the column `x` needs one value per completion, and int came\n  fix: give a list"),
+    "a set in it": (
+        [1, {2}],
+        "[DL509] the column `x` holds set at 1, which no sink can write: Object of type set is not JSON serializable\n"
+        "  fix: give numbers, texts, or lists and maps of those",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), EXTRA.values(), ids=EXTRA.keys())
+def test_a_column_that_does_not_fit_is_refused_where_it_is_given(values: Any, message: str, tmp_path: Path) -> None:
+    """Lengths and types of run-time columns are checked before anything is sent."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(reward=[1.0, 2.0])
+            with pytest.raises(declog.InputError) as error:
+                log.log_extra("x", values)
+        assert str(error.value) == message
+
+    [(_, table)] = run(CONFIG, body, tmp_path).tables("t")
+    assert (table.rows, sorted(table.data)) == (2, ["note"])
+
+
+def test_a_column_given_before_its_rows_is_checked_at_the_end(tmp_path: Path) -> None:
+    """A reward function may log a column before the rewards are observed."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.log_extra("x", np.array([1, 2]))
+            log.observe(reward=[1.0, 2.0])
+        with pytest.raises(declog.InputError) as error, log.step(1):
+            log.log_extra("x", [1, 2, 3])
+            log.observe(reward=[1.0, 2.0])
+        assert str(error.value) == (
+            "[DL509] the column `x` has 3 values, and the batch has 2 rows\n  fix: give one value per row"
+        )
+
+    [(step, table)] = run(CONFIG, body, tmp_path).tables("t")
+    assert (step, table.data["x"]) == (0, [1, 2])

@@ -1,0 +1,219 @@
+"""Profiles at work: families, optional signals, run-time names, slim and full, and one edit that reaches every sink."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import declog
+from declog.recorder import Recorder
+from declog.testing import MemorySink
+from tests.running import logged, profile, run
+
+REWARDS = {
+    "rewards": {"axis": "completion", "family": True},
+    "weights": {"axis": "step", "family": True, "optional": True},
+    "reward": "sum(rewards * weights if present(weights) else rewards, over=column)",
+}
+A, B = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64), torch.tensor([4.0, 8.0, 6.0], dtype=torch.float64)
+
+
+# ---- families
+
+
+def test_a_family_is_one_value_per_member(tmp_path: Path) -> None:
+    """Members are named by what was observed, in its order."""
+    metrics = {"rewards": {"reduce": {"mean": "mean", "std": "std"}, "name": "rewards/{column}/{reduce}"}}
+    assert logged(profile(REWARDS, metrics), [{"rewards": {"b": B, "a": A}}], tmp_path) == {
+        "rewards/b/mean": 6.0, "rewards/a/mean": 1.0, "rewards/b/std": 2.0, "rewards/a/std": 1.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"), [(None, 21.0), ({"a": 1.0, "b": 0.5}, 12.0), ({"b": 2.0, "a": 0.0}, 36.0)]
+)
+def test_weights_are_matched_by_member_and_may_be_absent(
+    weights: dict[str, float] | None, expected: float, tmp_path: Path
+) -> None:
+    """The sum over the family's columns weighs members by name; without weights each counts once."""
+    values: dict[str, Any] = {"rewards": {"a": A, "b": B}} | ({} if weights is None else {"weights": weights})
+    assert logged(profile(REWARDS, {"total": "sum(reward)"}), [values], tmp_path) == {"total": expected}
+
+
+def test_a_member_may_come_in_some_batches_only(tmp_path: Path) -> None:
+    """A member that did not come is missing there, not zero."""
+    metrics = {"rewards": {"reduce": {"mean": "mean", "count": "count"}, "name": "{column}/{reduce}"}}
+    config = profile(REWARDS, metrics | {"reward": "mean(reward)"})
+    batches = [{"rewards": {"a": A, "b": B}}, {"rewards": {"a": torch.tensor([7.0])}}]
+    assert logged(config, batches, tmp_path) == {
+        "a/mean": 2.5, "a/count": 4, "b/mean": 6.0, "b/count": 3, "reward": (5 + 8 + 8 + 7) / 4,
+    }  # fmt: skip
+
+
+# ---- names at run time
+
+
+def test_a_logged_name_never_shadows_a_declared_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where `logged` writes bare names, a clash is refused and reported once; the declared value stays."""
+    config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)", "logged": {"name": "{column}"}}, strict=False)
+
+    def body(log: Recorder) -> None:
+        for number in range(3):
+            with log.step(number):
+                log.log_metric("loss", -1.0)
+                log.log_metric("mine", number)
+                log.observe(loss=0.5)
+
+    with caplog.at_level(logging.ERROR, logger="declog"):
+        sink = run(config, body, tmp_path)
+    assert sink.scalars == {number: {"loss": 0.5, "mine": float(number)} for number in range(3)}
+    assert [record.getMessage() for record in caplog.records] == [
+        "a log event could not be finished: [DL508] `logged` would write `loss`, which is written already: it is left "
+        "out\n  fix: give run-time names a prefix, such as `name: extra/{column}`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("high", "[DL504] `logged['x']` is declared float per step, and str 'high' came\n  fix: convert it, or declare "
+         "`logged: {type: text}`"),
+        ([1.0, 2.0], "[DL503] `logged['x']` is declared float per step: one number is expected, and a list of 2 came\n"
+         "  fix: reduce or index it, or declare `logged: {axis: completion}`"),
+    ],
+)  # fmt: skip
+def test_a_logged_value_is_one_number(value: Any, message: str, tmp_path: Path) -> None:
+    """What is no number is refused where it is given; a tensor of one element and None are fine."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            with pytest.raises(declog.InputError) as error:
+                log.log_metric("x", value)
+            log.log_metric("one", torch.ones(1, 1, requires_grad=True))
+            log.log_metric("none", None)
+            log.log_metric("numpy", np.float32(0.5))
+        assert str(error.value) == message
+
+    assert run(profile({}), body, tmp_path).scalars == {0: {"logged/one": 1.0, "logged/numpy": 0.5}}
+
+
+def test_what_is_logged_between_steps_counts_for_the_next(tmp_path: Path) -> None:
+    """A value from outside a step is in the next log event; after the last step it is in the tail."""
+
+    def body(log: Recorder) -> None:
+        log.log_metric("x", 1.0)
+        with log.step(3):
+            log.log_metric("x", 5.0)
+        log.log_metric("late", 2.0)
+
+    sink = run(profile({}), body, tmp_path)
+    assert [(step, {item.name: item.value for item in records.scalars}) for step, records in sink.events] == [
+        (3, {"logged/x": 3.0}),
+        (3, {"logged/late": 2.0}),
+    ]
+
+
+# ---- slim and full
+
+
+class Untouchable:
+    """Raises whatever is done with it."""
+
+    def __getattribute__(self, name: str) -> NoReturn:
+        raise AssertionError(f"touched: {name}")
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise AssertionError("touched")
+
+    __len__ = __iter__ = __bool__ = __float__ = __array__ = __getitem__ = __eq__ = __repr__ = _refuse
+
+
+def test_the_slim_plan_is_smaller_and_reads_less() -> None:
+    """Slim has fewer ops than full, and needs fewer of its signals."""
+    full = declog.plan(declog.compose("grpo", ["declog/sinks=[]", "declog.tables=null"]))
+    slim = declog.plan(declog.compose("grpo", ["declog/sinks=[]", "declog.tables=null", "declog.profile=slim"]))
+    assert slim.ops < full.ops
+    assert set(full.sources) - set(slim.sources) == {"length", "logged"}
+    assert set(slim.sources) - set(full.sources) == set()
+
+
+def test_a_signal_that_the_profile_does_not_need_is_never_touched(tmp_path: Path) -> None:
+    """Under slim the unneeded signals are objects that raise at any touch, in `observe` and in a wrapped result."""
+    signals = {
+        "loss": {"axis": "step"}, "length": {"axis": "completion", "type": "int"}, "entropy": {"axis": "token"},
+        "rewards": {"axis": "completion", "family": True}, "text": {"axis": "completion", "type": "text"},
+    }  # fmt: skip
+    metrics = {
+        "loss": {"reduce": "mean", "tags": ["core"]}, "length": "mean(length)", "entropy": "mean(entropy)",
+        "rewards": {"reduce": "mean"}, "text": "mean(len(text))",
+    }  # fmt: skip
+    config = profile(signals, metrics, profile="slim", profiles={"slim": {"include": {"core": "tag:core"}}})
+    unread = {name: Untouchable() for name in ("length", "entropy", "rewards", "text")}
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(loss=0.5, **unread)
+        log.wrap(lambda: {"loss": 1.5, **unread})()
+
+    assert run(config, body, tmp_path).scalars == {0: {"loss": 0.5}, 1: {"loss": 1.5}}
+
+
+def test_sinks_may_show_different_profiles(tmp_path: Path) -> None:
+    """Each sink has its own profile; what either needs is computed once."""
+    config = profile(
+        {"a": {"axis": "step"}, "b": {"axis": "step"}},
+        {"a": {"reduce": "mean", "tags": ["core"]}, "b": "mean(b)"},
+        profiles={"slim": {"include": {"core": "tag:core"}}},
+        sinks={"small": {"kind": "jsonl", "profile": "slim", "prefix": "train/"}, "whole": {"kind": "jsonl"}},
+    )
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(a=1.0, b=2.0)
+
+    run(config, body, tmp_path)
+    found = {
+        name: json.loads((tmp_path / name / "scalars.jsonl").read_text())["scalars"] for name in ("small", "whole")
+    }
+    assert found == {"small": {"train/a": 1.0}, "whole": {"a": 1.0, "b": 2.0}}
+
+
+# ---- one edit, every sink
+
+SINKS = {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet"}}
+ROLLOUT = {
+    "rewards": {"a": torch.arange(8.0), "b": torch.linspace(0, 1, 8)}, "length": torch.arange(1, 9),
+    "prompt": ["p"] * 8, "completion": ["c"] * 8,
+}  # fmt: skip
+
+
+def edited(how: str) -> Any:
+    """The GRPO preset with one more metric: as an override, or as a line of YAML."""
+    sinks = ["declog/sinks=[jsonl,parquet]"]
+    if how == "override":
+        return declog.compose("grpo", [*sinks, '+declog.metrics.reward_p90="p90(reward)"'])
+    data = declog.profile_of(declog.compose("grpo", sinks))
+    data["metrics"]["reward_p90"] = "p90(reward)"
+    return data
+
+
+@pytest.mark.parametrize("how", ["override", "yaml"])
+def test_a_metric_that_is_added_shows_up_in_every_sink(how: str, tmp_path: Path) -> None:
+    """`reward_p90: p90(reward)` is in memory, JSON lines and parquet, and no line of Python changed."""
+    memory = MemorySink()
+    with declog.start(edited(how), sinks=[memory], output_dir=tmp_path) as log, log.step(4):
+        log.observe(**ROLLOUT)
+    expected = float(np.quantile((ROLLOUT["rewards"]["a"].double() + ROLLOUT["rewards"]["b"].double()).numpy(), 0.9))  # type: ignore[index]
+    line = json.loads((tmp_path / "jsonl" / "scalars.jsonl").read_text().splitlines()[0])
+    frame = pd.read_parquet(tmp_path / "parquet" / "scalars")
+    parquet = frame[frame.name == "reward_p90"][["step", "value"]].to_numpy().tolist()
+    assert memory.scalars[4]["reward_p90"] == pytest.approx(expected, rel=1e-12)
+    assert (line["step"], line["scalars"]["reward_p90"]) == (4, memory.scalars[4]["reward_p90"])
+    assert parquet == [[4, memory.scalars[4]["reward_p90"]]]

@@ -1,0 +1,110 @@
+"""Ranks as processes: under torchrun with gloo, and when one of them ends before the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ranks import work
+from tests.test_ranks import equal
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = Path(__file__).parent / "ranks"
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(**others: str) -> dict[str, str]:
+    """This process's environment, for a process of the job: the sources, one thread of torch, loopback."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **others}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the two ranks of `equal.py` saw."""
+    folder = tmp_path_factory.mktemp("torchrun")
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
+        "--monitor-interval=0.1", f"--master-port={free_port()}", str(SCRIPTS / "equal.py"), str(folder),
+    ]  # fmt: skip
+    done = subprocess.run(command, env=environment(), cwd=folder, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads((folder / f"result_{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("when", ["before", "after", "group"])
+def test_two_processes_log_what_one_logs(when: str, results: list[dict[str, Any]], tmp_path: Path) -> None:
+    """To 1e-12, before and after `init_process_group`, in a second attempt of torchrun; nothing on rank 1."""
+    expected = json.loads(json.dumps(work.alone(2, tmp_path)))
+    equal(results[0][when], expected)
+    assert results[1][when] == {"scalars": {}, "partial": [], "tables": []}
+
+
+@pytest.mark.parametrize("when", ["split", "again"])
+def test_groups_are_spread_over_processes(when: str, results: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Statistics of a prompt's completions are those of all ranks; also after runs that could not start."""
+    equal(results[0][when], json.loads(json.dumps(work.split_alone(2, tmp_path))))
+
+
+def test_processes_with_different_plans_raise_the_same(results: list[dict[str, Any]]) -> None:
+    """The first difference is named on both ranks."""
+    texts = [result["mismatch"] for result in results]
+    assert texts[0] == texts[1]
+    assert texts[0].splitlines()[0] == "PlanMismatchError: error[DL604] <profile>"
+    assert texts[0].splitlines()[1].startswith("  ranks compiled different plans: rank 0 has ")
+
+
+def test_a_sink_that_cannot_open_raises_on_every_process(results: list[dict[str, Any]]) -> None:
+    """Rank 1 learns from rank 0 why."""
+    own, others = (result["sink"] for result in results)
+    assert own.startswith("SinkError: [DL601] sink `bad` could not be opened: NotADirectoryError: ")
+    assert others == own.replace("[DL601] sink", "[DL601] rank 0 could not start: sink")
+
+
+def left(folder: Path, ranks: int, *leavers: str) -> tuple[list[int], list[str]]:
+    """The exit codes and outputs of the processes of a job that some leave."""
+    port = str(free_port())
+    job = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPTS / "leaving.py"), str(folder), *leavers],
+            env=environment(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    try:
+        outputs = [process.communicate(timeout=60)[0] for process in job]
+    finally:
+        for process in job:
+            process.kill()
+    return [process.returncode for process in job], outputs
+
+
+def test_training_goes_on_when_other_ranks_leave(tmp_path: Path) -> None:
+    """Rank 0 ends well; its values from then on are its own and marked as partial."""
+    codes, outputs = left(tmp_path, 3, "1=raise", "2=die")
+    assert (codes, outputs[0].splitlines()[-1]) == ([0, 1, 9], "rank 0 trained 7 steps"), outputs
+    lines = [json.loads(line) for line in (tmp_path / "lines" / "scalars.jsonl").read_text().splitlines()]
+    found = [(line["step"], line["scalars"]["best/count"], "best/count" in line.get("partial", [])) for line in lines]
+    assert found == [
+        (0, 3, False), (1, 3, False), (2, 3, False), (3, 1, True), (4, 1, True), (5, 1, True), (6, 1, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("die", 9)])
+def test_training_goes_on_when_rank_0_leaves(how: str, code: int, tmp_path: Path) -> None:
+    """The others end well, although nobody takes what they record."""
+    codes, outputs = left(tmp_path, 2, f"0={how}")
+    assert (codes, outputs[1].splitlines()[-1]) == ([code, 0], "rank 1 trained 7 steps"), outputs

@@ -1,0 +1,365 @@
+"""The recorder: steps, windows, batches, and what a training loop may do with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import threading
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import declog
+from declog.recorder import Recorder
+from declog.testing import MemorySink
+from tests.running import logged, profile, run
+
+REWARD = {"reward": {"axis": "completion"}}
+LOSS = {"loss": {"axis": "step"}}
+ROWS = [torch.tensor([1.0, 2.0, 6.0]), torch.tensor([4.0]), torch.tensor([0.5, 3.5])]
+
+
+def steps(values: list[torch.Tensor], name: str = "reward") -> Any:
+    """A body that observes one tensor per step."""
+
+    def body(log: Recorder) -> None:
+        for number, value in enumerate(values):
+            with log.step(number):
+                log.observe(**{name: value})
+
+    return body
+
+
+# ---- steps and windows
+
+
+def test_each_step_is_a_log_event(tmp_path: Path) -> None:
+    """With `every: 1` a step's values stand under its own number."""
+    sink = run(profile(REWARD, {"reward": "mean(reward)"}), steps(ROWS), tmp_path)
+    assert sink.scalars == {0: {"reward": 3.0}, 1: {"reward": 4.0}, 2: {"reward": 2.0}}
+
+
+def test_a_window_pools_its_steps_and_the_tail_is_flushed(tmp_path: Path) -> None:
+    """Three steps with `every: 2` are a window of two, exact over its rows, and a tail of one."""
+    config = profile(REWARD, {"reward": {"reduce": ["mean", "std", "count"]}}, every=2)
+    sink = run(config, steps(ROWS), tmp_path)
+    both = torch.cat(ROWS[:2]).double().numpy()
+    assert sink.scalars == {
+        1: {"reward/mean": both.mean(), "reward/std": both.std(ddof=1), "reward/count": 4},
+        2: {"reward/mean": 2.0, "reward/std": np.std([0.5, 3.5], ddof=1), "reward/count": 2},
+    }
+
+
+def test_a_metric_has_a_window_of_its_own(tmp_path: Path) -> None:
+    """`every` of a metric is a multiple of the profile's; its last, shorter window is flushed with the tail."""
+    metrics = {"each": "sum(reward)", "slow": {"expr": "reward", "reduce": "sum", "every": 4}}
+    values = [torch.tensor([float(number)]) for number in range(6)]
+    sink = run(profile(REWARD, metrics, every=2), steps(values), tmp_path)
+    assert sink.scalars == {1: {"each": 1.0}, 3: {"each": 5.0, "slow": 6.0}, 5: {"each": 9.0, "slow": 9.0}}
+
+
+def test_a_sink_takes_each_nth_log_event(tmp_path: Path) -> None:
+    """`every` of a sink leaves log events out and never pools again."""
+    sinks = {"files": {"kind": "jsonl", "every": 2}}
+    run(profile(REWARD, {"reward": "mean(reward)"}, sinks=sinks), steps([*ROWS, *ROWS]), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "files" / "scalars.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["scalars"]["reward"]) for line in lines] == [(1, 4.0), (3, 3.0), (5, 2.0)]
+
+
+def test_a_log_event_can_finish_inside_its_step(tmp_path: Path) -> None:
+    """With `blocking: true` the values are in the sink when the step ends."""
+    sink, seen = MemorySink(), []
+    with declog.start(
+        profile(REWARD, {"reward": "mean(reward)"}, blocking=True), sinks=[sink], output_dir=tmp_path
+    ) as log:
+        for number, value in enumerate(ROWS):
+            with log.step(number):
+                log.observe(reward=value)
+            seen.append(dict(sink.scalars[number]))
+    assert seen == [{"reward": 3.0}, {"reward": 4.0}, {"reward": 2.0}]
+
+
+def test_a_run_without_steps_logs_nothing(tmp_path: Path) -> None:
+    """Nothing is written where nothing happened, and the sink is closed all the same."""
+    sink = run(profile(REWARD, {"reward": "mean(reward)"}), lambda log: None, tmp_path)
+    assert (sink.events, sink.closed) == ([], True)
+
+
+def test_close_may_be_called_again(tmp_path: Path) -> None:
+    """A second `close`, and one inside a step, change nothing."""
+    sink = MemorySink()
+    log = declog.start(profile(REWARD, {"reward": "mean(reward)"}), sinks=[sink], output_dir=tmp_path)
+    with log.step(0):
+        log.observe(reward=ROWS[0])
+        log.close()
+    log.close()
+    assert sink.scalars == {0: {"reward": 3.0}}
+
+
+@pytest.mark.parametrize("call", ["step", "observe", "enter"])
+def test_a_closed_recorder_says_so(call: str, tmp_path: Path) -> None:
+    """After `close` only `log_metric`, `log_extra` and `close` are silent."""
+    log = declog.start(profile(REWARD, {"reward": "mean(reward)"}), sinks=[MemorySink()], output_dir=tmp_path)
+    log.close()
+    log.log_metric("late", 1.0)
+    with pytest.raises(declog.UsageError) as error:
+        if call == "step":
+            log.step(0).__enter__()
+        elif call == "observe":
+            log.observe(reward=[1.0])
+        else:
+            log.__enter__()
+    assert str(error.value) == "[DL510] this recorder is closed\n  fix: call declog.start for another run"
+
+
+def test_observe_outside_a_step_says_so(tmp_path: Path) -> None:
+    """The recorder's own `observe` needs a step."""
+
+    def body(log: Recorder) -> None:
+        with pytest.raises(declog.UsageError) as error:
+            log.observe(reward=[1.0])
+        assert str(error.value) == "[DL510] `observe` is called outside a step\n  fix: with log.step(step): ..."
+
+    assert run(profile(REWARD, {"reward": "mean(reward)"}), body, tmp_path).events == []
+
+
+def test_steps_do_not_nest(tmp_path: Path) -> None:
+    """A step inside a step is refused, and the outer one goes on."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            with pytest.raises(declog.UsageError) as error, log.step(1):
+                pass
+            log.observe(reward=ROWS[0])
+        assert str(error.value) == "[DL510] step 1 begins inside step 0\n  fix: end one step before the next"
+
+    assert run(profile(REWARD, {"reward": "mean(reward)"}), body, tmp_path).scalars == {0: {"reward": 3.0}}
+
+
+# ---- exceptions
+
+
+def test_an_exception_keeps_what_was_logged_before(tmp_path: Path) -> None:
+    """The user's exception comes out unchanged; its step's values and the tail window are written."""
+    sink, mine = MemorySink(), ValueError("mine")
+    config = profile(
+        REWARD | {"other": {"axis": "completion"}}, {"reward": "sum(reward)", "other": "sum(other)"}, every=5
+    )
+    with (
+        pytest.raises(ValueError, match="mine") as error,
+        declog.start(config, sinks=[sink], output_dir=tmp_path) as log,
+    ):
+        with log.step(0):
+            log.observe(reward=[1.0, 2.0], other=[1.0, 1.0])
+        with log.step(1):
+            log.observe(reward=[4.0])  # `other` never comes
+            raise mine
+    assert error.value is mine
+    assert sink.scalars == {1: {"reward": 7.0, "other": 2.0}}
+
+
+def test_an_exception_in_the_first_step_keeps_its_values(tmp_path: Path) -> None:
+    """Signals that did not come any more are no error then."""
+    sink = MemorySink()
+    config = profile(REWARD | LOSS, {"reward": "sum(reward)", "loss": "mean(loss)"})
+    with pytest.raises(KeyboardInterrupt), declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(7):
+        log.observe(reward=[1.0, 2.0])
+        raise KeyboardInterrupt
+    assert sink.scalars == {7: {"reward": 3.0}}
+
+
+def test_an_error_of_one_event_leaves_the_others_whole(tmp_path: Path) -> None:
+    """When a batch cannot close, the batches of other events are in the step they belong to."""
+    signals = {"a": {"axis": "completion", "event": "one"}, "b": {"axis": "completion", "event": "one"}}
+    config = profile(
+        signals | {"c": {"axis": "completion", "event": "two"}}, {"a": "sum(a)", "b": "sum(b)", "c": "sum(c)"}
+    )
+
+    def body(log: Recorder) -> None:
+        with pytest.raises(declog.MissingSignalError), log.step(0):
+            log.observe(a=[1.0], c=[2.0])
+        with log.step(1):
+            log.observe(a=[3.0], b=[4.0], c=[5.0])
+
+    assert run(config, body, tmp_path).scalars == {0: {"c": 2.0}, 1: {"a": 3.0, "b": 4.0, "c": 5.0}}
+
+
+# ---- batches
+
+
+def test_a_signal_given_again_opens_the_next_batch(tmp_path: Path) -> None:
+    """Micro-batches of uneven rows need no vocabulary; per-step values are one per batch."""
+    config = profile(REWARD | LOSS, {"reward": {"reduce": ["mean", "count"]}, "loss": {"reduce": ["mean", "last"]}})
+    batches = [{"reward": [1.0, 2.0, 3.0], "loss": 1.0}, {"reward": [10.0], "loss": 3.0}]
+    assert logged(config, batches, tmp_path) == {
+        "reward/mean": 4.0, "reward/count": 4, "loss/mean": 2.0, "loss/last": 3.0,
+    }  # fmt: skip
+
+
+def test_a_batch_can_be_made_explicit(tmp_path: Path) -> None:
+    """`with log.batch(event)` closes at its end, so that the next values describe other rows."""
+    config = profile(
+        REWARD | {"weight": {"axis": "completion", "optional": True}}, {"r": "sum(reward)", "w": "sum(weight)"}
+    )
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            with log.batch("default"):
+                log.observe(reward=[1.0, 2.0])
+            log.observe(weight=[5.0], reward=[4.0])
+
+    assert run(config, body, tmp_path).scalars == {0: {"r": 7.0, "w": 5.0}}
+
+
+def test_an_unknown_event_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    """An event that the profile has is accepted even where the plan needs nothing of it."""
+    signals = {"a": {"axis": "step", "event": "rollout"}, "b": {"axis": "step", "event": "update"}}
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            with log.batch("rollout"):
+                log.observe(a=1.0)
+            log.observe(b=2.0)
+            with pytest.raises(declog.UnknownSignalError) as error, log.batch("rolout"):
+                pass
+        assert str(error.value) == "[DL501] the profile `small` has no event `rolout`\n  fix: did you mean `rollout`?"
+
+    assert run(profile(signals, {"b": "mean(b)"}), body, tmp_path).scalars == {0: {"b": 2.0}}
+
+
+def test_signals_of_no_event_share_one(tmp_path: Path) -> None:
+    """Where nobody names an event, completions, tokens and steps are observed together."""
+    signals = REWARD | LOSS | {"mask": {"axis": "token", "type": "bool"}, "kl": {"axis": "token"}}
+    config = profile(
+        signals, {"reward": "mean(reward)", "loss": "mean(loss)", "kl": "mean(kl)"}, axes={"token": {"mask": "mask"}}
+    )
+    kl, mask = torch.tensor([[1.0, 2.0], [6.0, 9.0]]), torch.tensor([[True, True], [True, False]])
+    values = {"reward": [1.0, 3.0], "loss": 0.5, "kl": kl, "mask": mask}
+    assert logged(config, [values], tmp_path) == {"reward": 2.0, "loss": 0.5, "kl": 3.0}
+
+
+def test_one_event_that_all_name_is_the_default(tmp_path: Path) -> None:
+    """With one named event, everything is in it."""
+    signals = {"reward": {"axis": "completion", "event": "train"}, "loss": {"axis": "step", "event": "train"}}
+    config = profile(signals, {"reward": "mean(reward)", "loss": "mean(loss)"})
+    assert list(declog.plan(config).events) == ["train", "logged"]
+    assert logged(config, [{"reward": [2.0], "loss": 1.0}], tmp_path) == {"reward": 2.0, "loss": 1.0}
+
+
+def test_an_event_that_never_comes_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Required signals of an event without any batch are named once, at the first log event."""
+    signals = {"a": {"axis": "step", "event": "rollout"}, "b": {"axis": "step", "event": "update"}}
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        run(profile(signals, {"a": "mean(a)", "b": "mean(b)"}), steps([torch.tensor(1.0)] * 3, "b"), tmp_path)
+    assert [record.getMessage() for record in caplog.records] == [
+        "nothing of event `rollout` came in the first log window: `a`"
+    ]
+
+
+# ---- wrap
+
+
+@dataclasses.dataclass
+class Result:
+    """What a step function may return."""
+
+    loss: float
+    note: str = "not a signal"
+
+
+Pair = namedtuple("Pair", ["loss", "note"])
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"loss": 0.5, "note": "x", 3: 4}, Result(0.5), Pair(0.5, "x")],
+    ids=["mapping", "dataclass", "namedtuple"],
+)
+def test_a_wrapped_step_is_observed(result: Any, tmp_path: Path) -> None:
+    """The call is the step, numbered from 0; keys of the result that are no signals are ignored."""
+
+    def body(log: Recorder) -> None:
+        wrapped = log.wrap(lambda: result)
+        assert [wrapped(), wrapped()] == [result, result]
+
+    config = profile(LOSS, {"loss": "mean(loss)"})
+    assert run(config, body, tmp_path).scalars == {0: {"loss": 0.5}, 1: {"loss": 0.5}}
+
+
+def test_a_wrapped_step_keeps_arguments_name_and_other_results(tmp_path: Path) -> None:
+    """A result without names is passed on; what the function observes itself counts."""
+
+    def train(factor: float, *, offset: float = 0.0) -> tuple[float, float]:
+        declog.observe(loss=factor + offset)
+        return factor, offset
+
+    log = declog.start(profile(LOSS, {"loss": "mean(loss)"}), sinks=[sink := MemorySink()], output_dir=tmp_path)
+    wrapped = log.wrap(train)
+    assert (wrapped(2.0, offset=1.0), wrapped.__name__) == ((2.0, 1.0), "train")
+    log.close()
+    assert sink.scalars == {0: {"loss": 3.0}}
+
+
+def test_steps_of_a_wrapped_function_follow_those_before(tmp_path: Path) -> None:
+    """A function wrapped in mid-run counts on."""
+
+    def body(log: Recorder) -> None:
+        with log.step(41):
+            log.observe(loss=1.0)
+        log.wrap(lambda: {"loss": 2.0})()
+
+    assert run(profile(LOSS, {"loss": "mean(loss)"}), body, tmp_path).scalars == {41: {"loss": 1.0}, 42: {"loss": 2.0}}
+
+
+# ---- from anywhere
+
+
+def helper(value: float) -> None:
+    """A function deep below the loop that knows no recorder."""
+    declog.observe(loss=value)
+    declog.log_metric("seen", value)
+
+
+def test_helpers_find_the_active_recorder(tmp_path: Path) -> None:
+    """`declog.observe` reaches the innermost recorder, and nothing outside a step or a recorder."""
+    config = profile(LOSS, {"loss": "mean(loss)"})
+    helper(100.0)
+    outer, inner = MemorySink(), MemorySink()
+    with declog.start(config, sinks=[outer], output_dir=tmp_path / "outer") as log:
+        declog.observe(loss=100.0)
+        with log.step(0):
+            helper(1.0)
+            with declog.start(config, sinks=[inner], output_dir=tmp_path / "inner") as other, other.step(5):
+                helper(7.0)
+        with log.step(1):
+            helper(3.0)
+    helper(100.0)
+    assert outer.scalars == {0: {"loss": 1.0, "logged/seen": 1.0}, 1: {"loss": 3.0, "logged/seen": 3.0}}
+    assert inner.scalars == {5: {"loss": 7.0, "logged/seen": 7.0}}
+    assert declog.current() is None
+
+
+def test_metrics_may_be_logged_from_any_thread(tmp_path: Path) -> None:
+    """Every value of every thread counts once in the mean under its own name."""
+
+    def work(start: int) -> None:
+        for value in range(start, start + 200):
+            declog.log_metric("queue", value)
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            threads = [threading.Thread(target=work, args=(200 * index,)) for index in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    config = profile({}, {"logged": {"reduce": ["mean", "count", "max"], "name": "logged/{column}/{reduce}"}})
+    assert run(config, body, tmp_path).scalars == {
+        0: {"logged/queue/mean": 399.5, "logged/queue/count": 800, "logged/queue/max": 799.0}
+    }
