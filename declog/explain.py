@@ -84,7 +84,6 @@ _ROWS = {
     Axis.STEP: "batches",
     Axis.BATCH: "batches",
 }
-_PIECES = {"step": "each step", "batch": "each batch", "rank": "each rank", "rank_batch": "each rank's batch"}
 
 
 def _size(event: EventOp) -> str:
@@ -123,19 +122,35 @@ def _roots(plan: Plan) -> Iterator[Node]:
 
 
 def _metric(op: MetricOp | FormulaOp, plan: Plan) -> str:
-    """A metric in words: "mean of reward, over the completions of 10 steps"."""
+    """A metric in words: "mean of reward, over the completions of 10 steps", "mean of batch means of kl ..."."""
+    return _described(op, plan) + (f", where {op.when}" if op.when is not None else "")
+
+
+def _described(op: MetricOp | FormulaOp, plan: Plan) -> str:
     if isinstance(op, FormulaOp):
         text = f"formula {op.expr}"
         return text if op.empty is None else f"{text}, {op.empty:g} where it is absent"
     what = ", ".join(str(arg) for arg in op.args) if op.fold is None else str(plan.folds[op.fold].expr)
     params = f"({', '.join(f'{name}={value}' for name, value in op.params)})" if op.params else ""
-    text = f"{op.reduction.name}{params} of {what}"
     for word, node in (("where", op.where), ("weighted by", op.weight), ("by", op.by)):
-        text += f" {word} {node}" if node is not None else ""
-    steps = "each step" if op.every == 1 else f"{op.every} steps"
-    if op.pool == "window":
-        text += f", over the {_ROWS[op.axis]} of {steps}"
+        what += f" {word} {node}" if node is not None else ""
+    steps = "the trainer's window" if not op.every else "each step" if op.every == 1 else f"{op.every} steps"
+    rows = _ROWS[op.axis] + (" of rank 0" if op.ranks == "main" else "")
+    if op.cumulative:
+        text = f"{op.reduction.name}{params} of {what}, over the {rows} from the start of the run"
+    elif op.pool == "window":
+        text = f"{op.reduction.name}{params} of {what}, over the {rows} of {steps}"
     else:
-        text += f", over the {_ROWS[op.axis]} of {_PIECES[op.pool]}, then the {op.combine} of {steps}"
+        piece = {"rank_batch": "rank-and-batch"}.get(op.pool, op.pool)
+        values = f"{piece} {_PLURAL.get(op.reduction.name, op.reduction.name + 's')}"
+        text = f"{op.combine} of {values}{params} of {what}, over the {rows} of {steps}"
     text += "" if op.empty is None else f", {op.empty:g} where it is empty"
     return text + {"skip": "", "propagate": ", missing if any is", "raise": ", an error if any is missing"}[op.nan]
+
+
+_PLURAL = {"min": "minima", "max": "maxima", "last": "last values"}
+
+
+def names(plan: Plan) -> dict[str, str]:
+    """What each output is, in words, by the name that trackers see: "mean of batch means of kl, ..."."""
+    return {item.template: _metric(op, plan) for op in plan.outputs if op.shown for item in op.names}

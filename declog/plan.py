@@ -396,6 +396,12 @@ class Plan:
             + len(self.tables)
         )
 
+    def names(self) -> dict[str, str]:
+        """What each output is in words, by name: "mean of batch means of kl, over the tokens of 10 steps"."""
+        from declog.explain import names
+
+        return names(self)
+
     def explain(self) -> str:
         """The plan in words: signals, what is recorded and folded, metrics, what each profile and sink takes."""
         from declog.explain import explain

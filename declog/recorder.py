@@ -257,7 +257,7 @@ class Recorder:
         sources = self.plan.sources
         here: set[str] | None = None
         for source, value in signals.items():
-            ops = sources.get(source, ())  # where nothing needs it, it is not touched
+            ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
             if ops and source not in self.plan.homes:  # it belongs to the event of what it is observed with
                 if here is None:
                     here = {self.plan.homes[name] for name in signals if name in self.plan.homes}

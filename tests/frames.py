@@ -31,7 +31,9 @@ def frame(
             texts[name, None] = (axis, texts_of(list(values)))
         else:
             numbers.append(Block(axis, ((name, None),), np.asarray(values)[None]))
-    return Frame("update", batches_of([(*item, 0.25) for item in batches]), numbers, texts, grouping)
+    return Frame(
+        "update", batches_of([(*item, 0.25, place) for place, item in enumerate(batches)]), numbers, texts, grouping
+    )
 
 
 texts = st.text() | st.none()
@@ -48,7 +50,12 @@ def frames(draw: st.DrawFn, *, event: str = "update") -> Frame:
     ids = st.tuples(st.integers(0, 2**62), st.integers(0, 3), st.integers(0, 3))
     places = draw(st.lists(ids, max_size=4, unique=True))
     rows = [draw(st.integers(0, 3)) for _ in places]
-    batches = batches_of([(*place, count, draw(st.floats(0, 10))) for place, count in zip(places, rows, strict=True)])
+    batches = batches_of(
+        [
+            (*place, count, draw(st.floats(0, 10)), draw(st.integers(0, 99)))
+            for place, count in zip(places, rows, strict=True)
+        ]
+    )
     sizes = {Axis.STEP: len(places), Axis.COMPLETION: sum(rows)}
     names = iter(f"c{place}" for place in range(100))
     blocks = []
@@ -70,7 +77,7 @@ def frames(draw: st.DrawFn, *, event: str = "update") -> Frame:
 def assert_equal(actual: Frame, expected: Frame) -> None:
     """The same batches, and the same columns with the same types in the same order."""
     assert actual.event == expected.event
-    for name in ("step", "batch", "rank", "rows", "elapsed"):
+    for name in ("step", "batch", "rank", "rows", "elapsed", "order"):
         np.testing.assert_array_equal(getattr(actual.batches, name), getattr(expected.batches, name), strict=True)
     assert [(block.axis, block.keys) for block in actual.blocks] == [
         (block.axis, block.keys) for block in expected.blocks

@@ -143,7 +143,7 @@ def tables(draw: st.DrawFn, ids: list[Any] | None = None) -> pd.DataFrame:
 def whole(table: pd.DataFrame, grouping: Grouping | None = None) -> Frame:
     """A table as a frame, with a value per step and rank, too: the loss."""
     sizes = table.groupby(["step", "batch", "rank"]).size()
-    batches = batches_of([(*place, count, 0.5) for place, count in sizes.items()])
+    batches = batches_of([(*place, count, 0.5, 0) for place, count in sizes.items()])
     loss = batches.step * 100.0 + batches.batch * 10 + batches.rank
     blocks = [
         Block(Axis.COMPLETION, (("reward", None), ("rewards", "x")), np.stack([table["reward"], -table["reward"]])),
@@ -227,7 +227,7 @@ def family(*members: str, rows: int = 2, split: bool = False) -> Frame:
     blocks = [Block(Axis.COMPLETION, keys, data)]
     if split:
         blocks = [Block(Axis.COMPLETION, (key,), data[place : place + 1]) for place, key in enumerate(keys)]
-    return Frame("update", batches_of([(0, 0, 0, rows, 0.0)]), blocks)
+    return Frame("update", batches_of([(0, 0, 0, rows, 0.0, 0)]), blocks)
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -242,13 +242,13 @@ def test_a_family_beside_other_columns_of_its_block() -> None:
     """Members that do not lie side by side are found all the same."""
     keys = (("rewards", "a"), ("reward", None), ("rewards", "b"))
     block = Block(Axis.COMPLETION, keys, np.array([[1, 2], [3, 4], [5, 6]]))
-    rows = Frame("update", batches_of([(0, 0, 0, 2, 0.0)]), [block])
+    rows = Frame("update", batches_of([(0, 0, 0, 2, 0.0, 0)]), [block])
     assert column(rows, "rewards") == [[1, 2], [5, 6]] and column(rows, "reward") == [3, 4]
 
 
 def test_ranks_may_have_other_members() -> None:
     """A member that one rank has not is missing there."""
-    other = Frame("update", batches_of([(0, 0, 1, 1, 0.0)]), family("c", "a", rows=1).blocks)
+    other = Frame("update", batches_of([(0, 0, 1, 1, 0.0, 0)]), family("c", "a", rows=1).blocks)
     merged = Frame.merge([family("a", "b", rows=1), other])
     assert merged.members("rewards") == ("a", "b", "c")
     np.testing.assert_array_equal(merged.column("rewards"), [[0, 1], [1, np.nan], [np.nan, 0]])
@@ -259,7 +259,7 @@ def test_a_family_of_texts() -> None:
     texts: dict[Key, tuple[Axis, NDArray[Any]]] = {
         ("answers", name): (Axis.COMPLETION, texts_of([name, None])) for name in ("x", "y")
     }
-    rows = Frame("update", batches_of([(0, 0, 0, 2, 0.0)]), [], texts)
+    rows = Frame("update", batches_of([(0, 0, 0, 2, 0.0, 0)]), [], texts)
     assert rows.members("answers") == ("x", "y") and column(rows, "answers") == [["x", None], ["y", None]]
 
 
@@ -284,7 +284,7 @@ def test_lists_among_objects_stay_values() -> None:
 
 def test_batches_keep_large_steps() -> None:
     """Steps are int64, and the seconds since the start are floats."""
-    batches = batches_of([(2**62, 0, 1, 3, 0.5)])
+    batches = batches_of([(2**62, 0, 1, 3, 0.5, 0)])
     assert (batches.step.tolist(), batches.elapsed.tolist(), len(batches)) == ([2**62], [0.5], 1)
     assert len(batches_of([])) == 0
     joined = Batches.join([batches, batches_of([]), batches]).take(np.array([1]))

@@ -51,7 +51,7 @@ def test_a_text_that_is_no_text_comes_back() -> None:
 def test_big_endian_columns_are_sent_little_endian() -> None:
     """What travels has one byte order: the values are the same, the type is the reader's own."""
     block = Block(Axis.STEP, (("lr", None),), np.array([[0.1, np.inf]], ">f8"))
-    sent = Frame("update", batches_of([(0, 0, 0, 1, 0.0), (1, 0, 0, 1, 0.0)]), [block])
+    sent = Frame("update", batches_of([(0, 0, 0, 1, 0.0, 0), (1, 0, 0, 1, 0.0, 1)]), [block])
     column = decode(encode({"update": sent}, {}), None)[0]["update"].column("lr")
     assert column is not None and column.dtype == np.dtype("<f8") and column.tolist() == [0.1, np.inf]
 
@@ -128,7 +128,7 @@ JSON = st.recursive(
 )
 ARRAY = st.fixed_dictionaries({"at": JSON, "dtype": st.sampled_from(["<f8", "|O", "<i8"]), "shape": JSON})
 EVENT = st.fixed_dictionaries(
-    {"batches": st.dictionaries(st.sampled_from(["step", "batch", "rank", "rows", "elapsed"]), ARRAY | JSON)}
+    {"batches": st.dictionaries(st.sampled_from(["step", "batch", "rank", "rows", "elapsed", "order"]), ARRAY | JSON)}
 )
 
 
@@ -142,6 +142,10 @@ def test_a_whole_message_with_a_senseless_header_is_refused(header: Any) -> None
 def test_objects_are_never_read() -> None:
     """A message cannot make the reader build Python objects: types other than numbers are refused."""
     array = {"at": 0, "dtype": "|O", "shape": [1]}
-    event = {"batches": dict.fromkeys(("step", "batch", "rank", "rows", "elapsed"), array), "blocks": [], "texts": []}
+    event = {
+        "batches": dict.fromkeys(("step", "batch", "rank", "rows", "elapsed", "order"), array),
+        "blocks": [],
+        "texts": [],
+    }
     with pytest.raises(CommError, match=r"holds the type '\|O'"):
         decode(sealed({"meta": {}, "events": {"update": event}, "sizes": [8]}, bytes(8)), None)

@@ -45,22 +45,13 @@ def test_presets_and_sinks_are_those_that_are_shipped() -> None:
 
 
 REFUSED = {
-    "`every: trainer`": "every: trainer",
-    "`metric_defaults`": "metric_defaults: {pool: batch}",
-    "`modes` other than `train`": "modes: {eval: {prefix: eval_}}",
     "`tests`": "tests: {first: {}}",
-    "`axes.completion.ids`": "axes: {completion: {ids: row}}\nsignals: {row: {axis: completion, type: int}}",
-    "one signal in several events": "signals: {both: {axis: completion, event: {a: rollout, b: update}}}",
     "families per token": "signals: {heads: {axis: token, family: true}}",
     "families of text": "signals: {answers: {axis: completion, family: true, type: text}}",
-    "`cumulative`": "metrics: {total: {expr: length, reduce: sum, cumulative: true}}",
     "`blocking`": "metrics: {total: {expr: length, blocking: true}}",
-    "`ranks: main`": "metrics: {total: {expr: length, ranks: main}}",
-    "`when`, formulas": "metrics: {total: {expr: length, when: reward > 1}}",
     "formulas over a metric with `by`": (
         "metrics: {parts: {expr: reward, by: prompt, name: 'parts/{label}'}, twice: {formula: 2 * parts}}"
     ),
-    "`kind: unique`": "filters: {fresh: {kind: unique, key: prompt}}",
     "`rows: group` and `step`": (
         "schemas: {groups: {spread: {type: float, expr: 'std(reward, over=completion)'}}}\n"
         "tables: {groups: {rows: group, schema: groups}}"
@@ -68,7 +59,6 @@ REFUSED = {
     "`as: trace`": "tables: {traces: {schema: samples, filter: extremes, as: trace}}",
     "`max_bytes`": "tables: {small: {schema: samples, filter: extremes, max_bytes: 10}}",
     "`call:` columns": "schemas: {samples: {extracted: {type: text, call: extract}}}",
-    "`when` of a selector": "profiles: {full: {exclude: {kl: {select: kl, when: kl == 0}}}}",
     "`ranks: each`": "sinks: {console: {ranks: each}}",
 }
 
