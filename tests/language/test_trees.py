@@ -120,7 +120,7 @@ def test_an_expression_equals_its_interpreter(world: World, trees: list[Tree], w
             assert wanted is None or wanted == pytest.approx(given_, **tolerance(tree)), text(tree)
 
 
-def tolerance(tree: Tree) -> dict[str, float]:
+def tolerance(tree: Tree) -> dict[str, Any]:
     """Tokens are folded in float64 where all that is read is; integers and plain numbers are float32 there."""
     exact = not any(f"'{name}'" in repr(tree) for name in ("q", "s"))
     return {"rel": 1e-9, "abs": 1e-10} if exact else {"rel": 1e-5, "abs": 1e-6}
