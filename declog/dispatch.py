@@ -63,9 +63,12 @@ class Dispatcher:
         }
 
     def dispatch(
-        self, step: int, due: Mapping[int, Mapping[str, Frame]], report: Report, *, partial: bool = False
+        self, step: int, due: Mapping[int, Mapping[str, Frame]], report: Report, *, partial: int | None = None
     ) -> None:
-        """Evaluate the metrics and tables whose windows end here, and hand the records to the sinks."""
+        """Evaluate the metrics and tables whose windows end here, and hand the records to the sinks.
+
+        ``partial`` is how many ranks there are rows of, where some are missing: every sink is told.
+        """
         outputs: list[_Output] = []
         picked: list[Table] = []
         everything: dict[str, Cells] = {}
@@ -73,13 +76,13 @@ class Dispatcher:
             views = {name: View(frame, self._functions) for name, frame in frames.items()}
             found = self._metrics(period, views, report)
             everything.update(found)
-            outputs += self._outputs(period, found, partial, report)
+            outputs += self._outputs(period, found, partial is not None, report)
             picked += self._tables(period, frames, report)
         alerts = tuple(self._alerts(everything, due.keys(), report))
         now = time.time()
         for route in self._routes:
             if (self._events + 1) % route.every == 0:  # as windows count, so that a table of this period is seen
-                records = self._share(route, outputs, picked, alerts, now)
+                records = self._share(route, outputs, picked, alerts, now, partial)
             else:  # an alert waits for no sink's turn
                 records = Records(time=now, alerts=alerts if "alert" in route.accepts else ())
             if records:
@@ -211,10 +214,18 @@ class Dispatcher:
     # -- sinks
 
     def _share(
-        self, route: Route, outputs: Sequence[_Output], picked: Sequence[Table], alerts: tuple[Alert, ...], now: float
+        self,
+        route: Route,
+        outputs: Sequence[_Output],
+        picked: Sequence[Table],
+        alerts: tuple[Alert, ...],
+        now: float,
+        partial: int | None,
     ) -> Records:
         profile = self._plan.profiles[route.profile]
         mine = [_prefixed(item.record, route.prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
+        if mine and partial is not None:
+            mine.append(Scalar(route.prefix + RANKS, partial, RANKS))
         takers = {op.id: op.sinks for op in self._plan.tables}
         shown = [
             _prefixed(table, route.prefix)
@@ -232,6 +243,7 @@ class Dispatcher:
 
 
 CODE = "<code>"  # the route of sinks that are given in code
+RANKS = "declog/ranks"  # how many ranks there are rows of; logged under every profile where some are missing
 
 
 def _failure(what: str, error: Exception) -> RuntimeFailure:

@@ -101,7 +101,7 @@ class Recorder:
             if self._window or self._count or self._comm.world_size > 1:
                 self._flush(tail=True)  # also for windows that are longer than the profile's `every`
         atexit.unregister(self.close)
-        self._worker.close()
+        self._worker.close(hurry=failed)
         reports = [runner.close(self._close_s) for runner in self._runners.values()]
         self._comm.close()
         failures = self._worker.failures
@@ -197,9 +197,8 @@ class Recorder:
     def _observe(self, signals: Mapping[str, Any], *, strict: bool) -> None:
         self._in_step("observe")
         with self._lock:
-            unknown = [source for source in signals if source not in self.plan.known] if strict else []
-            if unknown:
-                raise self._unknown(unknown[0])
+            if strict and not self.plan.known.issuperset(signals):
+                raise self._unknown(next(source for source in signals if source not in self.plan.known))
             self._keep(signals)
 
     def _unknown(self, name: str) -> UnknownSignalError:
@@ -210,10 +209,13 @@ class Recorder:
         return UnknownSignalError("DL501", f"the profile `{self.plan.name}` has no signal `{name}`", fix)
 
     def _keep(self, signals: Mapping[str, Any]) -> None:
+        sources, opened = self.plan.sources, self._open
         for source, value in signals.items():
-            for op in self.plan.sources.get(source, ()):  # where nothing needs it, it is not touched
-                known = self._open.get(op.event)
-                self._batch(op.event, again=known is not None and op.name in known.names).add(op, value)
+            for op in sources.get(source, ()):  # where nothing needs it, it is not touched
+                batch = opened.get(op.event)
+                if batch is None or op.name in batch.names:
+                    batch = self._batch(op.event, again=batch is not None)
+                batch.add(op, value)
 
     def _batch(self, event: str, *, again: bool) -> OpenBatch:
         """The event's open batch; the next one where a value is given ``again``."""
