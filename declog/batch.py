@@ -7,7 +7,7 @@ Values are kept as they were given until the batch closes; then its tokens are f
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,7 @@ class OpenBatch:
         self.extras: dict[str, list[Any]] = {}
         self.counts: dict[str, tuple[int, str]] = {}  # how many of what, and which signal said so first
         self._members: set[Key] = set()
-        self._tensors: dict[_Place, list[tuple[Key, Tensor]]] = {}
+        self._tensors: dict[_Place, tuple[list[Key], list[Tensor]]] = {}
         self._numbers: dict[Key, float | int] = {}
         self._texts: dict[Key, tuple[Axis, list[Any]]] = {}
         self._inputs: dict[str, Tensor] = {}  # what folds read
@@ -101,28 +101,30 @@ class OpenBatch:
         self.names.add(op.name)
 
     def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:
-        checked: Observed
+        checked: Observed = value
         if (  # the common case, without a call
-            type(value) is Tensor
-            and value.dtype in DTYPES[op.kind_name]
-            and value.ndim == NDIM[op.shape_name]
-            and not value.requires_grad
-            and not value.is_inference()
+            type(value) is not Tensor
+            or value.dtype not in DTYPES[op.kind_name]
+            or value.ndim != NDIM[op.shape_name]
+            or value.requires_grad
+            or value.is_inference()
         ):
-            checked = value
-        else:
             checked = accept(op, label, value)
         if isinstance(checked, Tensor):
-            if checked.ndim:
-                self._counted(op, label, checked.shape[0])
+            shape = checked.shape
+            if shape:
+                counted = self.counts.get(op.counted)
+                if counted is None or counted[0] != shape[0]:
+                    self._counted(op, label, shape[0])
             self._versions.append((op, checked, checked._version))
             if op.recorded:
                 place = (op.axis, checked.dtype, checked.get_device())
-                known = self._tensors.get(place)
-                if known is None:
-                    self._tensors[place] = [(key, checked)]
+                columns = self._tensors.get(place)
+                if columns is None:
+                    self._tensors[place] = [key], [checked]
                 else:
-                    known.append((key, checked))
+                    columns[0].append(key)
+                    columns[1].append(checked)
             if op.folded:
                 self._inputs[op.name] = checked
         elif checked is not None:
@@ -199,7 +201,7 @@ class OpenBatch:
                 )
             self._texts[f"extra:{column}", None] = (Axis.COMPLETION, values)
         sketches = self._fold(functions) if self.event.folds and self._inputs else []
-        packs = [_pack(axis, dtype, items) for (axis, dtype, _), items in self._tensors.items()]
+        packs = [_pack(place, keys, values) for place, (keys, values) in self._tensors.items()]
         elapsed = time.perf_counter() - started
         return BatchRecord(step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, sketches)
 
@@ -217,7 +219,9 @@ class OpenBatch:
                 sketches.append(Pack(Axis.STEP, ((name, None),), column.unsqueeze(0)))
             else:
                 place = (Axis.COMPLETION, column.dtype, column.get_device())
-                self._tensors.setdefault(place, []).append(((name, None), column))
+                keys, values = self._tensors.setdefault(place, ([], []))
+                keys.append((name, None))
+                values.append(column)
         return sketches
 
     def _complete(self) -> None:
@@ -245,15 +249,10 @@ class OpenBatch:
             )  # fmt: skip
 
 
-def _pack(axis: Axis, dtype: torch.dtype, items: Sequence[tuple[Key, Tensor]]) -> Pack:
-    """One ``cat``: a copy, so that what the trainer does with its tensors later changes nothing."""
-    keys = tuple(key for key, _ in items)
-    values = [value for _, value in items]
-    data = (
-        torch.stack(values).unsqueeze(1)
-        if values[0].ndim == 0
-        else torch.cat(values).view(len(values), -1)
-        if values[0].numel()
-        else torch.empty(len(values), 0, dtype=dtype)
-    )
-    return Pack(axis, keys, data.float() if dtype in _HALF else data)
+def _pack(place: _Place, keys: list[Key], values: list[Tensor]) -> Pack:
+    """One copy for all columns, so that what the trainer does with its tensors later changes nothing."""
+    axis, dtype, _ = place
+    data = torch.stack(values)
+    if data.ndim == 1:
+        data = data.unsqueeze(1)  # one value per batch
+    return Pack(axis, tuple(keys), data.float() if dtype in _HALF else data)

@@ -8,9 +8,11 @@ place of it is passed through the store that the training job already has. Every
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -18,6 +20,8 @@ from typing import Any, Protocol
 import torch.distributed as dist
 
 from declog.errors import CommError, UsageError
+
+log = logging.getLogger("declog")
 
 CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
 POLL = 0.001
@@ -65,8 +69,8 @@ class LocalComm:
 class StoreComm:
     """A star over a TCPStore. Messages are chunked, and deleted when read.
 
-    A rank that once missed a deadline is only checked for from then on, so that it costs one wait; one that
-    said that it leaves costs none.
+    A rank that once missed a deadline is only checked for, so that it costs one wait, until what it missed
+    arrives: that is deleted and counted in ``late``. A rank that said that it leaves costs no wait at all.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int, *, owner: bool) -> None:
@@ -74,6 +78,8 @@ class StoreComm:
         self.world_size = world_size
         self._store = store
         self._owner = owner
+        self.late = 0
+        self._missed: dict[int, deque[int]] = {rank: deque() for rank in range(1, world_size)}  # events, by rank
         self._suspects: set[int] = set()
         self._stopped = False
 
@@ -120,6 +126,7 @@ class StoreComm:
         self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
 
     def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
+        self._drop_late()
         waiting = set(range(1, self.world_size))
         found: list[bytes | None] = [None] * (self.world_size - 1)
         end = time.monotonic() + deadline_s
@@ -134,8 +141,18 @@ class StoreComm:
                     waiting.discard(rank)
             if not waiting - self._suspects or time.monotonic() >= end or self._stopped:
                 self._suspects |= waiting
+                for rank in waiting:
+                    self._missed[rank].append(event)
                 return found
             time.sleep(POLL)
+
+    def _drop_late(self) -> None:
+        """Delete what came after its time; a rank that sends it is alive, and is waited for again."""
+        for rank, missed in self._missed.items():
+            while missed and self._store.check([_key(missed[0], rank, 0)]):
+                self._read(missed.popleft(), rank)
+                self.late += 1
+                self._suspects.discard(rank)
 
     def _read(self, event: int, rank: int) -> bytes:
         first = bytes(self._store.get(_key(event, rank, 0)))
@@ -150,6 +167,8 @@ class StoreComm:
         if self._stopped:
             return
         self._stopped = True
+        if self.late:
+            log.warning("%d windows of other ranks came too late and were dropped", self.late)
         try:
             self._store.set(_left(self.rank), b"1")
             if self._owner:

@@ -72,9 +72,12 @@ class Dispatcher:
         report: Report,
         *,
         mode: str = "train",
-        partial: bool = False,
+        partial: int | None = None,
     ) -> None:
-        """Evaluate the metrics and tables whose windows end here, and hand the records to the sinks."""
+        """Evaluate the metrics and tables whose windows end here, and hand the records to the sinks.
+
+        ``partial`` is how many ranks there are rows of, where some are missing: every sink is told.
+        """
         if not any(due.values()):
             return  # nothing came since the last log event
         prefix = self._plan.modes[mode].prefix
@@ -85,7 +88,7 @@ class Dispatcher:
             views = {name: View(frame, self._functions) for name, frame in frames.items()}
             found = self._metrics(period, views, report)
             everything.update(found)
-            outputs += self._outputs(period, found, partial, report)
+            outputs += self._outputs(period, found, partial is not None, report)
             picked += self._tables(period, frames, report)
         alerts = tuple(self._alerts(mode, everything, due.keys(), report))
         blank = Records(mode, time.time())
@@ -94,7 +97,7 @@ class Dispatcher:
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
                 hidden = self._hidden(self._plan.profiles[route.profile], everything, report)
                 shown = [item for item in outputs if (item.key, item.alias) not in hidden]
-                records = self._share(route, shown, picked, alerts, route.prefix + prefix, blank)
+                records = self._share(route, shown, picked, alerts, route.prefix + prefix, blank, partial)
             else:  # an alert waits for no sink's turn
                 records = replace(blank, alerts=alerts if "alert" in route.accepts else ())
             if records:
@@ -261,9 +264,12 @@ class Dispatcher:
         alerts: tuple[Alert, ...],
         prefix: str,
         blank: Records,
+        partial: int | None,
     ) -> Records:
         profile = self._plan.profiles[route.profile]
         mine = [_prefixed(item.record, prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
+        if mine and partial is not None:
+            mine.append(Scalar(route.prefix + RANKS, partial, RANKS))
         takers = {op.id: op.sinks for op in self._plan.tables}
         shown = [
             _prefixed(table, prefix)
@@ -281,6 +287,7 @@ class Dispatcher:
 
 
 CODE = "<code>"  # the route of sinks that are given in code
+RANKS = "declog/ranks"  # how many ranks there are rows of; logged under every profile where some are missing
 
 
 def _failure(what: str, error: Exception) -> RuntimeFailure:

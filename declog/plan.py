@@ -37,27 +37,20 @@ class SignalOp:
     packed: bool = False  # per token, and the tokens of all completions lie in one row
     unmasked: bool = False  # per token, and nothing says which tokens exist
 
-    # what every `observe` asks of a signal, ready to read
+    # what every `observe` asks of a signal, ready to read: its column's key, its kind and shape by name, what rows are
+    key: tuple[str, None] = field(init=False, repr=False, compare=False)
+    kind_name: str = field(init=False, repr=False, compare=False)
+    shape_name: str = field(init=False, repr=False, compare=False)
+    counted: str = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def key(self) -> tuple[str, None]:
-        """Its column's key."""
-        return (self.name, None)
-
-    @cached_property
-    def kind_name(self) -> str:
-        """Its kind by name."""
-        return self.kind.value
-
-    @cached_property
-    def shape_name(self) -> str:
-        """Its axis by name, or ``packed``."""
-        return "packed" if self.packed else self.axis.label
-
-    @cached_property
-    def counted(self) -> str:
-        """What its rows are."""
-        return "groups" if self.axis is Axis.GROUP else "tokens" if self.packed else "completions"
+    def __post_init__(self) -> None:
+        counted = "groups" if self.axis is Axis.GROUP else "tokens" if self.packed else "completions"
+        ready = {
+            "key": (self.name, None), "kind_name": self.kind.value,
+            "shape_name": "packed" if self.packed else self.axis.label, "counted": counted,
+        }  # fmt: skip
+        for name, value in ready.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Recorder:
             for mode in self._windows or ("train",):  # also for windows that are longer than the profile's `every`
                 self._flush(mode, tail=True)
         atexit.unregister(self.close)
-        self._worker.close()
+        self._worker.close(hurry=failed)
         reports = [runner.close(self._close_s) for runner in self._runners.values()]
         self._comm.close()
         failures = self._worker.failures
@@ -241,9 +241,8 @@ class Recorder:
     def _observe(self, signals: Mapping[str, Any], *, strict: bool) -> None:
         self._in_step("observe")
         with self._lock:
-            unknown = [source for source in signals if source not in self.plan.known] if strict else []
-            if unknown:
-                raise self._unknown(unknown[0])
+            if strict and not self.plan.known.issuperset(signals):
+                raise self._unknown(next(source for source in signals if source not in self.plan.known))
             self._keep(signals)
 
     def _unknown(self, name: str) -> UnknownSignalError:
@@ -254,7 +253,7 @@ class Recorder:
         return UnknownSignalError("DL501", f"the profile `{self.plan.name}` has no signal `{name}`", fix)
 
     def _keep(self, signals: Mapping[str, Any]) -> None:
-        sources = self.plan.sources
+        sources, opened = self.plan.sources, self._open
         here: set[str] | None = None
         for source, value in signals.items():
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
@@ -263,8 +262,10 @@ class Recorder:
                     here = {self.plan.homes[name] for name in signals if name in self.plan.homes}
                 ops = self._meant(ops, here)
             for op in ops:
-                known = self._open.get(op.event)
-                self._batch(op.event, again=known is not None and op.name in known.names).add(op, value)
+                batch = opened.get(op.event)
+                if batch is None or op.name in batch.names:
+                    batch = self._batch(op.event, again=batch is not None)
+                batch.add(op, value)
 
     def _meant(self, ops: Sequence[SignalOp], here: set[str]) -> Sequence[SignalOp]:
         """The events of a signal that has several, or none of its own, among those of one call of `observe`."""

@@ -33,6 +33,7 @@ from declog.tables import EXTRA
 from declog.window import Window
 
 log = logging.getLogger("declog")
+HURRY_S = 2.0  # how long a run that failed still waits for another rank's rows
 
 
 @dataclass
@@ -95,8 +96,10 @@ class Worker:
         """Hand over one log event."""
         self._queue.put(handoff)
 
-    def close(self) -> None:
-        """Finish what was handed over, and join the thread."""
+    def close(self, *, hurry: bool = False) -> None:
+        """Finish what was handed over, and join the thread; in a hurry without long waits for other ranks."""
+        if hurry:
+            self._wait_s = min(self._wait_s, HURRY_S)
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -222,5 +225,5 @@ class Worker:
                 names = dict.fromkeys(name for part in held for name in part)
                 due[period] = {name: Frame.merge([part[name] for part in held if name in part]) for name in names}
                 held.clear()
-        partial = ranks < self._comm.world_size
+        partial = None if ranks == self._comm.world_size else ranks
         self._dispatcher.dispatch(handoff.step, due, self.failures.report, mode=handoff.mode, partial=partial)

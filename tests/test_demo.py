@@ -58,7 +58,7 @@ def demo(cwd: Path, *overrides: str, examples: Path = EXAMPLES) -> Demo:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (run,) = cwd.glob("outputs/*/*")
+    (run, *_) = sorted(folder.parent for folder in cwd.rglob(".hydra"))
     return Demo(cwd, run, done.stdout)
 
 
@@ -202,3 +202,15 @@ def test_rloo_runs_with_its_own_preset(tmp_path: Path) -> None:
     assert {name for _, name in expected} >= {"reward", "kl/sequence"}
     assert parquet(rloo.run) == expected
     assert trackio(rloo.run, "arithmetic_rloo") == expected
+
+
+def test_a_multirun_has_a_folder_per_job_and_one_dashboard(tmp_path: Path) -> None:
+    """Two jobs of one process log the same numbers to their own files and to a database of both."""
+    first = demo(tmp_path, "-m", "algorithm=grpo,rloo", "steps=2", "declog.sinks.trackio.dir=../trackio")
+    runs = sorted(first.run.parent.glob("[0-9]"))
+    assert [run.name for run in runs] == ["0", "1"]
+    for run, project in zip(runs, ("arithmetic_grpo", "arithmetic_rloo"), strict=True):
+        expected = jsonl(run)
+        assert {step for step, _ in expected} == {0, 1}
+        assert parquet(run) == expected
+        assert trackio(run.parent, project) == expected

@@ -296,7 +296,7 @@ def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -
     for key, pattern in spec.redact.items():
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             draft.report(
                 "DL202",
                 f"the pattern cannot be read: {error}",

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from declog.axes import Axis, Kind, Type, finest
-from declog.functions.base import Call
-from declog.tree import symbol
+from declog.functions.base import BUILTIN, Call
+from declog.tree import BUILTIN as BUILTIN_NAME
+from declog.tree import symbol, walk
 
 if TYPE_CHECKING:
     from declog.tree import Node
@@ -24,14 +25,28 @@ def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
     family = any(node.type.family for node in nodes)
     if axis is Axis.TOKEN:
         for place, node in enumerate(nodes):
-            if node.type.axis in (Axis.GROUP, Axis.BATCH):
-                call.fail(
-                    "a per-token expression cannot use a value per group or per batch",
-                    "reduce the tokens first, with over=token",
-                    arg=place,
-                    code="DL310",
-                )
+            _on_device(call, place, node)
     return Type(Kind.NUMBER, axis, family, events.pop() if events else None)
+
+
+def _on_device(call: Call, place: int, node: Node) -> None:
+    """Refuse an argument of a per-token expression that cannot be computed where the tokens are folded."""
+    fix = "reduce the tokens first, with over=token"
+    if node.type.family:
+        call.fail("a family in a per-token expression is not executed yet", fix, arg=place, code="DL205")
+    for item in walk(node):
+        function = BUILTIN.get(item.op)
+        grouped = item.type.axis in (Axis.GROUP, Axis.BATCH) or item.op in ("rank", "index")
+        if grouped:
+            message = "a per-token expression cannot use a value that depends on groups or batches"
+            call.fail(message, fix, arg=place, code="DL310")
+        on_tokens = item.over is Axis.TOKEN or item.op == "size"
+        if (
+            item.type.kind in (Kind.TEXT, Kind.OBJECT)
+            or item.op == BUILTIN_NAME
+            or (function is not None and function.stage != "elementwise" and not on_tokens)
+        ):
+            call.fail(f"`{item}` in a per-token expression is not executed yet", fix, arg=place, code="DL205")
 
 
 def need(call: Call, *kinds: Kind, args: Sequence[int] | None = None) -> None:

@@ -74,7 +74,7 @@ def _startswith(view: View, node: Node, texts: Array) -> Array:
 def _matching(call: Call) -> Type:
     try:
         re.compile(call.params["pattern"])
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         call.fail(f"the regular expression cannot be read: {error}", "escape it as in Python's `re`")
     return _of_text(Kind.BOOL)(call)
 

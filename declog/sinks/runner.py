@@ -81,7 +81,7 @@ class SinkRunner:
         cause = self._open_error
         if cause is not None:
             self._thread = None
-            reason = str(cause) if isinstance(cause, RuntimeFailure) else f"{type(cause).__name__}: {cause}"
+            reason = cause.message if isinstance(cause, RuntimeFailure) else f"{type(cause).__name__}: {cause}"
             fix = cause.fix if isinstance(cause, RuntimeFailure) else None
             raise SinkError("DL601", f"sink `{self.id}` could not be opened: {reason}", fix) from cause
 

@@ -115,7 +115,8 @@ def import_trackio(folder: Path | None) -> Any:
         raise SinkError(
             "DL601",
             f"trackio was imported before this sink and keeps its data in {used}, not in {wanted}",
-            f"set TRACKIO_DIR={wanted} before trackio is imported, or leave `dir` out",
+            f"set TRACKIO_DIR={wanted} before trackio is imported, leave `dir` out, or in a multirun, whose jobs share "
+            "a process, give a `dir` above their folders: `../trackio`",
         )
     return trackio
 

@@ -59,7 +59,7 @@ def profile(metrics: int, every: int) -> dict[str, Any]:
 
 def batches(metrics: int, rows: int, count: int = 4) -> list[Batch]:
     """Steps' values; in one group of each batch all rewards are equal."""
-    made = []
+    made: list[Batch] = []
     for seed in range(count):
         random = torch.Generator().manual_seed(seed)
         values = {f"x{place}": torch.rand(rows, generator=random) for place in range(SIGNALS[metrics] - 2)}

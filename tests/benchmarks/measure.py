@@ -86,8 +86,8 @@ class _Live(TorchDispatchMode):
     """Counts the bytes of tensors that operators make and somebody still holds."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.peak = 0
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        self.peak: int = 0
         self._sizes: dict[StorageWeakRef, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -110,7 +110,8 @@ def _is_tensor(item: object) -> bool:
 
 def peak_bytes(run: Callable[[], object]) -> int:
     """The most bytes that tensors made inside ``run``, on this thread, held at one time."""
-    with _Live() as live:
+    live = _Live()
+    with live:
         run()
     return live.peak
 

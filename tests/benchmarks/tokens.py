@@ -54,7 +54,7 @@ def derived() -> dict[str, Any]:
 
 def batches(signals: int, rows: int, length: int, count: int = 4) -> list[Batch]:
     """Steps' values; completions are between an eighth of the length and the whole of it long."""
-    made = []
+    made: list[Batch] = []
     for seed in range(count):
         random = torch.Generator().manual_seed(seed)
         values = {f"x{place}": torch.randn(rows, length, generator=random) for place in range(signals)}

@@ -1,0 +1,271 @@
+"""Syntax, columns, words and limits of the expression language; whatever text comes, only declog's own errors."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import declog
+from declog.errors import CODES, ConfigError, Problem
+from tests.language.runs import one_step
+from tests.language.trees import SIGNALS as TREE_SIGNALS
+from tests.language.trees import boolean, number, text
+
+PROFILE = settings(
+    max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+SIGNALS = {"x": {"axis": "completion"}, "t": {"axis": "completion", "type": "text"}, "k": {"axis": "token"}}
+
+
+def refused(expr: Any, key: str = "where") -> Problem:
+    """The one problem of a metric whose ``key`` is an expression."""
+    with pytest.raises(ConfigError) as error:
+        declog.plan({"signals": SIGNALS, "metrics": {"m": {"expr": "x", key: expr}}})
+    (problem,) = error.value.problems
+    assert key in problem.path
+    return problem
+
+
+def marked(expr: str) -> tuple[str, str]:
+    """The code of what is wrong with a condition, and the piece of it that is under the caret."""
+    problem = refused(expr)
+    assert problem.span is not None and problem.source == expr
+    return problem.code, expr[slice(*problem.span)]
+
+
+@pytest.mark.parametrize(
+    ("expr", "code", "piece"),
+    [
+        ("x > nothing", "DL302", "nothing"),
+        ("x > 1 and nothing < 2", "DL302", "nothing"),
+        ("contains(t, 'привет мир') and nothing > 0", "DL302", "nothing"),
+        ("contains(t, '🦀🦀') and abs(t) > 0", "DL305", "t"),
+        ("x lt 1 or nothing gt 2", "DL302", "nothing"),
+        ("  x > nothing", "DL302", "nothing"),
+        ("t == 'lt' and x lt nothing", "DL302", "nothing"),
+        ("x > 1 and (t > 2 or x < 3)", "DL305", "t"),
+        ("foo(x) > 1", "DL303", "foo"),
+        ("mean(x, over=tokens) > 1", "DL306", "tokens"),
+        ("x ** 99 > 1", "DL308", "99"),
+        ("x[0] > 1", "DL307", "x[0]"),
+        ("x > 1 & x < 2", "DL307", "1 & x"),
+        ("x > 99999999999999999999", "DL308", "99999999999999999999"),
+        ("clip(x, 0, hgh=1) > 0", "DL304", "hgh=1"),
+        ("x >", "DL301", ""),
+        ("x $ 2", "DL301", "$"),
+        ("x > 1\x00", "DL301", "\x00"),
+    ],
+)
+def test_the_caret_stands_under_what_is_at_fault(expr: str, code: str, piece: str) -> None:
+    """Columns count characters of the text as it was written."""
+    assert (code, piece) == marked(expr)
+
+
+def test_words_are_operators_outside_strings_only() -> None:
+    """`lt` in a string is text, and so is half of a longer name."""
+    profile = {
+        "signals": {**SIGNALS, "lt_x": {"axis": "completion"}},
+        "metrics": {
+            "words": "sum(x if x ge 2 and x ne 3 and not (x eq 5) and x le 4 and x gt 0 and x lt 9 else 0)",
+            "strings": "sum(x if t == 'a lt b' or t == \"x gt\" else 0)",
+            "names": {"expr": "lt_x lt 2", "reduce": "sum"},
+        },
+    }
+    logged = one_step(
+        profile, {"x": [1, 2, 3, 4, 5.0], "lt_x": [1, 2, 3, 4, 5.0], "t": ["a lt b", "a < b", "x gt", "x >", None]}
+    )
+
+    assert logged == {"words": 6.0, "strings": 4.0, "names": 1.0}
+
+
+def test_a_text_has_no_escapes() -> None:
+    """YAML had its own: a backslash is a backslash, and the other quote encloses a quote."""
+    profile = {
+        "signals": {"t": {"axis": "completion", "type": "text"}},
+        "metrics": {
+            "boxed": r"sum(contains(t, '\boxed'))",
+            "digit": r"sum(matches(t, '^\d+\s'))",
+            "quote": """sum(contains(t, "it's"))""",
+            "line": r"sum(contains(t, '\n'))",
+        },
+    }
+    logged = one_step(profile, {"t": [r"\boxed{3}", "12 a", "it's", "\\n", "a\nb"]})
+
+    assert logged == {"boxed": 1, "digit": 1, "quote": 1, "line": 1}
+
+
+def test_an_expression_may_stand_on_several_lines() -> None:
+    """A line break is a blank, and errors find the line."""
+    problem = refused("x > 1\n  and nothing > 2\n")
+
+    assert problem.source is not None and problem.span is not None
+    assert problem.source[slice(*problem.span)] == "nothing"
+    assert one_step({"signals": {"x": {"axis": "completion"}}, "metrics": {"m": "max(\n  x\n)\n"}}, {"x": [3.0]}) == {
+        "m": 3.0
+    }
+
+
+@pytest.mark.parametrize("expr", ["p99.9(x)", "p99_9(x)", "  p99.9 ( x ) "])
+def test_a_quantile_may_have_a_fraction(expr: str) -> None:
+    """`p99.9(x)` reads like the other quantiles."""
+    logged = one_step({"signals": SIGNALS, "metrics": {"m": expr}}, {"x": [0.0, 1000.0]})
+
+    assert pytest.approx(logged) == {"m": 999.0}
+
+
+@pytest.mark.parametrize(
+    ("expr", "value"),
+    [
+        ("2 ** 3 ** 2", 512.0), ("-2 ** 2", -4.0), ("1 < 2 < 3", 1.0), ("1 < 3 < 2", 0.0), ("7 / 2", 3.5),
+        ("1 if 2 > 3 else 4", 4.0), ("not 1 > 2", 1.0), ("true and not false", 1.0), ("inf > 1e308", 1.0),
+        ("'a' == 'a'", 1.0), ("'a' in ('b', 'a')", 1.0), ("3 not in (1, 2)", 1.0), ("minimum(2, 3) - +1", 1.0),
+        ("false and nothing > 1", 0.0), ("5 if true else nothing", 5.0), ("1e3 + .5", 1000.5), ("clip(9, 0, 2)", 2.0),
+    ],
+)  # fmt: skip
+def test_constants_are_folded(expr: str, value: float) -> None:
+    """An expression of constants is one: what it does not read need not exist."""
+    profile = {"signals": {"x": {"axis": "completion"}}, "metrics": {"m": {"expr": expr}, "x": "x"}}
+
+    assert value == one_step(profile, {"x": [1.0]})["m"]
+
+
+HOSTILE = [
+    "9**9**9**9",
+    "2**64**64",
+    "((((" * 500,
+    "(" * 100 + "x" + ")" * 100,
+    "-" * 3000 + "x",
+    "x" * 4001,
+    "x+" * 1999 + "x",
+    "x" * 1_000_000,
+    "'" + "a" * 1_000_000 + "'",
+    "not " * 900 + "x",
+    "x if x else " * 300 + "x",
+    "[" * 1000,
+    "x < " * 900 + "x",
+    "\x00",
+    "x\x00y",
+    "\ud800",
+    "contains(t, '\ud800')",
+    "x\u2028y",
+    "\ufeffx",
+    "x\\\ny",
+    "lambda: x",
+    "__import__('os')",
+    "x.__class__",
+    "(yield)",
+    "await x",
+    "x for x in y",
+    "{**x}",
+    "f'{x}'",
+    "b'x'",
+    "...",
+    "None",
+    "x := 1",
+    "print(1)",
+    "import os",
+    "x; y",
+    "1e999",
+    "0x" + "f" * 900,
+    "1_000",
+    "9" * 3900,
+    "1j",
+    "# x",
+    "x # y",
+    "'unclosed",
+    '"""',
+    "mean(*x)",
+    "mean(**x)",
+    "mean(x, over=over)",
+    "ﬁ",
+    "x \xd7 2",
+    "\u0445",
+    "\U0001d431",
+    "column(x, '\ud800')",
+    "matches(t, '" + "(a" * 500 + "')",
+    "matches(t, '(?P<n>a)(?P<n>b)')",
+    "bucket(x, inf, -inf)",
+    "bucket(x)",
+    "distinct_n(t, 99999999999)",
+    "clip(x, 'a', 'b')",
+    "x ** -64",
+    "0 ** -1",
+    "1 / 0",
+    "log(0 - 1)",
+    "true + 1",
+    "exp(10000)",
+    "inf - inf",
+    "x == inf",
+    "'a' * 3",
+    "'a' + 'b'",
+    "not 'a'",
+    "1 in ()",
+    "x in [x]",
+    "size('completion')",
+]
+
+
+@pytest.mark.parametrize("expr", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("key", ["expr", "where", "by", "formula"])
+def test_hostile_texts_are_refused_or_compiled(expr: str, key: str) -> None:
+    """Whatever the text, it compiles or raises declog's own error, at once."""
+    check(with_key(key, expr))
+
+
+def with_key(key: str, expr: str) -> dict[str, Any]:
+    """A profile with a text in one place of a metric."""
+    metric = {key: expr} if key == "formula" else {"expr": "x", key: expr}
+    return {"signals": SIGNALS, "metrics": {"other": "x", "m": metric}}
+
+
+def check(profile: Any) -> None:
+    """Compile, and see that what is raised is declog's and can be shown."""
+    try:
+        declog.plan(profile).explain()
+    except ConfigError as error:
+        assert error.problems and all(problem.code in CODES for problem in error.problems)
+        assert len(str(error)) < 100_000
+
+
+WORDS = [
+    *("x", "t", "k", "mean", "over=", "token", "(", ")", ",", "+", "**", "<", "==", "and", "not", "if", "else", "in"),
+    *("'a'", "1", "9e9", "lt", "completion", "column", ".", "[", "rank", "within", "=", "p95", "ece", "\\", "é"),
+]
+
+
+@PROFILE
+@given(
+    st.one_of(
+        st.text(max_size=60),
+        st.text(st.characters(codec=None), max_size=30),
+        st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join),
+        st.lists(st.sampled_from(WORDS), max_size=14).map("".join),
+    ),
+    st.sampled_from(["expr", "where", "reduce", "weight", "by", "formula", "name", "enabled", "alias"]),
+)
+def test_random_texts_are_refused_or_compiled(expr: str, key: str) -> None:
+    """Texts of any characters, and of the language's own words in any order."""
+    check(with_key(key, expr))
+
+
+@PROFILE
+@given(st.one_of(number("completion", 3), boolean("completion", 3)), st.data())
+def test_mutations_of_expressions_are_refused_or_compiled(tree: Any, data: st.DataObject) -> None:
+    """An expression with some characters deleted, doubled or replaced."""
+    expr = list(text(tree))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(expr) - 1)) if expr else 0
+        expr[place : place + 1] = data.draw(
+            st.sampled_from([[], expr[place : place + 1] * 2, [data.draw(st.sampled_from(string.printable))]])
+        )
+    check(
+        {
+            "axes": {"group": {"size": 2}, "token": {"mask": "m"}},
+            "signals": TREE_SIGNALS,
+            "metrics": {"m": {"expr": "".join(expr)}},
+        }
+    )

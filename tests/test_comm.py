@@ -1,0 +1,134 @@
+"""The star of ranks over a real TCPStore: long messages, ranks that are late, and ranks that leave."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from declog import comm
+from declog.comm import CHUNK, LocalComm, StoreComm
+from declog.errors import CommError, UsageError
+
+HOURS = 3600.0  # a deadline that no test could wait for
+
+
+def job_store() -> Any:
+    """The store that a training job has, in this process."""
+    return dist.HashStore()  # type: ignore[attr-defined]  # torch does not declare it
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[StoreComm]]:
+    """Three ranks of one job, each with its own connection."""
+    job = job_store()
+    made: dict[int, StoreComm] = {}
+
+    def connect(rank: int) -> None:
+        made[rank] = StoreComm.connect(rank, 3, job, 10.0, "test")
+
+    together([lambda rank=rank: connect(rank) for rank in range(3)])  # type: ignore[misc]
+    yield [made[rank] for rank in range(3)]
+    for rank in (1, 2, 0):
+        made[rank].close()
+
+
+def together(calls: list[Callable[[], object]]) -> None:
+    """Run calls at the same time; one that does not end in time is an error."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    assert not any(thread.is_alive() for thread in threads), "a call waits for ever"
+
+
+def received(rank_0: StoreComm, event: int, deadline_s: float) -> list[bytes | None]:
+    """What rank 0 receives, unless it waits too long."""
+    found: list[bytes | None] = []
+    together([lambda: found.extend(rank_0.receive(event, deadline_s))])
+    return found
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 17])
+def test_messages_of_any_length_arrive_whole(size: int, ranks: list[StoreComm]) -> None:
+    """A store takes values up to 8 MiB; longer messages travel in pieces, and nothing stays behind."""
+    keys = ranks[0]._store.num_keys()
+    data = [bytes([rank]) * size for rank in (1, 2)]
+    ranks[1].send(0, data[0])
+    ranks[2].send(0, data[1])
+    assert received(ranks[0], 0, HOURS) == data
+    assert ranks[0]._store.num_keys() == keys
+
+
+def test_all_know_what_each_said(ranks: list[StoreComm]) -> None:
+    """`agree` gives every rank every text, in the order of ranks."""
+    told: dict[int, list[str]] = {}
+    together([lambda rank=rank: told.update({rank: ranks[rank].agree("t", f"é{rank}", 10.0)}) for rank in range(3)])  # type: ignore[misc]
+    assert told == {rank: ["é0", "é1", "é2"] for rank in range(3)}
+
+
+def test_a_rank_that_says_nothing_is_named(ranks: list[StoreComm]) -> None:
+    """`agree` ends with the ranks that did not come."""
+    with pytest.raises(CommError) as error:
+        ranks[0].agree("t", "x", 0.1)
+    assert str(error.value) == (
+        "[DL603] ranks [1, 2] did not start declog within 0.1 s\n  fix: call declog.start on every rank"
+    )
+
+
+def test_a_slow_rank_costs_one_wait_until_it_is_back(ranks: list[StoreComm]) -> None:
+    """After a missed deadline a rank is only checked; when what it missed arrives, it is waited for again."""
+    for event in range(2):
+        ranks[1].send(event, b"1")
+    assert received(ranks[0], 0, 0.05) == [b"1", None]
+    assert received(ranks[0], 1, HOURS) == [b"1", None]
+    for event in range(3):
+        ranks[2].send(event, b"2")
+    ranks[1].send(2, b"1")
+    assert received(ranks[0], 2, HOURS) == [b"1", b"2"]
+    assert (ranks[0].late, ranks[0]._suspects) == (2, set())
+
+
+def test_a_rank_that_left_costs_no_wait(ranks: list[StoreComm]) -> None:
+    """What it sent before is taken; after that the others are enough."""
+    ranks[1].send(0, b"last")
+    ranks[1].close()
+    for event in range(2):
+        ranks[2].send(event, b"2")
+    assert received(ranks[0], 0, HOURS) == [b"last", b"2"]
+    assert received(ranks[0], 1, HOURS) == [None, b"2"]
+
+
+def test_rank_0_must_start(ranks: list[StoreComm]) -> None:
+    """A rank does not wait for ever for rank 0's address."""
+    with pytest.raises(CommError) as error:
+        StoreComm.connect(1, 2, job_store(), 0.1, "nobody")
+    assert str(error.value) == (
+        "[DL603] rank 1 waited 0.1 s for rank 0 to start declog\n  fix: call declog.start on every rank"
+    )
+
+
+def test_one_process_needs_no_store() -> None:
+    """Without a job there is nobody to talk to."""
+    found = comm.connect()
+    assert isinstance(found, LocalComm)
+    assert (found.agree("t", "x", HOURS), found.receive(0, HOURS)) == (["x"], [])
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "message"),
+    [
+        (2, 2, "[DL510] rank 2 is not below world_size 2\n  fix: pass the data-parallel rank and size"),
+        (0, 2, "[DL510] there are several ranks, and no process group\n"
+         "  fix: call torch.distributed.init_process_group before declog.start"),
+    ],
+)  # fmt: skip
+def test_ranks_that_cannot_be(rank: int, size: int, message: str) -> None:
+    """A rank outside the job, and a job without a store, are told at the start."""
+    with pytest.raises(UsageError) as error:
+        comm.connect(rank, size)
+    assert str(error.value) == message
