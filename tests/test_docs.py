@@ -56,7 +56,7 @@ def run(command: Sequence[str | Path], folder: Path, given: str = "") -> str:
         input=given,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

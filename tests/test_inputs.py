@@ -156,6 +156,7 @@ def test_integers_keep_all_their_bits(tmp_path: Path) -> None:
     def body(log: Recorder) -> None:
         with log.step(0):
             log.observe(row=torch.tensor([great, 3]))
+            log.observe(row=torch.zeros(0, dtype=torch.int64))
             log.observe(row=[great + 2, 4])
 
     [(_, table)] = run(config, body, tmp_path).tables("t")

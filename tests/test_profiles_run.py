@@ -57,6 +57,20 @@ def test_a_member_may_come_in_some_batches_only(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_values_are_split_by_label(tmp_path: Path) -> None:
+    """One value per label, sorted; rows without a label have none, and rare labels beyond the limit are pooled."""
+    signals = {"x": {"axis": "completion"}, "source": {"axis": "completion", "type": "text"}}
+    by = {"expr": "x", "by": "source", "name": "{label}/{reduce}", "reduce": ["sum", "p50"]}
+    few = {"expr": "x", "by": "source", "name": "few/{label}", "reduce": "sum", "max_labels": 1}
+    labelled = {"x": [1.0, 2.0, 4.0, 8.0, 16.0], "source": ["b", "a", None, "b", "c"]}
+    bare = {"x": [32.0], "source": [None]}
+    assert logged(profile(signals, {"by": by, "few": few}), [labelled, bare], tmp_path) == {
+        "a/sum": 2.0, "b/sum": 9.0, "c/sum": 16.0, "a/p50": 2.0, "b/p50": 4.5, "c/p50": 16.0,
+        "few/b": 9.0, "few/other": 18.0,
+    }  # fmt: skip
+    assert logged(profile(signals, {"by": by, "few": few}), [bare], tmp_path) == {}
+
+
 # ---- names at run time
 
 

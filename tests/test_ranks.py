@@ -85,6 +85,8 @@ ANY: dict[str, Any] = {
     },
     "filters": {
         "best": {"kind": "top_bottom", "key": "score", "top": 2, "bottom": 1, "within": "step"},
+        "few": {"kind": "top_bottom", "key": "score", "top": 2, "bottom": 1, "within": "step", "limit": 2},
+        "window": {"kind": "top_bottom", "key": "score", "top": 1, "within": "window"},
         "grouped": {"kind": "top_bottom", "key": "score - group_mean", "top": 1, "within": "group"},
         "batch": {"kind": "top_bottom", "key": "abs(score - batch_mean)", "top": 1, "within": "window"},
         "chain": {"kind": "first", "n": 2, "within": "window", "where": "score >= 0", "from": "best"},
@@ -96,7 +98,9 @@ ANY: dict[str, Any] = {
     "tables": {
         "best": {"schema": "s", "filter": "best"}, "grouped": {"schema": "s", "filter": "grouped"},
         "batch": {"schema": "s", "filter": "batch"}, "chain": {"schema": "s", "filter": "chain"},
-        "last": {"schema": "s", "keep": "last_batch"}, "slow": {"schema": "s", "filter": "best", "every": 4},
+        "few": {"schema": "s", "filter": "few"}, "last": {"schema": "s", "keep": "last_batch"},
+        "best_of_last": {"schema": "s", "keep": "last_batch", "filter": "window"},
+        "slow": {"schema": "s", "filter": "best", "every": 4},
     },
 }  # fmt: skip
 
@@ -135,6 +139,38 @@ def test_any_split_logs_what_one_process_logs(
     sink = MemorySink()
     train(declog.start(ANY, sinks=[sink], output_dir=tmp_path), range(ranks))
     equal(job(ranks, ANY, train, tmp_path), work.found(sink))
+
+
+def test_a_selection_by_the_distance_from_the_batch(tmp_path: Path) -> None:
+    """What is far from the mean of all ranks' rows is not what is far from the mean of a rank's own."""
+    config = {
+        "name": "far", "strict": True, "axes": {"group": {"size": 3}},
+        "signals": {
+            "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
+            "middle": "mean(mean(score, over=completion), over=group)",
+        },
+        "filters": {
+            "far": {"kind": "top_bottom", "key": "abs(score - middle)", "top": 1},
+            "first": {"kind": "all", "where": "rank(-score, within=step) == 1"},
+        },
+        "schemas": {"s": {"text": {"type": "text"}}},
+        "tables": {"far": {"schema": "s", "filter": "far"}, "first": {"schema": "s", "filter": "first"}},
+    }  # fmt: skip
+    rows = [
+        ([0.0, 0.0, 14.0], ["a", "b", "c"]),
+        ([5.0, 9.0, 12.0], ["d", "e", "f"]),
+        ([0.0, 13.0, 19.0], ["g", "h", "i"]),
+    ]
+
+    def train(log: Recorder, ranks: Sequence[int]) -> None:
+        with log, log.step(0):
+            log.observe(score=rows[ranks[0]][0], text=rows[ranks[0]][1])
+
+    found = job(3, config, train, tmp_path)
+    assert [(table, data["text"]) for _, table, data in found["tables"]] == [("far", ["i"]), ("first", ["i"])]
+    rows[2] = ([0.0, 0.0, 0.0], ["g", "h", "i"])
+    found = job(2, config, train, tmp_path)
+    assert [(table, data["text"]) for _, table, data in found["tables"]] == [("far", ["c"]), ("first", ["c"])]
 
 
 # ---- what may go wrong on one rank
