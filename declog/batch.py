@@ -7,7 +7,7 @@ Values are kept as they were given until the batch closes; then its tokens are f
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 

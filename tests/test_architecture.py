@@ -38,7 +38,7 @@ ROOMS = (
     Room("kernels", "kernels sketch", others="numpy"),
     Room("language", "axes registry tree functions reducers expr", "errors kernels", "numpy"),
     Room("plan", "frame plan explain", "errors records kernels language", "numpy"),
-    Room("evaluation", "evaluate cells filters tables message dispatch", "errors records kernels language plan",
+    Room("evaluation", "evaluate cells together filters tables message dispatch", "errors records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
     Room("recording", "fold layout extras inputs batch window worker recorder",
