@@ -376,8 +376,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         )
     if (problem := nesting(data)) is not None:
         raise ConfigError([problem])
-    if problems := list(_odd_keys(data)):
-        raise ConfigError(problems)
+    data = _with_text_keys(data)
     deleted = frozenset(
         f"{section}.{key}"
         for section in SECTIONS
@@ -416,12 +415,14 @@ def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[P
             yield from _dropped(value, _below(model, str(key)), place)
 
 
-def _odd_keys(data: Any, path: Path = ()) -> Iterator[Problem]:
-    for key, value in data.items() if isinstance(data, Mapping) else ():
-        if not isinstance(key, str):
-            yield Problem("DL204", f"the key {key!r:.40} is no text", (*path, f"{key!r:.40}"), "put it in quotes")
-        elif path or key not in ("run_config", "tests"):
-            yield from _odd_keys(value, (*path, key))
+def _with_text_keys(data: Any, depth: int = 0) -> Any:
+    """YAML's keys that are no text, such as 0 or on, as text: they are then unknown or refused like any other."""
+    if not isinstance(data, Mapping):
+        return data
+    return {
+        str(key): value if depth == 0 and key in ("run_config", "tests") else _with_text_keys(value, depth + 1)
+        for key, value in data.items()
+    }
 
 
 def _without_null(data: Any) -> Any:
