@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Python compiles what it imports; compiling all of torch on installation takes longer than the rest of it.
+# Python compiles what it imports; compiling all of torch, too, is most of the work of installing it.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: demo test lint types docs bench clean
