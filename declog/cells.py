@@ -74,90 +74,13 @@ class Cells:
         return combined, some
 
 
-def reduce(ops: Iterable[MetricOp], views: Mapping[str, View]) -> dict[str, Cells]:
-    """The cells of every metric whose event has a view."""
-    found: dict[str, Cells] = {}
-    together: dict[tuple[Any, ...], list[MetricOp]] = {}
-    for op in ops:
-        view = views.get(op.event)
-        if view is None:
-            continue
-        plain = op.by is None and op.weight is None and op.pool == "window" and op.ranks == "all"
-        if plain and op.reduction.foldable:
-            key = (op.event, op.axis, op.fold is not None, None if op.where is None else op.where.index)
-            together.setdefault(key, []).append(op)
-        else:
-            found[op.key] = _reduce_one(op, view)
-    for group in together.values():
-        found.update(_reduce_together(group, views[group[0].event]))
-    return found
-
-
-# ---- metrics over the same rows, together --------------------------------------------------------------
-
-
-def _row_axis(op: MetricOp) -> Axis:
+def row_axis(op: MetricOp) -> Axis:
     """The axis of the rows that are reduced: a fold has one state per completion."""
     return Axis.COMPLETION if op.axis is Axis.TOKEN else op.axis
 
 
-def _selected(op: MetricOp, view: View) -> Array | None:
-    return None if op.where is None else np.flatnonzero(truth(view.rows(op.where, _row_axis(op))))
-
-
-def _reduce_together(ops: Sequence[MetricOp], view: View) -> dict[str, Cells]:
-    stats: frozenset[Stat] = frozenset(stat for op in ops for stat in op.reduction.stats)
-    rows = _selected(ops[0], view)
-    if ops[0].fold is not None:
-        names = list(dict.fromkeys(str(op.fold) for op in ops))
-        states = _fold_states(names, view, stats)
-        moments = (states if rows is None else states.take(rows)).pooled()
-        places = {name: slice(place, place + 1) for place, name in enumerate(names)}
-        return {op.key: _finished(op, moments.take(places[str(op.fold)]), (), _tokens(op, view, rows)) for op in ops}
-    nodes = list({op.args[0].index: op.args[0] for op in ops}.values())
-    pieces: list[Array] = []
-    at: dict[int, slice] = {}
-    height = 0
-    sought: list[int] = []  # how many values there should be; -1 for a signal that never came
-    for node in nodes:
-        values = np.asarray(view.rows(node, _row_axis(ops[0])), np.float64)
-        values = values[None] if values.ndim == 1 else values
-        at[node.index] = slice(height, height + len(values))
-        height += len(values)
-        pieces.append(values)
-        sought += (
-            [len(values[0]) if rows is None else len(rows)] * len(values) if view.came(node) else [-1] * len(values)
-        )
-    matrix = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    matrix = matrix if rows is None else matrix[:, rows]
-    moments = Moments.of(matrix, stats)
-    expected = np.array(sought)
-    return {
-        op.key: _finished(
-            op, moments.take(at[op.args[0].index]), view.members(op.args[0]), expected[at[op.args[0].index]]
-        )
-        for op in ops
-    }
-
-
-def _tokens(op: MetricOp, view: View, rows: Array | None) -> Array:
-    """How many tokens a metric over tokens should find, where it asks; else -1."""
-    counts = None if op.tokens is None else view.frame.column(f"{op.tokens}.n")
-    if counts is None:
-        return np.array([-1])
-    known = np.nan_to_num(counts.astype(np.float64))
-    return np.array([(known if rows is None else known[rows]).sum()])
-
-
-def _finished(op: MetricOp, moments: Moments, members: tuple[str, ...], sought: Array) -> Cells:
-    """The value of each member, with what `nan` and `empty` say about missing ones."""
-    values = np.asarray(op.reduction.run(moments), np.float64)
-    missing = np.where(sought >= 0, sought - moments.n, 0)
-    cells = Cells(values[:, None, None], members if op.family else (), skipped=int(missing.sum()))
-    return _settled(op, cells, (missing > 0)[:, None, None])
-
-
-def _settled(op: MetricOp, cells: Cells, missing: Array) -> Cells:
+def settled(op: MetricOp, cells: Cells, missing: Array) -> Cells:
+    """The cells, with what `nan` and `empty` say about missing values."""
     if op.empty is not None:
         cells.values = np.where(present(cells.values), cells.values, op.empty)
     if op.nan == "propagate" and missing.any():
@@ -166,7 +89,7 @@ def _settled(op: MetricOp, cells: Cells, missing: Array) -> Cells:
     return cells
 
 
-def _fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:
+def fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:
     """The folds' states: every array ``[folds, rows]``; a fold that never came has none."""
     rows = view.frame.count(Axis.COMPLETION)
     neutral: dict[Stat, float] = {"n": 0.0, "total": 0.0, "m2": 0.0, "min": np.inf, "max": -np.inf}
@@ -197,8 +120,9 @@ def _fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Mo
 # ---- one metric, by label and piece ----------------------------------------------------------------------
 
 
-def _reduce_one(op: MetricOp, view: View) -> Cells:
-    axis = _row_axis(op)
+def reduce_one(op: MetricOp, view: View) -> Cells:
+    """The cells of one metric, by label and piece."""
+    axis = row_axis(op)
     rows = view.frame.count(axis)
     keep = np.ones(rows, bool) if op.where is None else truth(np.array(view.rows(op.where, axis)))
     labels, label = _labels(op, view, axis, keep)
@@ -216,7 +140,7 @@ def _reduce_one(op: MetricOp, view: View) -> Cells:
     members: tuple[str, ...] = ()
     sought: Array | None = None
     if op.fold is not None:
-        states = _fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen)
+        states = fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen)
     else:
         values = np.asarray(view.rows(op.args[0], axis), np.float64)
         values = (values[None] if values.ndim == 1 else values)[:, chosen]
@@ -243,7 +167,7 @@ def _reduce_one(op: MetricOp, view: View) -> Cells:
         else (sought - moments.n).reshape(result.shape) > 0
     )
     skipped = 0 if sought is None or op.weight is not None else int((sought - moments.n).sum())
-    return _settled(
+    return settled(
         op, Cells(result, members if op.family else (), labels if op.by is not None else (), skipped=skipped), missing
     )
 
@@ -301,7 +225,7 @@ def _by_values(
                 histograms[member, place[0]] = result
             else:
                 values[(member, *place)] = result
-    return _settled(
+    return settled(
         op, Cells(values, members, labels if op.by is not None else (), skipped=skipped, histograms=histograms), missing
     )
 
@@ -311,7 +235,7 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
     assert op.fold is not None and op.reduction.sketch is not None
     pieces, piece = _pieces(op, view, Axis.STEP)
     counts = view.frame.column(f"{op.fold}.hist")
-    states = _fold_states([op.fold], view, frozenset({"n", "min", "max"}))
+    states = fold_states([op.fold], view, frozenset({"n", "min", "max"}))
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
     values = np.full((1, 1, pieces), np.nan)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
@@ -324,7 +248,7 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
                 histograms[0, 0] = result
             else:
                 values[0, 0, place] = result
-    return _settled(op, Cells(values, histograms=histograms), np.zeros(values.shape, bool))
+    return settled(op, Cells(values, histograms=histograms), np.zeros(values.shape, bool))
 
 
 def _ranks(view: View, axis: Axis) -> Array:

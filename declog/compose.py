@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
 from declog.composition_errors import composition_error, unknown_preset
 from declog.diagnostics import attach_places
-from declog.errors import CompositionError, ConfigError, Path, Problem
+from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
 from declog.file_errors import first_line
 from declog.places import FilePlace
 from declog.provenance import ORIGIN, Origin, provenance_of
@@ -146,9 +146,11 @@ def _node(config: object) -> DictConfig:
 def _wrapped(config: object) -> DictConfig:
     if not isinstance(config, Mapping):
         raise ConfigError([Problem("DL202", f"a profile is a mapping, not a {type(config).__name__}")])
+    if (problem := nesting(config)) is not None:
+        raise ConfigError([problem])
     try:
         return OmegaConf.create(dict(config))
     except OmegaConfBaseException as error:
-        path = tuple(re.findall(r"[^.\[\]]+", error.full_key or ""))
+        path = tuple(re.findall(r"[^.\[\]]+", str(error.full_key or "")))
         code = "DL202" if isinstance(error, UnsupportedValueType) else "DL103"
         raise ConfigError([Problem(code, first_line(error), path)]) from None

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from declog.functions import DEFAULT, Functions
 from declog.kernels import present
 from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
 from declog.records import Alert, Histogram, Records, Scalar, Table
+from declog.together import Reductions
 from declog.tree import METRIC, Node, walk
 
 log = logging.getLogger("declog")
@@ -39,8 +40,7 @@ class Route:
     submit: Callable[[int, Records], None]
 
 
-@dataclass(frozen=True)
-class _Output:
+class _Output(NamedTuple):
     """A scalar or histogram with what profiles ask of it."""
 
     key: str
@@ -61,6 +61,8 @@ class Dispatcher:
         self._combine = {op.key: op.combine for op in plan.outputs}
         self._told: set[str] = set()
         self._periods = {op.key: op.every for op in plan.outputs}
+        self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
+        self._reductions = {period: Reductions(ops) for period, ops in self._metric_ops.items()}
         self._declared = {
             item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
         }
@@ -109,14 +111,14 @@ class Dispatcher:
     # -- values
 
     def _metrics(self, period: int, views: Mapping[str, View], report: Report) -> dict[str, Cells]:
-        ops = [op for op in self._plan.metrics if op.every == period]
+        ops = self._metric_ops[period]
         try:
-            found = cells.reduce(ops, views)
+            found = self._reductions[period].run(views)
         except Exception:  # noqa: BLE001  (found out, and reported, one by one)
             found = {}
             for op in ops:  # one that fails does not take the others with it
                 try:
-                    found.update(cells.reduce([op], views))
+                    found.update(Reductions([op]).run(views))
                 except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
                     report(_failure(f"the metric `{op.key}`", error))
         for op in ops:
@@ -185,9 +187,7 @@ class Dispatcher:
             whole = found[op.key]
             if op.family and not whole.members:
                 continue  # the family never came: it has no names
-            values, there = whole.combined(op.combine)
-            for member, label in np.argwhere(there).tolist():
-                value = values[member, label]
+            for member, label, value in _present(whole, op.combine):
                 for item in op.names:
                     name = _filled(item.template, whole, member, label)
                     if name != item.template:
@@ -297,6 +297,15 @@ def _failure(what: str, error: Exception) -> RuntimeFailure:
     failure = RuntimeFailure("DL605", f"{what} could not be evaluated: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
+
+
+def _present(whole: Cells, how: str) -> Iterable[tuple[int, int, float]]:
+    """The values that there are: (member, label, value)."""
+    if whole.values.size == 1 and whole.kept is None:  # most metrics
+        value = whole.values.item()
+        return ((0, 0, value),) if value == value else ()
+    values, there = whole.combined(how)
+    return [(member, label, values[member, label]) for member, label in np.argwhere(there).tolist()]
 
 
 def _prefixed(record: Any, prefix: str) -> Any:

@@ -21,7 +21,7 @@ DL5xx input at run time, DL6xx sinks and ranks.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 Path = tuple[str | int, ...]
@@ -74,6 +74,31 @@ CODES: dict[str, str] = {
     "DL604": "ranks compiled different plans",
     "DL605": "a window could not be evaluated",
 }
+
+
+MAX_DEPTH = 48  # how deep a profile's maps and lists may be nested
+MAX_VALUES = 200_000  # how many values they may hold, those of YAML's aliases counted each time
+
+
+def nesting(data: object) -> Problem | None:
+    """A problem where data is nested too deeply to be read, or holds itself; found without recursion."""
+    stack: list[tuple[object, Path]] = [(data, ())]
+    count = 0
+    while stack:
+        count += 1
+        if count > MAX_VALUES:
+            return Problem("DL202", f"maps and lists hold more than {MAX_VALUES} values", (), "make it smaller")
+        value, path = stack.pop()
+        if isinstance(value, Mapping):
+            inside: list[tuple[object, object]] = list(value.items())
+        elif isinstance(value, list | tuple):
+            inside = list(enumerate(value))
+        else:
+            continue
+        if len(path) >= MAX_DEPTH:
+            return Problem("DL202", f"maps and lists are nested more than {MAX_DEPTH} deep", path[:4], "flatten them")
+        stack += [(item, (*path, str(key))) for key, item in inside]
+    return None
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

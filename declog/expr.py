@@ -331,11 +331,12 @@ class Compiler:
             self.fail(right, "DL307", "`in` needs a list of constants", "x in ('a', 'b')")
         item = self.visit(left)
         result: Node | None = None
+        one, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
         for element in right.elts:
-            equal = self.build("eq", node, [item, self.visit(element)], [left, element])
-            result = equal if result is None else self.build("or", node, [result, equal], [left, element])
+            part = self.build(one, node, [item, self.visit(element)], [left, element])
+            result = part if result is None else self.build(join, node, [result, part], [left, element])
         assert result is not None
-        return self.build("not", node, [result], [node]) if negated else result
+        return result
 
     def _choice(self, node: ast.IfExp) -> Node:
         condition = self.visit(node.test)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest
+from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest, nesting
 
 Scalar = bool | int | float | str
 Every = int | Literal["trainer"]
@@ -374,6 +374,9 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         raise ConfigError(
             [Problem("DL202", f"a profile is a map, not {type(data).__name__}", fix="write `metrics: {...}`")]
         )
+    if (problem := nesting(data)) is not None:
+        raise ConfigError([problem])
+    data = _with_text_keys(data)
     deleted = frozenset(
         f"{section}.{key}"
         for section in SECTIONS
@@ -388,8 +391,6 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     except ValidationError as error:
         problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
         raise ConfigError(_distinct(problems)) from None
-    except RecursionError:
-        raise ConfigError([Problem("DL202", "the profile is nested too deeply")]) from None
     if problems:
         raise ConfigError(problems)
     return spec
@@ -414,13 +415,21 @@ def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[P
             yield from _dropped(value, _below(model, str(key)), place)
 
 
-def _without_null(data: Any, depth: int = 0) -> Any:
-    if depth > 64:
-        raise ConfigError([Problem("DL202", "the profile is nested too deeply")])
+def _with_text_keys(data: Any, depth: int = 0) -> Any:
+    """YAML's keys that are no text, such as 0 or on, as text: they are then unknown or refused like any other."""
+    if not isinstance(data, Mapping):
+        return data
+    return {
+        str(key): value if depth == 0 and key in ("run_config", "tests") else _with_text_keys(value, depth + 1)
+        for key, value in data.items()
+    }
+
+
+def _without_null(data: Any) -> Any:
     if isinstance(data, Mapping):
-        return {key: _without_null(value, depth + 1) for key, value in data.items() if value is not None}
+        return {key: _without_null(value) for key, value in data.items() if value is not None}
     if isinstance(data, list):
-        return [_without_null(value, depth + 1) for value in data]
+        return [_without_null(value) for value in data]
     return data
 
 
@@ -449,9 +458,10 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
 
 
 def _problem(item: Any) -> Problem | None:
-    path = _key_path(item["loc"])
     kind, message = item["type"], str(item["msg"])
+    path = _key_path(item["loc"][:-1]) if kind == "extra_forbidden" else _key_path(item["loc"])
     if kind == "extra_forbidden":
+        path = (*path, item["loc"][-1])  # whatever it looks like, it is a key
         return Problem("DL201", f"unknown key `{path[-1]}`", path, _nearest_key(path))
     if kind == "missing":
         return Problem("DL203", f"`{path[-1]}` is required here", path[:-1], f"add `{path[-1]}:`")

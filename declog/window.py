@@ -48,28 +48,50 @@ class Window:
 
 
 def _frame(event: str, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
-    return Frame.merge([_one(event, record, rank, grouping) for record in records])
+    runs: list[list[BatchRecord]] = []
+    before: Any = None
+    for record in records:
+        layout = _layout(record)
+        if runs and layout == before and (runs[-1][-1].step, runs[-1][-1].batch) < (record.step, record.batch):
+            runs[-1].append(record)
+        else:
+            runs.append([record])
+        before = layout
+    return Frame.merge([_joined(event, run, rank, grouping) for run in runs])
 
 
-def _one(event: str, record: BatchRecord, rank: int, grouping: Grouping | None) -> Frame:
+def _layout(record: BatchRecord) -> tuple[object, ...]:
+    """What must be equal for the columns of two batches to be laid one after the other."""
+    return (
+        [(pack.axis, pack.keys, pack.data.dtype) for pack in record.packs],
+        [(key, type(number)) for key, number in record.numbers.items()],
+        [(key, axis) for key, (axis, _) in record.texts.items()],
+        [pack.keys for pack in record.sketches],
+    )
+
+
+def _joined(event: str, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
+    """The frame of batches of one layout, in order."""
+    first = records[0]
     blocks = []
-    for pack in record.packs:
-        blocks.append(Block(pack.axis, pack.keys, _on_host(pack)))
+    for place, pack in enumerate(first.packs):
+        parts = [_on_host(record.packs[place]) for record in records]
+        blocks.append(Block(pack.axis, pack.keys, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)))
     by_type: dict[type, list[Key]] = {}
-    for key, number in record.numbers.items():
+    for key, number in first.numbers.items():
         by_type.setdefault(type(number), []).append(key)
     for keys in by_type.values():
-        blocks.append(Block(Axis.STEP, tuple(keys), np.array([[record.numbers[key]] for key in keys])))
-    texts = {key: (axis, texts_of(values)) for key, (axis, values) in record.texts.items()}
-    for pack in record.sketches:
-        texts[pack.keys[0]] = (Axis.STEP, texts_of([sketch.sparse(_on_host(pack)[0])]))
-    return Frame(
-        event,
-        batches_of([(record.step, record.batch, rank, record.rows, record.elapsed, record.order)]),
-        blocks,
-        texts,
-        grouping,
-    )
+        data = np.array([[record.numbers[key] for record in records] for key in keys])
+        blocks.append(Block(Axis.STEP, tuple(keys), data))
+    texts = {
+        key: (axis, texts_of([item for record in records for item in record.texts[key][1]]))
+        for key, (axis, _) in first.texts.items()
+    }
+    for place, pack in enumerate(first.sketches):
+        found = [sketch.sparse(_on_host(record.sketches[place])[0]) for record in records]
+        texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
+    entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
+    return Frame(event, batches_of(entries), blocks, texts, grouping)
 
 
 def _on_host(pack: Pack) -> np.ndarray[Any, Any]:

@@ -141,36 +141,42 @@ def test_any_split_logs_what_one_process_logs(
     equal(job(ranks, ANY, train, tmp_path), work.found(sink))
 
 
-def test_a_selection_by_the_distance_from_the_batch(tmp_path: Path) -> None:
-    """What is far from the mean of all ranks' rows is not what is far from the mean of a rank's own."""
+CHOICES: dict[str, tuple[dict[str, Any], list[list[float]], str]] = {
+    "far from the mean of all ranks": (
+        {"kind": "top_bottom", "key": "abs(score - middle)", "top": 1},
+        [[0.0, 0.0, 14.0], [5.0, 9.0, 12.0], [0.0, 13.0, 19.0]], "i",
+    ),
+    "fourth among all ranks": (
+        {"kind": "all", "where": "rank(-score, within=step) == 4"},
+        [[0.0, 0.0, 14.0], [5.0, 9.0, 12.0], [0.0, 13.0, 19.0]], "f",
+    ),
+    "the first two of what all ranks pick": (
+        {"kind": "top_bottom", "key": "score", "top": 2, "bottom": 1, "limit": 2},
+        [[1.0, 1.0, 1.0], [0.0, 3.0, 4.0], [-5.0, 2.0, 2.0]], "ef",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("filter", "scores", "picked"), CHOICES.values(), ids=CHOICES.keys())
+def test_a_selection_sees_all_ranks(
+    filter: dict[str, Any], scores: list[list[float]], picked: str, tmp_path: Path
+) -> None:
+    """Rows that their own rank alone would not have picked come with their texts."""
     config = {
-        "name": "far", "strict": True, "axes": {"group": {"size": 3}},
+        "name": "choice", "strict": True, "axes": {"group": {"size": 3}},
         "signals": {
             "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
             "middle": "mean(mean(score, over=completion), over=group)",
         },
-        "filters": {
-            "far": {"kind": "top_bottom", "key": "abs(score - middle)", "top": 1},
-            "first": {"kind": "all", "where": "rank(-score, within=step) == 1"},
-        },
-        "schemas": {"s": {"text": {"type": "text"}}},
-        "tables": {"far": {"schema": "s", "filter": "far"}, "first": {"schema": "s", "filter": "first"}},
+        "filters": {"f": filter}, "schemas": {"s": {"text": {"type": "text"}}},
+        "tables": {"t": {"schema": "s", "filter": "f"}},
     }  # fmt: skip
-    rows = [
-        ([0.0, 0.0, 14.0], ["a", "b", "c"]),
-        ([5.0, 9.0, 12.0], ["d", "e", "f"]),
-        ([0.0, 13.0, 19.0], ["g", "h", "i"]),
-    ]
 
     def train(log: Recorder, ranks: Sequence[int]) -> None:
         with log, log.step(0):
-            log.observe(score=rows[ranks[0]][0], text=rows[ranks[0]][1])
+            log.observe(score=scores[ranks[0]], text=list(("abc", "def", "ghi")[ranks[0]]))
 
-    found = job(3, config, train, tmp_path)
-    assert [(table, data["text"]) for _, table, data in found["tables"]] == [("far", ["i"]), ("first", ["i"])]
-    rows[2] = ([0.0, 0.0, 0.0], ["g", "h", "i"])
-    found = job(2, config, train, tmp_path)
-    assert [(table, data["text"]) for _, table, data in found["tables"]] == [("far", ["c"]), ("first", ["c"])]
+    assert job(len(scores), config, train, tmp_path)["tables"] == [[0, "t", {"text": list(picked)}]]
 
 
 # ---- what may go wrong on one rank

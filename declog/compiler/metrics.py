@@ -79,6 +79,9 @@ class _Metric:
         scope = SignalScope(self.draft)
         if isinstance(spec.expr, list):
             reductions = self._reductions("mean" if spec.reduce is None else spec.reduce)
+            if not spec.expr:
+                self.draft.report("DL203", "`expr` names no expression", *self.path, fix="expr: [confidence, correct]")
+                return None, reductions
             nodes = [self._compile(text, ("metrics", self.id, "expr", place)) for place, text in enumerate(spec.expr)]
             return (
                 None if any(node is None for node in nodes) else tuple(node for node in nodes if node is not None)
