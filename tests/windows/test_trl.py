@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import declog
 from declog.comm import Comm
-from declog.testing import FakeComm, MemorySink, run_ranks
+from declog.testing import MemorySink, run_ranks
 from tests.windows import trl
 
 # What a trainer reports whatever the algorithm: it is no metric of TRL's, or needs no declog to be computed.
@@ -48,7 +49,7 @@ ONLY_GRPO = {"policy_loss", "entropy_coef"}  # with an entropy bonus: signals th
 ALWAYS = set(RLOO) - CLIP - {"kl"}
 
 # Constants that say something, and the names of trl_grpo under them.
-SETTINGS = [
+SETTINGS: list[tuple[dict[str, Any], set[str]]] = [
     ({}, ALWAYS | ONLY_GRPO | CLIP),
     ({"beta": 0.04}, ALWAYS | ONLY_GRPO | CLIP | {"kl"}),
     ({"tools": True}, ALWAYS | ONLY_GRPO | CLIP | TOOLS),
@@ -62,7 +63,7 @@ SETTINGS = [
 ]
 
 
-def names(preset: str, **constants: object) -> set[str]:
+def names(preset: str, **constants: Any) -> set[str]:
     """The names of a preset's outputs under a trainer's settings, with TRL's words for what only a run knows."""
     made = declog.plan(declog.compose(preset, ["declog/sinks=[]"]), constants=constants).names()
     return {
@@ -109,7 +110,7 @@ def test_the_cases_are_all_there() -> None:
 
 
 @pytest.mark.parametrize(("constants", "expected"), SETTINGS, ids=[str(setting) for setting, _ in SETTINGS])
-def test_grpo_names_under_a_setting(constants: dict[str, object], expected: set[str]) -> None:
+def test_grpo_names_under_a_setting(constants: dict[str, Any], expected: set[str]) -> None:
     """A setting switches on and off what it does in TRL's trainer."""
     assert expected == names("trl_grpo", **constants)
 

@@ -7,6 +7,7 @@ logged; ``.pt.gz`` has the generations and micro-batches of the same windows.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ CASES = sorted(folder.name for folder in DATA.iterdir())
 def raw(case: str, world_size: int, rank: int) -> dict[str, Any]:
     """A rank's arguments and windows of tensors."""
     with gzip.open(DATA / case / f"ws{world_size}_rank{rank}.pt.gz") as file:
-        loaded: dict[str, Any] = torch.load(file, weights_only=False)
+        loaded: dict[str, Any] = torch.load(io.BytesIO(file.read()), weights_only=False)
     return loaded
 
 

@@ -1,0 +1,299 @@
+"""What goes wrong between observations, events, windows and modes says so, word for word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.comm import Comm
+from declog.recorder import Recorder
+from declog.testing import MemorySink, run_ranks
+from tests.running import profile, run
+
+ROWS = {"axis": "completion"}
+EVENTS = {
+    "row": {**ROWS, "type": "int"},
+    "reward": {**ROWS, "event": "rollout"},
+    "loss": {**ROWS, "event": "update"},
+}
+IDS = {"completion": {"ids": "row"}}
+JOINED = {"late": "mean(reward * loss)"}
+
+
+def raised(config: Mapping[str, Any], body: Callable[[Recorder], object], folder: Path) -> str:
+    """The error that a run of a strict profile ends with."""
+    with pytest.raises(declog.DeclogError) as error:
+        run(config, body, folder)
+    return str(error.value)
+
+
+def refused(config: Mapping[str, Any]) -> str:
+    """The text that a profile is refused with."""
+    with pytest.raises(declog.ConfigError) as error:
+        declog.plan(config)
+    return str(error.value)
+
+
+def observing(*batches: Mapping[str, Any]) -> Callable[[Recorder], None]:
+    """One step that observes ``batches``, one after the other."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            for batch in batches:
+                log.observe(**batch)
+
+    return body
+
+
+# ---- one batch
+
+
+def test_signals_of_one_batch_with_different_counts(tmp_path: Path) -> None:
+    """Values of one batch describe the same rows: both signals, their counts and their event are named."""
+    body = observing({"reward": [1.0, 2.0, 3.0], "length": [1.0, 2.0]})
+
+    assert raised(profile({"reward": {**ROWS, "event": "rollout"}, "length": {**ROWS, "event": "rollout"}},
+                          {"r": "mean(reward)", "l": "mean(length)"}), body, tmp_path) == (
+        "[DL505] signals of one batch of event `rollout` have different counts: "
+        "`reward` has 3 completions, `length` has 2\n"
+        "  fix: observe values of the same rows together; a signal given again opens the next batch"
+    )  # fmt: skip
+
+
+def test_a_required_signal_that_never_comes(tmp_path: Path) -> None:
+    """The first batch of an event has all that is required of it."""
+    config = profile(EVENTS, {"r": "mean(reward)", "l": "mean(loss)", "n": {"axis": "step", "event": "update"}})
+
+    assert raised(config, observing({"reward": [1.0]}, {"loss": [1.0]}), tmp_path) == (
+        "[DL502] `n` was not observed in the first batch of event `update`\n"
+        "  fix: observe(n=...), or declare it optional, or switch off what needs it"
+    )
+
+
+def test_an_event_that_never_comes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said at the first log event, and the rest is logged."""
+    config = profile(EVENTS, {"r": "mean(reward)", "l": "mean(loss)"})
+
+    assert run(config, observing({"reward": [1.0]}), tmp_path).scalars == {0: {"r": 1.0}}
+    assert [record.getMessage() for record in caplog.records if record.name == "declog"] == [
+        "nothing of event `update` came in the first log window: `loss`"
+    ]
+
+
+def test_an_unknown_name(tmp_path: Path) -> None:
+    """A misspelt signal is named with the nearest one."""
+    assert raised(profile(EVENTS, {"r": "mean(reward)"}), observing({"rewrd": [1.0]}), tmp_path) == (
+        "[DL501] the profile `small` has no signal `rewrd`\n  fix: did you mean `reward`?"
+    )
+
+
+def test_an_unknown_event(tmp_path: Path) -> None:
+    """A misspelt event of `log.batch` is named with the nearest one."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0), log.batch("rolout"):
+            pass
+
+    assert raised(profile(EVENTS, {"r": "mean(reward)"}), body, tmp_path) == (
+        "[DL501] the profile `small` has no event `rolout`\n  fix: did you mean `rollout`?"
+    )
+
+
+def test_an_unknown_mode(tmp_path: Path) -> None:
+    """A misspelt mode is named with the nearest one."""
+
+    def body(log: Recorder) -> None:
+        with log.mode("evla"):
+            pass
+
+    config = profile(EVENTS, {"r": "mean(reward)"}, modes={"train": {}, "eval": {}})
+
+    assert raised(config, body, tmp_path) == (
+        "[DL510] the profile `small` has no mode `evla`\n  fix: did you mean `eval`?"
+    )
+
+
+# ---- rows of two events
+
+
+def joined(*batches: Mapping[str, Any], folder: Path, axes: Mapping[str, Any] = IDS) -> str:
+    """The error of batches whose rows cannot be matched."""
+    return raised(profile(EVENTS, JOINED, axes=dict(axes)), observing(*batches), folder)
+
+
+def test_missing_ids(tmp_path: Path) -> None:
+    """The ids were observed with one event and not with the other."""
+    config = profile({**EVENTS, "row": {**EVENTS["row"], "optional": True}}, JOINED, axes=IDS)
+    body = observing({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]})
+
+    assert raised(config, body, tmp_path) == (
+        "[DL511] the ids `row` were not observed in event `update`\n  fix: observe them there too"
+    )
+
+
+def test_required_ids_that_are_missing(tmp_path: Path) -> None:
+    """Ids that are not optional are missed where the batch closes."""
+    assert joined({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]}, folder=tmp_path) == (
+        "[DL502] `row` was not observed in the first batch of event `update`\n"
+        "  fix: observe(row=...), or declare it optional, or switch off what needs it"
+    )
+
+
+def test_unknown_ids(tmp_path: Path) -> None:
+    """A row whose id the earlier event did not have is never matched with another."""
+    batches = {"row": [0, 1, 2], "reward": [1.0, 2.0, 3.0]}, {"row": [2, 7, 9], "loss": [1.0, 2.0, 3.0]}
+
+    assert joined(*batches, folder=tmp_path) == (
+        "[DL511] 2 rows of event `update` have ids `row` that `rollout` does not have"
+    )
+
+
+def test_update_before_rollout(tmp_path: Path) -> None:
+    """A join looks back only."""
+    batches = {"row": [0], "loss": [1.0]}, {"row": [0], "reward": [1.0]}
+
+    assert joined(*batches, folder=tmp_path) == (
+        "[DL511] a batch of event `update` came before any of `rollout`\n  fix: observe `rollout` first"
+    )
+
+
+def test_an_update_without_any_rollout(tmp_path: Path) -> None:
+    """Nothing came that it could be joined with."""
+    assert joined({"row": [0], "loss": [1.0]}, folder=tmp_path) == (
+        "[DL511] nothing of event `rollout` came before `update`: `reward` has no rows to match"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "sizes"), [([[1.0, 2.0, 3.0]], "[3]"), ([[1.0], [2.0]], "[1, 1]")], ids=["counts", "batches"]
+)
+def test_positions_that_do_not_match(rollouts: list[list[float]], sizes: str, tmp_path: Path) -> None:
+    """By position only where each event had one batch with as many rows."""
+    batches = [*({"reward": rows} for rows in rollouts), {"loss": [1.0, 2.0]}]
+
+    assert joined(*batches, folder=tmp_path, axes={}) == (
+        "[DL511] rows of `update` and `rollout` cannot be matched by position: "
+        f"a batch of 2 completions, and batches of {sizes}\n"
+        "  fix: name the rows: `axes.completion.ids`"
+    )
+
+
+def test_what_cannot_be_joined_takes_nothing_else_with_it(tmp_path: Path) -> None:
+    """The metrics of one event are logged; those that need both are absent, and the failure is told."""
+    config = profile(EVENTS, {**JOINED, "r": "mean(reward)", "l": "mean(loss)"}, axes=IDS, strict=False)
+    body = observing({"row": [0], "reward": [1.0]}, {"row": [5], "loss": [3.0]})
+
+    assert run(config, body, tmp_path).scalars == {0: {"r": 1.0, "l": 3.0}}
+
+
+# ---- groups
+
+
+def test_a_group_split_over_batches_where_the_profile_says_it_is_not(tmp_path: Path) -> None:
+    """Groups of 4, and a micro-batch of 2."""
+    config = profile({"reward": ROWS}, {"s": "mean(std(reward, over=completion))"}, axes={"group": {"size": 4}})
+
+    assert raised(config, observing({"reward": [1.0, 2.0]}, {"reward": [3.0, 4.0]}), tmp_path) == (
+        "[DL507] the metric `s`: rows cannot be grouped: groups have 4 completions, "
+        "and step 0 of rank 0 has a batch of 2\n"
+        "  fix: set axes.group.size, or axes.group.split where groups are spread over batches or ranks"
+    )
+
+
+def test_a_group_split_over_ranks_where_the_profile_says_it_is_not(tmp_path: Path) -> None:
+    """A group of 4 that two ranks have halves of is never taken for two groups."""
+    config = profile({"reward": ROWS}, {"s": "mean(std(reward, over=completion))"}, axes={"group": {"size": 4}})
+
+    def body(comm: Comm) -> None:
+        sinks = [] if comm.rank else [MemorySink()]
+        with declog.start(config, sinks=sinks, comm=comm, output_dir=tmp_path) as log, log.step(3):
+            log.observe(reward=[1.0, 2.0])
+
+    with pytest.raises(declog.DeclogError) as error:
+        run_ranks(2, body)
+    assert str(error.value) == (
+        "[DL507] the metric `s`: rows cannot be grouped: groups have 4 completions, "
+        "and step 3 of rank 0 has a batch of 2\n"
+        "  fix: set axes.group.size, or axes.group.split where groups are spread over batches or ranks"
+    )
+
+
+# ---- what the compiler refuses
+
+TOKENS = {
+    "mask": {"axis": "token", "type": "bool"},
+    "sampled": {"axis": "token", "event": "rollout"},
+    "trained": {"axis": "token", "event": "update"},
+}
+
+
+def test_an_expression_per_token_over_two_events() -> None:
+    """Tokens are folded where they are: nothing is kept of them to join with."""
+    assert refused(profile(TOKENS, {"gap": "mean(trained - sampled)"}, axes={"token": {"mask": "mask"}})) == (
+        "error[DL313] metrics.gap\n"
+        "  `trained` is per token in event `update`, and `sampled` is observed in `rollout`\n"
+        "    mean(trained - sampled)\n"
+        "                   ^^^^^^^\n"
+        "  fix: observe it in `update` too: `event: {first: rollout, second: update}`"
+    )
+
+
+def test_a_signal_that_is_needed_in_an_event_it_is_not_declared_for() -> None:
+    """A per-token mask of one event, and a per-token value of the other."""
+    signals = {**TOKENS, "mask": {**TOKENS["mask"], "event": "rollout"}}
+
+    assert refused(profile(signals, {"t": "mean(trained)"}, axes={"token": {"mask": "mask"}})) == (
+        "error[DL313] signals.mask.event\n"
+        "  `mask` is needed in event `update`, and is observed in `rollout`\n"
+        "  fix: event: {first: rollout, second: update}, and observe it there too"
+    )
+
+
+def test_a_metric_has_no_window_of_its_own_where_the_trainer_logs() -> None:
+    """`every: trainer` leaves no other choice."""
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "every": 2}}, every="trainer")) == (
+        "error[DL202] metrics.r.every\n  the trainer says when it logs: there is no other `every`\n  fix: drop it"
+    )
+
+
+def test_a_window_is_a_multiple_of_the_profiles() -> None:
+    """A metric's `every` of 3 does not fit in windows of 2."""
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "every": 3}}, every=2)) == (
+        "error[DL202] metrics.r.every\n  `every` must be a multiple of the profile's 2\n  fix: every: 4"
+    )
+
+
+def test_a_formula_over_different_pools() -> None:
+    """Values that cover different things are not computed with."""
+    metrics = {"r": "mean(reward)", "b": {"expr": "reward", "pool": "batch"}, "f": {"formula": "r - b"}}
+
+    assert refused(profile(EVENTS, metrics)) == (
+        "error[DL310] metrics.f.formula\n"
+        "  a formula needs metrics of one window and pool\n"
+        "    r - b\n"
+        "  fix: give them the same `every` and `pool`"
+    )
+
+
+def test_cumulative_is_for_sums_and_counts() -> None:
+    """A mean of all so far is no cumulative metric."""
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "reduce": "mean", "cumulative": True}})) == (
+        "error[DL312] metrics.r.cumulative\n"
+        "  `cumulative` runs sums and counts over the window from the start of the run\n"
+        "  fix: reduce: sum, without `pool`"
+    )
+
+
+def test_an_unknown_metric_in_a_condition() -> None:
+    """`when` reads metrics, not signals."""
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "when": "loss > 1"}})) == (
+        "error[DL302] metrics.r.when\n"
+        "  `loss` is a signal; here only metrics and constants are known\n"
+        "    loss > 1\n"
+        "    ^^^^\n"
+        "  fix: declare a metric: `loss: {expr: loss}`"
+    )
