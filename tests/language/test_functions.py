@@ -96,6 +96,7 @@ EXAMPLES: dict[str, list[Any]] = {
         ("pass_at(x > 5, 2)", [0] * 4),
         ("pass_at(b, 2)", [M, M, 1, 1]),
     ],
+    "prev": [("prev(s, 3)", [3] * 4), ("prev(s, s)", [10] * 4)],
     "len": [("len(t)", [5, M, 0, 18])],
     "words": [("words(t)", [3, M, 0, 5])],
     "contains": [("contains(t, 'at')", [0, 0, 0, 1])],
