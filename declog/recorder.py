@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from declog import active
 from declog.batch import OpenBatch
 from declog.comm import Comm
 from declog.dispatch import Dispatcher, Route
@@ -33,9 +34,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 log = logging.getLogger("declog")
-
-_current: list[Recorder] = []  # recorders with an open step or `with` block, innermost last; process-wide
-_current_lock = threading.Lock()
 
 
 class Recorder:
@@ -79,13 +77,13 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         self._alive()
-        _enter(self)
+        active.enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _leave(self)
+        active.leave(self)
         self.close(failed=error is not None)
 
     def close(self, *, failed: bool = False) -> None:
@@ -123,6 +121,11 @@ class Recorder:
     def step(self, step: int) -> _Step:
         """One optimizer step, as a `with` block. What is observed inside belongs to it; its end closes the batches."""
         return _Step(self, int(step))
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step is open."""
+        return self._step is not None
 
     def _begin_step(self, step: int) -> None:
         self._alive()
@@ -342,17 +345,6 @@ def _fields(result: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _enter(recorder: Recorder) -> None:
-    with _current_lock:
-        _current.append(recorder)
-
-
-def _leave(recorder: Recorder) -> None:
-    with _current_lock:
-        place = len(_current) - 1 - _current[::-1].index(recorder)
-        del _current[place]
-
-
 class _Step:
     """The block of a step. ``declog.observe`` finds the recorder inside, also where no `with log:` is open."""
 
@@ -364,7 +356,7 @@ class _Step:
 
     def __enter__(self) -> None:
         self._recorder._begin_step(self._number)
-        _enter(self._recorder)
+        active.enter(self._recorder)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -372,31 +364,4 @@ class _Step:
         try:
             self._recorder._end_step(quietly=kind is not None)
         finally:
-            _leave(self._recorder)
-
-
-def current() -> Recorder | None:
-    """The recorder whose step or `with` block is open; the innermost one."""
-    with _current_lock:
-        return _current[-1] if _current else None
-
-
-def observe(**signals: Any) -> None:
-    """``Recorder.observe`` of the active recorder, from anywhere; outside one, or outside a step, nothing."""
-    recorder = current()
-    if recorder is not None and recorder._step is not None:
-        recorder.observe(**signals)
-
-
-def log_metric(name: str, value: Any) -> None:
-    """``Recorder.log_metric`` of the active recorder, from anywhere; outside one nothing."""
-    recorder = current()
-    if recorder is not None:
-        recorder.log_metric(name, value)
-
-
-def log_extra(column: str, values: Any) -> None:
-    """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
-    recorder = current()
-    if recorder is not None:
-        recorder.log_extra(column, values)
+            active.leave(self._recorder)

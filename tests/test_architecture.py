@@ -38,10 +38,10 @@ ROOMS = (
     Room("kernels", "kernels sketch", others="numpy"),
     Room("language", "axes registry tree functions reducers expr", "errors kernels", "numpy"),
     Room("plan", "frame plan explain", "errors records kernels language", "numpy"),
-    Room("evaluation", "evaluate cells together filters tables message dispatch", "errors records kernels language plan",
-         "numpy", lazily="torch"),
+    Room("evaluation", "evaluate cells together filters tables message dispatch",
+         "errors records kernels language plan", "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "fold layout extras inputs batch window worker recorder",
+    Room("recording", "active fold layout extras inputs batch window worker recorder",
          "errors records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan
