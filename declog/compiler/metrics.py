@@ -15,7 +15,7 @@ from declog.errors import Path, Problem, did_you_mean, nearest
 from declog.expr import Compiler, ExpressionError, Parsed, compile_expression, parse
 from declog.functions import REQUIRED
 from declog.plan import FormulaOp, MetricOp, NameOp
-from declog.reducers import Reduction
+from declog.reducers import Reduction, quantile_level
 from declog.spec import MetricSpec
 from declog.tree import METRIC, Node, walk
 
@@ -194,8 +194,8 @@ class _Metric:
 
     def _reduction(self, text: str, path: tuple[str | int, ...]) -> tuple[Reduction | None, Params]:
         with self.draft.at(*path):
-            if (quantile := self.draft.reductions.get(text.strip())) is not None:  # p99.9 is no expression
-                return quantile, tuple((quantile.params or {}).items())
+            if quantile_level(text.strip()) is not None:  # p99.9 is no expression
+                return self.draft.reductions.get(text.strip()), ()
             parsed = parse(text)
             name = (
                 parsed.call
