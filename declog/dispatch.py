@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from declog import cells, tables
-from declog.axes import Kind
+from declog.axes import Axis, Kind
 from declog.cells import Cells
 from declog.errors import RuntimeFailure
 from declog.evaluate import View
@@ -21,7 +21,7 @@ from declog.kernels import present
 from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, TableOp
 from declog.records import Alert, Histogram, Records, Scalar, Table
 from declog.together import Reductions
-from declog.tree import METRIC, walk
+from declog.tree import METRIC, SIGNAL, walk
 
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
@@ -57,6 +57,7 @@ class Dispatcher:
         self._streaks = {alert.id: 0 for alert in plan.alerts}
         self._events = 0
         self._told: set[str] = set()
+        self._gaps = _expected_gaps(plan)  # metrics whose missing values are told already, or are no news
         self._periods = {op.key: op.every for op in plan.outputs}
         self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
         self._reductions = {period: Reductions(ops) for period, ops in self._metric_ops.items()}
@@ -122,8 +123,8 @@ class Dispatcher:
         count = whole.skipped
         if op.nan == "raise":
             report(RuntimeFailure("DL605", f"the metric `{op.key}` met {count} missing values, and says `nan: raise`"))
-        elif f"nan {op.id}" not in self._told and op.id != "logged" and present(whole.values).any():
-            self._told.add(f"nan {op.id}")  # what is missing altogether is absent, and no gap
+        elif op.id not in self._gaps and present(whole.values).any():  # what is missing altogether is no gap
+            self._gaps.add(op.id)
             log.warning(
                 "the metric `%s` leaves out missing values (%d at its first log event with any); "
                 "`nan: propagate` shows them",
@@ -244,6 +245,16 @@ class Dispatcher:
 
 CODE = "<code>"  # the route of sinks that are given in code
 RANKS = "declog/ranks"  # how many ranks there are rows of; logged under every profile where some are missing
+
+
+def _expected_gaps(plan: Plan) -> set[str]:
+    """Metrics of optional values per step: those come in some batches only, as a learning rate does."""
+    optional = {signal.name for event in plan.events.values() for signal in event.signals if signal.optional}
+    return {
+        op.id
+        for op in plan.metrics
+        if op.axis is Axis.STEP and any(node.op == SIGNAL and node.param("name") in optional for node in walk(*op.args))
+    }
 
 
 def _failure(what: str, error: Exception) -> RuntimeFailure:

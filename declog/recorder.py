@@ -153,7 +153,7 @@ class Recorder:
         if not self._event_told and not failed:
             self._event_told = True
             self._tell_silent_events()
-        if self.plan.blocking:
+        if handoff.done is not None:
             handoff.done.wait()
             for runner in self._runners.values():
                 try:
@@ -311,6 +311,8 @@ class Recorder:
             if self._locate is None:
                 raise
             raise self._locate(error) from None
+        if open_batch.failure is not None:
+            self._worker.failures.report(open_batch.failure)
         if not partly:
             self._seen.add(event)
         self._batch_numbers[event] = number + 1
