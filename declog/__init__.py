@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from declog.searchpath import register as _register
 
 if TYPE_CHECKING:
+    from declog.active import current, log_extra, log_metric, observe
     from declog.compiler import compile
     from declog.compose import compose, presets, profile_of
     from declog.errors import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     )
     from declog.functions import function
     from declog.plan import Plan
-    from declog.recorder import Recorder, current, log_extra, log_metric, observe
+    from declog.recorder import Recorder
     from declog.reducers import reducer
     from declog.run import plan, start
     from declog.spec import LogSpec, validate
@@ -40,8 +41,8 @@ _HOMES = {
     "CommError": "errors", "CompositionError": "errors", "ConfigError": "errors", "DeclogError": "errors",
     "InputError": "errors", "MissingSignalError": "errors", "PlanMismatchError": "errors", "SinkError": "errors",
     "UnknownSignalError": "errors", "UsageError": "errors",
-    "function": "functions", "Plan": "plan", "Recorder": "recorder", "current": "recorder", "log_extra": "recorder",
-    "log_metric": "recorder", "observe": "recorder", "reducer": "reducers", "plan": "run", "start": "run",
+    "function": "functions", "Plan": "plan", "Recorder": "recorder", "current": "active", "log_extra": "active",
+    "log_metric": "active", "observe": "active", "reducer": "reducers", "plan": "run", "start": "run",
     "LogSpec": "spec", "validate": "spec",
 }  # fmt: skip
 

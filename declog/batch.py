@@ -15,7 +15,7 @@ import torch
 
 from declog import fold
 from declog.axes import Axis
-from declog.errors import InputError, MissingSignalError
+from declog.errors import InputError, MissingSignalError, RuntimeFailure
 from declog.frame import Grouping, Key
 from declog.functions import DEFAULT, Functions
 from declog.inputs import DTYPES, NDIM, Observed, accept, describe, length
@@ -65,6 +65,7 @@ class OpenBatch:
         self._numbers: dict[Key, float | int] = {}
         self._texts: dict[Key, tuple[Axis, list[Any]]] = {}
         self._inputs: dict[str, Tensor] = {}  # what folds read
+        self.failure: RuntimeFailure | None = None  # what could not be computed when it closed
         self._versions: list[tuple[SignalOp, Tensor, int]] = []
 
     @property
@@ -212,16 +213,28 @@ class OpenBatch:
         tokens = {op.source: inputs[op.name] for op in per_token}
         lengths = None if self.event.lengths is None else inputs.get(self.event.lengths)
         sketches = []
-        with torch.no_grad():
-            columns = fold.run(self.event.folds, inputs, tokens, lengths, functions)
+        try:
+            with torch.no_grad():
+                columns = fold.run(self.event.folds, inputs, tokens, lengths, functions)
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001  (a user's function may raise anything: the step goes on without)
+            self.failure = RuntimeFailure(
+                "DL605",
+                f"per-token values of event `{self.event.name}` could not be folded: {type(error).__name__}: {error}",
+            )
+            self.failure.__cause__ = error
+            return []
         for name, column in columns.items():
             if name.endswith(".hist"):
                 sketches.append(Pack(Axis.STEP, ((name, None),), column.unsqueeze(0)))
             else:
                 place = (Axis.COMPLETION, column.dtype, column.get_device())
-                keys, values = self._tensors.setdefault(place, ([], []))
-                keys.append((name, None))
-                values.append(column)
+                packed = self._tensors.get(place)
+                if packed is None:
+                    packed = self._tensors[place] = [], []
+                packed[0].append((name, None))
+                packed[1].append(column)
         return sketches
 
     def _complete(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from declog import cells, tables
-from declog.axes import Kind
+from declog.axes import Axis, Kind
 from declog.cells import Cells
 from declog.errors import RuntimeFailure
 from declog.evaluate import View
@@ -22,7 +22,7 @@ from declog.kernels import present
 from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
 from declog.records import Alert, Histogram, Records, Scalar, Table
 from declog.together import Reductions
-from declog.tree import METRIC, Node, walk
+from declog.tree import METRIC, SIGNAL, Node, walk
 
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
@@ -60,6 +60,7 @@ class Dispatcher:
         self._totals: dict[str, dict[tuple[str, str], float]] = {}  # of cumulative metrics, over all modes
         self._combine = {op.key: op.combine for op in plan.outputs}
         self._told: set[str] = set()
+        self._gaps = _expected_gaps(plan)  # metrics whose missing values are told already, or are no news
         self._periods = {op.key: op.every for op in plan.outputs}
         self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
         self._reductions = {period: Reductions(ops) for period, ops in self._metric_ops.items()}
@@ -167,8 +168,8 @@ class Dispatcher:
         count = whole.skipped
         if op.nan == "raise":
             report(RuntimeFailure("DL605", f"the metric `{op.key}` met {count} missing values, and says `nan: raise`"))
-        elif f"nan {op.id}" not in self._told and op.id != "logged" and present(whole.values).any():
-            self._told.add(f"nan {op.id}")  # what is missing altogether is absent, and no gap
+        elif op.id not in self._gaps and present(whole.values).any():  # what is missing altogether is no gap
+            self._gaps.add(op.id)
             log.warning(
                 "the metric `%s` leaves out missing values (%d at its first log event with any); "
                 "`nan: propagate` shows them",
@@ -288,6 +289,16 @@ class Dispatcher:
 
 CODE = "<code>"  # the route of sinks that are given in code
 RANKS = "declog/ranks"  # how many ranks there are rows of; logged under every profile where some are missing
+
+
+def _expected_gaps(plan: Plan) -> set[str]:
+    """Metrics of optional values per step: those come in some batches only, as a learning rate does."""
+    optional = {signal.name for event in plan.events.values() for signal in event.signals if signal.optional}
+    return {
+        op.id
+        for op in plan.metrics
+        if op.axis is Axis.STEP and any(node.op == SIGNAL and node.param("name") in optional for node in walk(*op.args))
+    }
 
 
 def _failure(what: str, error: Exception) -> RuntimeFailure:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from declog import active
 from declog.axes import Axis
 from declog.batch import OpenBatch
 from declog.comm import Comm
@@ -35,9 +36,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 log = logging.getLogger("declog")
-
-_current: list[Recorder] = []  # recorders with an open step or `with` block, innermost last; process-wide
-_current_lock = threading.Lock()
 
 
 class Recorder:
@@ -83,13 +81,13 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         self._alive()
-        _enter(self)
+        active.enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _leave(self)
+        active.leave(self)
         self.close(failed=error is not None)
 
     def close(self, *, failed: bool = False) -> None:
@@ -127,6 +125,11 @@ class Recorder:
     def step(self, step: int) -> _Step:
         """One optimizer step, as a `with` block. What is observed inside belongs to it; its end closes the batches."""
         return _Step(self, int(step))
+
+    @property
+    def in_step(self) -> bool:
+        """Whether signals may be observed: in a step, or in a block of another mode than train."""
+        return self._step is not None or self._mode != "train"
 
     def _begin_step(self, step: int) -> None:
         self._alive()
@@ -194,7 +197,7 @@ class Recorder:
         if not self._event_told and not failed:
             self._event_told = True
             self._tell_silent_events()
-        if self.plan.blocking:
+        if handoff.done is not None:
             handoff.done.wait()
             for runner in self._runners.values():
                 try:
@@ -369,6 +372,8 @@ class Recorder:
             if self._locate is None:
                 raise
             raise self._locate(error) from None
+        if open_batch.failure is not None:
+            self._worker.failures.report(open_batch.failure)
         if not partly:
             self._seen.add(event)
         self._batch_numbers[event] = number + 1
@@ -389,7 +394,7 @@ class Recorder:
 
     def _in_step(self, what: str) -> None:
         self._alive()
-        if self._step is None and self._mode == "train":
+        if not self.in_step:
             raise UsageError("DL510", f"`{what}` is called outside a step", "with log.step(step): ...")
 
 
@@ -404,17 +409,6 @@ def _fields(result: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _enter(recorder: Recorder) -> None:
-    with _current_lock:
-        _current.append(recorder)
-
-
-def _leave(recorder: Recorder) -> None:
-    with _current_lock:
-        place = len(_current) - 1 - _current[::-1].index(recorder)
-        del _current[place]
-
-
 class _Active:
     """A block in which ``declog.observe`` finds a recorder."""
 
@@ -422,10 +416,10 @@ class _Active:
         self._recorder = recorder
 
     def __enter__(self) -> None:
-        _enter(self._recorder)
+        active.enter(self._recorder)
 
     def __exit__(self, *error: object) -> None:
-        _leave(self._recorder)
+        active.leave(self._recorder)
 
 
 class _Step:
@@ -439,7 +433,7 @@ class _Step:
 
     def __enter__(self) -> None:
         self._recorder._begin_step(self._number)
-        _enter(self._recorder)
+        active.enter(self._recorder)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -447,31 +441,4 @@ class _Step:
         try:
             self._recorder._end_step(quietly=kind is not None)
         finally:
-            _leave(self._recorder)
-
-
-def current() -> Recorder | None:
-    """The recorder whose step or `with` block is open; the innermost one."""
-    with _current_lock:
-        return _current[-1] if _current else None
-
-
-def observe(**signals: Any) -> None:
-    """``Recorder.observe`` of the active recorder, from anywhere; outside one, or outside a step, nothing."""
-    recorder = current()
-    if recorder is not None and (recorder._step is not None or recorder._mode != "train"):
-        recorder.observe(**signals)
-
-
-def log_metric(name: str, value: Any) -> None:
-    """``Recorder.log_metric`` of the active recorder, from anywhere; outside one nothing."""
-    recorder = current()
-    if recorder is not None:
-        recorder.log_metric(name, value)
-
-
-def log_extra(column: str, values: Any) -> None:
-    """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
-    recorder = current()
-    if recorder is not None:
-        recorder.log_extra(column, values)
+            active.leave(self._recorder)

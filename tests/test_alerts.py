@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from declog.recorder import Recorder
 from declog.records import Alert
@@ -100,33 +97,3 @@ def test_a_text_that_cannot_be_filled_is_shown_as_it_is(tmp_path: Path) -> None:
     """A placeholder of no metric does not silence the alert."""
     sink = alerted({"high": {"metric": "kl", "above": 0.5, "text": "{nothing} at {kl:.1f}"}}, [1.0], tmp_path)
     assert [alert.text for _, alert in sink.alerts] == ["{nothing} at {kl:.1f}"]
-
-
-def test_a_metric_that_fails_costs_itself_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A user's reduction that raises is named with its traceback; all others, tables and alerts are there."""
-    from declog.reducers import BUILTIN, Reductions, reducer
-
-    mine = Reductions(BUILTIN)
-
-    @reducer(registry=mine)
-    def broken(values: Any) -> float:
-        raise ZeroDivisionError("mine")
-
-    config = profile(
-        {"x": {"axis": "completion"}}, {"x": "mean(x)", "bad": "broken(x)"},
-        alerts={"high": {"metric": "x", "above": 1}},
-        schemas={"s": {"x": {"type": "float"}}}, tables={"t": {"schema": "s"}}, strict=False,
-    )  # fmt: skip
-
-    def body(log: Recorder) -> None:
-        with log.step(0):
-            log.observe(x=[1.0, 2.0])
-
-    with caplog.at_level(logging.ERROR, logger="declog"):
-        sink = run(config, body, tmp_path, reductions=mine)
-    assert (sink.scalars, len(sink.tables("t")), len(sink.alerts)) == ({0: {"x": 1.5}}, 1, 1)
-    [message] = [record.getMessage() for record in caplog.records]
-    assert message.splitlines()[0] == (
-        "a log event could not be finished: [DL605] the metric `bad` could not be evaluated: ZeroDivisionError: mine"
-    )
-    assert message.splitlines()[-1] == "ZeroDivisionError: mine"

@@ -15,7 +15,7 @@ from declog.errors import Path, Problem, did_you_mean, nearest
 from declog.expr import Compiler, ExpressionError, Parsed, compile_expression, join, parse
 from declog.functions import REQUIRED
 from declog.plan import MetricOp, NameOp
-from declog.reducers import Reduction
+from declog.reducers import Reduction, quantile_level
 from declog.spec import MetricDefaults, MetricSpec, SignalSpec
 from declog.tree import SIGNAL, Node, walk
 
@@ -185,8 +185,8 @@ class _Metric:
 
     def _reduction(self, text: str, path: tuple[str | int, ...]) -> tuple[Reduction | None, Params]:
         with self.draft.at(*path):
-            if (quantile := self.draft.reductions.get(text.strip())) is not None:  # p99.9 is no expression
-                return quantile, tuple((quantile.params or {}).items())
+            if quantile_level(text.strip()) is not None:  # p99.9 is no expression
+                return self.draft.reductions.get(text.strip()), ()
             parsed = parse(text)
             name = (
                 parsed.call

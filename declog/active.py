@@ -1,0 +1,56 @@
+"""The recorders that are open now, innermost last, and the functions that find them from anywhere.
+
+Process-wide and safe for threads: a reward function three calls below the loop needs no recorder in its hands.
+Imports nothing of declog while it runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from declog.recorder import Recorder
+
+_open: list[Recorder] = []  # one entry per open step and per open `with` block
+_lock = threading.Lock()
+
+
+def enter(recorder: Recorder) -> None:
+    """Note that a step or a `with` block of a recorder is open."""
+    with _lock:
+        _open.append(recorder)
+
+
+def leave(recorder: Recorder) -> None:
+    """Take back the recorder's latest ``enter``."""
+    with _lock:
+        place = len(_open) - 1 - _open[::-1].index(recorder)
+        del _open[place]
+
+
+def current() -> Recorder | None:
+    """The recorder whose step or `with` block is open; the innermost one."""
+    with _lock:
+        return _open[-1] if _open else None
+
+
+def observe(**signals: Any) -> None:
+    """``Recorder.observe`` of the active recorder, from anywhere; outside one, or outside a step, nothing."""
+    recorder = current()
+    if recorder is not None and recorder.in_step:
+        recorder.observe(**signals)
+
+
+def log_metric(name: str, value: Any) -> None:
+    """``Recorder.log_metric`` of the active recorder, from anywhere; outside one nothing."""
+    recorder = current()
+    if recorder is not None:
+        recorder.log_metric(name, value)
+
+
+def log_extra(column: str, values: Any) -> None:
+    """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
+    recorder = current()
+    if recorder is not None:
+        recorder.log_extra(column, values)

@@ -1,0 +1,258 @@
+"""Functions and reductions of users: registered in code, in a registry of one's own, and by installed packages."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import declog
+from declog.errors import ConfigError, UsageError
+from declog.functions import BUILTIN, Functions
+from declog.reducers import BUILTIN as REDUCTIONS
+from declog.reducers import Reductions
+from tests.language.runs import one_step, problems
+
+ROWS = {"axis": "completion"}
+TOKENS = {"axes": {"token": {"mask": "m"}}, "signals": {"m": {"axis": "token", "type": "bool"}, "u": {"axis": "token"}}}
+
+
+@pytest.fixture
+def functions() -> Functions:
+    """A registry of the test's own, over the functions of the language."""
+    return Functions(BUILTIN)
+
+
+@pytest.fixture
+def reductions() -> Reductions:
+    """A registry of the test's own, over the reductions of the language."""
+    return Reductions(REDUCTIONS)
+
+
+def test_a_function_runs_on_rows(functions: Functions) -> None:
+    """It gets float64 tensors of one shape, missing values as NaN."""
+    seen: list[torch.dtype] = []
+
+    @declog.function(registry=functions)
+    def softplus(x: torch.Tensor) -> torch.Tensor:
+        """A smooth maximum of x and 0."""
+        seen.append(x.dtype)
+        return torch.nn.functional.softplus(x)
+
+    profile = {"signals": {"x": ROWS}, "metrics": {"m": {"expr": "softplus(x) * 2", "reduce": "sum"}}}
+    logged = one_step(profile, {"x": [0.0, math.nan, 1.0]}, functions=functions)
+
+    assert {"m": 2 * (math.log(2) + math.log(1 + math.e))} == pytest.approx(logged)
+    assert {torch.float64} == set(seen)
+    entry = functions.get("softplus")
+    assert entry is not None and entry.help == "A smooth maximum of x and 0."
+
+
+def test_a_function_runs_on_tokens(functions: Functions) -> None:
+    """On the training device, with a completion's value repeated over its tokens; the padding does not count."""
+
+    @declog.function(registry=functions)
+    def scaled(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return x * by
+
+    profile = {
+        **TOKENS,
+        "signals": {**TOKENS["signals"], "a": ROWS},
+        "metrics": {"m": "sum(scaled(u, a))", "per": "max(mean(scaled(u, 2), over=token))"},
+    }
+    observed = {
+        "m": torch.tensor([[True, True], [True, False]]),
+        "u": torch.tensor([[1.0, 2.0], [3.0, math.nan]]),
+        "a": torch.tensor([10.0, 100.0]),
+    }
+
+    assert one_step(profile, observed, functions=functions) == {"m": 330.0, "per": 6.0}
+
+
+def test_a_function_of_bools_and_ints(functions: Functions) -> None:
+    """`returns` says what it gives."""
+
+    @declog.function(registry=functions, returns="bool", name="near")
+    def is_near(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x - y).abs() < 1
+
+    @declog.function(registry=functions, returns="int")
+    def sign(x: torch.Tensor) -> torch.Tensor:
+        return torch.sign(x).to(torch.int64)
+
+    profile = {
+        "signals": {"x": ROWS, "y": ROWS},
+        "metrics": {"near": "mean(near(x, y))", "sign": {"expr": "sign(x)", "reduce": "sum", "where": "near(x, y)"}},
+    }
+
+    assert one_step(profile, {"x": [-2.0, 5.0], "y": [-1.5, 1.0]}, functions=functions) == {"near": 0.5, "sign": -1}
+
+
+def test_a_function_that_lies_about_its_type_is_refused(functions: Functions) -> None:
+    """Tried on tensors without values, before step 0."""
+
+    @declog.function(registry=functions)
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return x.sum()
+
+    @declog.function(registry=functions)
+    def positive(x: torch.Tensor) -> torch.Tensor:
+        return x > 0
+
+    @declog.function(registry=functions)
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no")
+
+    profile = {
+        "signals": {"x": ROWS},
+        "metrics": {name: f"mean({name}(x))" for name in ("total", "positive", "broken")},
+    }
+
+    assert [("DL314", f"metrics.{name}.expr") for name in ("total", "positive", "broken")] == problems(
+        lambda: declog.plan(profile, functions=functions)
+    )
+
+
+def test_a_registry_of_ones_own_is_seen_by_its_plans_only(functions: Functions) -> None:
+    """The language's functions stay as they are."""
+
+    @declog.function(registry=functions)
+    def own(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    profile = {"signals": {"x": ROWS}, "metrics": {"m": "mean(own(x))"}}
+
+    assert problems(lambda: declog.plan(profile, functions=functions)) == []
+    assert problems(lambda: declog.plan(profile)) == [("DL303", "metrics.m")]
+
+
+def test_a_known_name_is_not_replaced(functions: Functions, reductions: Reductions) -> None:
+    """Neither one of the language's nor another's; the same function, imported again, is the same."""
+    with pytest.raises(UsageError, match="a function named `abs` is registered already"):
+        declog.function(lambda x: x, name="abs", registry=functions)
+    with pytest.raises(UsageError, match="a reduction named `mean` is registered already"):
+        declog.reducer(lambda x: 0.0, name="mean", registry=reductions)
+
+    def mine(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    declog.function(mine, registry=functions)
+    declog.function(mine, registry=functions)
+
+
+def test_a_reduction_of_values(reductions: Reductions) -> None:
+    """It gets what counts as float64 arrays, without missing values; NaN is absent."""
+
+    @declog.reducer(registry=reductions)
+    def gini(values: np.ndarray) -> float:
+        """How unequal values are."""
+        return float(np.abs(values[:, None] - values).mean() / (2 * values.mean()))
+
+    @declog.reducer(registry=reductions)
+    def slope(x: np.ndarray, y: np.ndarray, *, scale: float = 1.0) -> float:
+        return float(np.polyfit(x, y, 1)[0]) * scale if len(x) > 1 else math.nan
+
+    profile = {
+        "signals": {"x": ROWS, "y": ROWS},
+        "metrics": {
+            "gini": "gini(x)",
+            "slope": "slope(x, y, scale=10)",
+            "listed": {"expr": ["x", "y"], "reduce": "slope"},
+            "one": {"expr": ["x", "y"], "reduce": "slope", "where": "x == 1"},
+            "none": {"expr": "x", "reduce": "gini", "where": "x > 99"},
+        },
+    }
+    logged = one_step(profile, {"x": [1.0, 2.0, math.nan, 3.0], "y": [2.0, 4.0, 5.0, 6.0]}, reductions=reductions)
+
+    assert pytest.approx(logged) == {"gini": 8 / 9 / 4, "slope": 20.0, "listed": 2.0}
+
+
+def test_a_reduction_misses_what_it_requires(reductions: Reductions) -> None:
+    """A keyword without a default must be given, and must be one of its own."""
+
+    @declog.reducer(registry=reductions)
+    def above(values: np.ndarray, *, limit: float) -> float:
+        return float((values > limit).mean())
+
+    def plan(reduce: str) -> Any:
+        profile = {"signals": {"x": ROWS}, "metrics": {"m": {"expr": "x", "reduce": reduce}}}
+        return lambda: declog.plan(profile, reductions=reductions)
+
+    assert problems(plan("above(limit=2)")) == []
+    assert problems(plan("above")) == [("DL304", "metrics.m.reduce")]
+    assert problems(plan("above(limit=2, top=3)")) == [("DL304", "metrics.m.reduce")]
+    assert problems(plan("abvoe")) == [("DL311", "metrics.m.reduce")]
+
+
+# ---- installed packages ----------------------------------------------------------------------------------
+
+PACKAGE = '''
+import torch
+
+def team_scaled(x):
+    """Ten times x."""
+    return x * 10
+
+def team_range(values):
+    """The greatest less the least."""
+    return float(values.max() - values.min())
+'''
+ENTRY_POINTS = """
+[declog.functions]
+team_scaled = team_declog_entries:team_scaled
+team_broken = team_declog_entries:not_there
+
+[declog.reducers]
+team_range = team_declog_entries:team_range
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with entry points, on the path as pip would leave it."""
+    (tmp_path / "team_declog_entries.py").write_text(PACKAGE, encoding="utf-8")
+    info = tmp_path / "team_declog_entries-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: team-declog-entries\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("team_declog_entries", None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_package_adds_functions_and_reductions(functions: Functions, reductions: Reductions) -> None:
+    """YAML names them, and nothing was imported before."""
+    assert "team_declog_entries" not in sys.modules
+    profile = {"signals": {"x": ROWS}, "metrics": {"m": "team_range(team_scaled(x))"}}
+
+    assert one_step(profile, {"x": [1.0, 3.0]}, functions=functions, reductions=reductions) == {"m": 20.0}
+    assert {"team_scaled", "team_broken"} <= set(functions.names())
+    assert "team_range" in reductions.names()
+
+
+@pytest.mark.usefixtures("installed")
+def test_names_of_installed_packages_are_suggested(functions: Functions) -> None:
+    """Like those of the language."""
+    with pytest.raises(ConfigError, match="did you mean `team_scaled`"):
+        declog.plan({"signals": {"x": ROWS}, "metrics": {"m": "mean(team_scald(x))"}}, functions=functions)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_entry_point_that_cannot_be_loaded_says_so(functions: Functions) -> None:
+    """An error of declog's, with the name and where it should be."""
+    with pytest.raises(UsageError, match="`team_broken` cannot be loaded from `team_declog_entries:not_there`"):
+        declog.plan({"signals": {"x": ROWS}, "metrics": {"m": "mean(team_broken(x))"}}, functions=functions)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_name_is_not_replaced_in_silence(functions: Functions) -> None:
+    """Whichever comes first."""
+    with pytest.raises(UsageError, match="`team_scaled` is registered already"):
+        declog.function(lambda x: x, name="team_scaled", registry=functions)

@@ -1,0 +1,158 @@
+"""What fails after step 0 stays alone: it is told and counted, the run goes on, and `strict` raises it at the end."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import declog
+from declog import functions, reducers
+from declog.recorder import Recorder
+from declog.records import Records
+from declog.testing import MemorySink
+from tests.running import profile, run
+
+REDUCTIONS = reducers.Reductions(reducers.BUILTIN)
+FUNCTIONS = functions.Functions(functions.BUILTIN)
+SIGNALS = {"x": {"axis": "completion"}, "kl": {"axis": "token", "optional": True}}
+HALF_BROKEN: dict[str, Any] = {
+    "alerts": {"high": {"metric": "x", "above": 1}},
+    "schemas": {"s": {"x": {"type": "float"}}},
+    "tables": {"t": {"schema": "s"}},
+    "axes": {"token": {"mask": "all"}},
+}
+
+
+@reducers.reducer(registry=REDUCTIONS)
+def broken(values: Any) -> float:
+    """A user's reduction with a bug."""
+    raise ZeroDivisionError("mine")
+
+
+@functions.function(registry=FUNCTIONS)
+def crash(x: torch.Tensor) -> torch.Tensor:
+    """A user's function that works on what it is tried with, and not on what comes."""
+    if x.numel() == 6:
+        raise IndexError("mine")
+    return x
+
+
+class Failing(MemorySink):
+    """A backend that refuses the second log event."""
+
+    def write(self, step: int, records: Records) -> None:
+        if step == 1:
+            raise ConnectionRefusedError("the backend is away")
+        super().write(step, records)
+
+
+def body(log: Recorder) -> None:
+    """Three steps of three rows and six tokens."""
+    for step in range(3):
+        with log.step(step):
+            log.observe(x=[1.0, 2.0, 3.0], kl=torch.ones(3, 2))
+
+
+def messages(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> list[str]:
+    """The first and the last line of each message."""
+    found = [record.getMessage().splitlines() for record in caplog.records if record.levelno >= level]
+    return [line for lines in found for line in ([lines[0]] if len(lines) == 1 else [lines[0], lines[-1]])]
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ("broken(x)", "[DL605] the metric `bad` could not be evaluated: ZeroDivisionError: mine"),
+        ("mean(crash(kl))", "[DL605] per-token values of event `default` could not be folded: IndexError: mine"),
+    ],
+    ids=["reduction", "per-token function"],
+)
+def test_a_users_function_that_fails_costs_its_own_values(
+    bad: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error is shown once, with its traceback; all others, tables and alerts are there."""
+    config = profile(SIGNALS, {"x": "mean(x)", "bad": bad}, strict=False, **HALF_BROKEN)
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        sink = run(config, body, tmp_path, reductions=REDUCTIONS, functions=FUNCTIONS)
+    assert sink.scalars == {step: {"x": 2.0} for step in range(3)}
+    assert (len(sink.tables("t")), [step for step, _ in sink.alerts]) == (3, [0])
+    assert messages(caplog) == [f"a log event could not be finished: {told}", told.rsplit(": ", 2)[1] + ": mine"]
+    assert caplog.records[-1].getMessage() == f"declog finished with 3 failure(s) of its own: {told} (x3)"
+
+
+def test_strict_raises_the_first_failure_at_the_end(tmp_path: Path) -> None:
+    """Everything else was logged before."""
+    sink = MemorySink()
+    config = profile(SIGNALS, {"x": "mean(x)", "bad": "broken(x)"})
+    with (
+        pytest.raises(declog.DeclogError) as error,
+        declog.start(config, sinks=[sink], output_dir=tmp_path, reductions=REDUCTIONS) as log,
+    ):
+        body(log)
+    assert str(error.value) == "[DL605] the metric `bad` could not be evaluated: ZeroDivisionError: mine"
+    assert sink.scalars == {step: {"x": 2.0} for step in range(3)}
+
+
+def test_strict_never_hides_the_runs_own_error(tmp_path: Path) -> None:
+    """The exception of the training code wins."""
+    config = profile(SIGNALS, {"bad": "broken(x)"})
+    with (
+        pytest.raises(KeyError, match="own"),
+        declog.start(config, sinks=[MemorySink()], output_dir=tmp_path, reductions=REDUCTIONS) as log,
+    ):
+        body(log)
+        raise KeyError("own")
+
+
+def test_a_sink_that_fails_stays_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Other sinks get everything; the one that failed gets what comes after, and the failure is told at the end."""
+    bad, good = Failing(), MemorySink()
+    config = profile(SIGNALS, {"x": "mean(x)"}, strict=False)
+    with caplog.at_level(logging.WARNING, logger="declog"), declog.start(
+        config, sinks=[bad, good], output_dir=tmp_path
+    ) as log:  # fmt: skip
+        body(log)
+    assert (sorted(bad.scalars), sorted(good.scalars)) == ([0, 2], [0, 1, 2])
+    assert [record.getMessage() for record in caplog.records] == [
+        "sink `<code>0` could not write step 1; further failures are counted",
+        "sink `<code>0` closed; log events: 1 failed (first: ConnectionRefusedError: the backend is away)",
+    ]
+
+
+def test_strict_raises_what_a_sink_raised(tmp_path: Path) -> None:
+    """For tests: a backend's failure is not overlooked."""
+    with pytest.raises(ConnectionRefusedError, match="the backend is away"):
+        run_with(Failing(), tmp_path)
+
+
+def run_with(sink: MemorySink, folder: Path) -> None:
+    """A strict run with one sink."""
+    with declog.start(profile(SIGNALS, {"x": "mean(x)"}), sinks=[sink], output_dir=folder) as log:
+        body(log)
+
+
+def test_missing_values_are_told_once_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """NaN among values is worth a word; an optional signal that comes in some batches only, or never, is not."""
+    signals = {
+        "x": {"axis": "completion"},
+        "never": {"axis": "completion", "optional": True},
+        "lr": {"axis": "step", "optional": True},
+    }
+    config = profile(signals, {"x": "mean(x)", "never": "mean(never)", "lr": {"reduce": "last"}})
+
+    def observe(log: Recorder) -> None:
+        for step in range(2):
+            with log.step(step):
+                log.observe(x=[1.0, None, float("nan")])
+                log.observe(x=[3.0], lr=0.5)
+
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        sink = run(config, observe, tmp_path)
+    assert sink.scalars == {0: {"x": 2.0, "lr": 0.5}, 1: {"x": 2.0, "lr": 0.5}}
+    assert [record.getMessage() for record in caplog.records] == [
+        "the metric `x` leaves out missing values (2 at its first log event with any); `nan: propagate` shows them"
+    ]
