@@ -321,7 +321,8 @@ class Recorder:
     def _flush(self, *, tail: bool) -> Handoff:
         window, self._window = self._window, Window()
         window.hand_off()
-        handoff = Handoff(self._event, self._last_step, self._count, window, tail)
+        done = threading.Event() if self.plan.blocking else None
+        handoff = Handoff(self._event, self._last_step, self._count, window, tail, done)
         self._event += 1
         self._worker.submit(handoff)
         return handoff

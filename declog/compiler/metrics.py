@@ -70,6 +70,9 @@ class _Metric:
         for key in ("cumulative", "blocking"):
             if getattr(spec, key):
                 draft.report("DL205", f"`{key}` is not executed yet", *path, key, fix=f"drop `{key}`")
+        if spec.combine is not None and (spec.pool or "window") == "window":
+            message = "`combine` joins the values of pieces, and `pool: window` has one"
+            draft.report("DL202", message, *path, "combine", fix="add `pool: batch`, or drop `combine`")
         if spec.ranks == "main":
             draft.report("DL205", "`ranks: main` is not executed yet", *path, "ranks", fix="drop `ranks`")
         if isinstance(draft.spec.every, int) and spec.every is not None and spec.every % draft.spec.every:
