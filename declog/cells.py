@@ -47,7 +47,7 @@ class Cells:
         values, there = self.values, present(self.values)
         if self.kept is not None:
             there = there | self.kept
-        if values.shape[-1] == 1:
+        if values.shape[-1] == 1 and how != "var":  # the variance of one value is absent
             return values[..., 0], there[..., 0]
         some = np.asarray(there.any(-1))
         zeroed = np.where(there, values, 0.0)

@@ -22,6 +22,8 @@ from declog.tree import Node
 
 Tensor = torch.Tensor
 _HALF = (torch.bfloat16, torch.float16)
+_CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all that is computed from them stays in the cache
+_GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; more blocks would be more kernels to launch
 
 
 class TokenView:
@@ -36,7 +38,7 @@ class TokenView:
         self._signals = signals
         self._functions = functions
         self._values: dict[int, Any] = {}
-        self._masks: dict[frozenset[int], Tensor | None] = {}
+        self._masks: dict[int | frozenset[int], Tensor | None] = {}
 
     def value(self, node: Node) -> Any:
         """The value of a node: a tensor, or a Python constant."""
@@ -47,7 +49,7 @@ class TokenView:
 
     def mask(self, nodes: Sequence[Node]) -> Tensor | None:
         """The tokens that exist under all of some masks; None where every token does."""
-        key = frozenset(node.index for node in nodes)
+        key = nodes[0].index if len(nodes) == 1 else frozenset(node.index for node in nodes)
         if key not in self._masks:
             found: Tensor | None = None
             for node in nodes:
@@ -136,6 +138,32 @@ def run(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], tokens: Mapping[st
     if not tokens:
         return {}
     layout = _layout(tokens, lengths)
+    rows = layout.shape[0]
+    step = rows if lengths is not None else _block(ops, next(iter(tokens.values())))
+    if step >= rows:
+        return _fold(ops, signals, layout, functions)
+    parts = []
+    for start in range(0, rows, step):
+        some = {name: value[start : start + step] if value.ndim else value for name, value in signals.items()}
+        parts.append(_fold(ops, some, Padded(torch.Size((min(step, rows - start), layout.shape[1]))), functions))
+    return {
+        name: torch.stack([part[name] for part in parts]).sum(0)
+        if name.endswith(".hist")
+        else torch.cat([part[name] for part in parts])
+        for name in parts[0]
+    }
+
+
+def _block(ops: Sequence[FoldOp], tokens: Tensor) -> int:
+    """How many completions are folded at a time, where expressions need memory for what they compute."""
+    if all(op.expr is None or op.expr.op == "signal" for op in ops):
+        return len(tokens)
+    return max(1, (_CPU_BLOCK if tokens.is_cpu else _GPU_BLOCK) // max(tokens.shape[1], 1))
+
+
+def _fold(
+    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, functions: Functions
+) -> dict[str, Tensor]:
     view = TokenView(signals, layout, functions)
     columns: dict[str, Tensor] = {}
     for op in ops:
@@ -143,10 +171,10 @@ def run(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], tokens: Mapping[st
         if op.expr is None:
             found = layout.fold(None, mask, op.stats)
         else:
-            value = torch.as_tensor(view._spread(op.expr))
-            if not value.ndim:
+            value = view._spread(op.expr)
+            if not isinstance(value, Tensor) or not value.ndim:
                 continue  # an optional signal never came
-            found = layout.fold(torch.broadcast_to(value, layout.shape), mask, op.stats)
+            found = layout.fold(value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats)
         for stat, column in found.items():
             columns[op.column(stat)] = column
     return columns

@@ -383,7 +383,8 @@ class Recorder:
         window, self._windows[mode] = self._windows.get(mode, Window()), Window()
         window.hand_off()
         step = self._last_step if self._step is None else self._step
-        handoff = Handoff(self._event, step, self._counts[mode], window, tail, mode)
+        done = threading.Event() if self.plan.blocking else None
+        handoff = Handoff(self._event, step, self._counts[mode], window, tail, mode, done)
         self._event += 1
         self._worker.submit(handoff)
         return handoff

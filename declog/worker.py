@@ -46,7 +46,7 @@ class Handoff:
     window: Window
     tail: bool = False  # every window of the mode ends here
     mode: str = "train"
-    done: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event | None = None  # set when the event is finished, where somebody waits
 
 
 def _told(error: Exception) -> str:
@@ -112,7 +112,8 @@ class Worker:
             except Exception as error:  # noqa: BLE001
                 self.failures.report(error)
             finally:
-                handoff.done.set()
+                if handoff.done is not None:
+                    handoff.done.set()
 
     def _process(self, handoff: Handoff) -> None:
         with np.errstate(all="ignore"):

@@ -71,6 +71,9 @@ class _Metric:
         if spec.blocking:
             draft.report("DL205", "`blocking` of a metric is not executed yet", *path, "blocking", fix="drop it")
         draft.window(spec.every, *path, "every")
+        if spec.combine is not None and _pooling(draft, self.id, spec)[0] == "window":
+            message = "`combine` joins the values of pieces, and `pool: window` has one"
+            draft.report("DL202", message, *path, "combine", fix="add `pool: batch`, or drop `combine`")
 
     # -- expressions and reductions
 

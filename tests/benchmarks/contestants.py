@@ -43,7 +43,7 @@ class Declog:
 
     def __init__(self, profile: Mapping[str, Any]) -> None:
         self._sink = CountingSink()
-        self._every = int(profile["every"])
+        self.every = int(profile["every"])
         others = set(threading.enumerate())
         self._folder = tempfile.TemporaryDirectory()
         self.log = declog.start(profile, sinks=[self._sink], output_dir=self._folder.name)
@@ -59,7 +59,7 @@ class Declog:
         self._steps += 1
 
     def settle(self) -> float:
-        while self._settled < self._steps // self._every:
+        while self._settled < self._steps // self.every:
             self._sink.events.acquire()
             self._settled += 1
         time.sleep(0.0002)  # what the worker does after the hand-off to its sinks
@@ -85,13 +85,13 @@ class ByHand:
 
     def __init__(self, compute: Callable[[Batch], Any], every: int, finish: Callable[[list[Any]], list[float]]) -> None:
         self._compute = compute
-        self._every = every
+        self.every = every
         self._finish = finish
         self._window: list[Any] = []
 
     def step(self, batch: Batch) -> list[float]:
         self._window.append(self._compute(batch))
-        if len(self._window) < self._every:
+        if len(self._window) < self.every:
             return []
         window, self._window = self._window, []
         return self._finish(window)
@@ -141,7 +141,7 @@ class Collections:
         self, columns: Callable[[Batch], Mapping[str, Tensor]], reductions: Mapping[str, Sequence[str]], every: int
     ) -> None:
         self._columns = columns
-        self._every = every
+        self.every = every
         self._count = 0
         self._collections = {
             name: torchmetrics.MetricCollection({one: _METRICS[one]() for one in wanted}, compute_groups=False)
@@ -153,7 +153,7 @@ class Collections:
         for name, collection in self._collections.items():
             collection.update(columns[name])
         self._count += 1
-        if self._count % self._every:
+        if self._count % self.every:
             return {}
         values = {}
         for name, collection in self._collections.items():

@@ -18,10 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 Batch = Mapping[str, Any]
+PAUSE_S = 0.0005  # after a log event, for all alike: a training loop then does something else, and caches are cold
 
 
 class Contestant(Protocol):
-    """A way to log: ``step`` is what a training loop calls, ``settle`` is not measured."""
+    """A way to log each ``every`` steps: ``step`` is what a training loop calls, ``settle`` is not measured."""
+
+    every: int
 
     def step(self, batch: Batch) -> object:
         """One optimizer step's values."""
@@ -67,9 +70,10 @@ def _turn(contestant: Contestant, batches: Sequence[Batch], steps: int) -> tuple
         start = time.thread_time()
         contestant.step(batch)
         spent += time.thread_time() - start
-        after = contestant.settle()
-        time.sleep(0.0005)  # for all alike: between two logs a training loop does something else, and caches are cold
-    return spent, after - before
+        if (place + 1) % contestant.every == 0:
+            contestant.settle()
+            time.sleep(PAUSE_S)
+    return spent, contestant.settle() - before
 
 
 def ratio(upper: Sequence[float], lower: Sequence[float]) -> float:
@@ -83,10 +87,11 @@ def micros(seconds: Sequence[float]) -> float:
 
 
 class _Live(TorchDispatchMode):
-    """Counts the bytes of tensors that operators make and somebody still holds."""
+    """Counts the bytes of tensors that operators make and somebody still holds, but for small ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        self._least = least
         self.peak: int = 0
         self._sizes: dict[StorageWeakRef, int] = {}
 
@@ -97,7 +102,7 @@ class _Live(TorchDispatchMode):
             if _is_tensor(item):
                 storage = item.untyped_storage()
                 ref = StorageWeakRef(storage)
-                if ref not in given:  # a view, or a result in place, is nothing new
+                if storage.nbytes() >= self._least and ref not in given:  # a view, or a result in place, is nothing new
                     self._sizes[ref] = storage.nbytes()
         self._sizes = {ref: size for ref, size in self._sizes.items() if not ref.expired()}
         self.peak = max(self.peak, sum(self._sizes.values()))
@@ -108,9 +113,9 @@ def _is_tensor(item: object) -> bool:
     return isinstance(item, torch.Tensor)
 
 
-def peak_bytes(run: Callable[[], object]) -> int:
-    """The most bytes that tensors made inside ``run``, on this thread, held at one time."""
-    live = _Live()
+def peak_bytes(run: Callable[[], object], least: int) -> int:
+    """The most bytes that tensors of ``least`` bytes and more, made inside ``run`` on this thread, held at one time."""
+    live = _Live(least)
     with live:
         run()
     return live.peak
