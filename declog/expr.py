@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
@@ -21,6 +22,7 @@ from declog.errors import Problem, did_you_mean
 from declog.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.tree import CONST, JOIN, Node, Pool
 
+_PARSER = threading.Lock()  # CPython 3.11 counts the depth of all threads' trees in one place, and then refuses them
 MAX_LENGTH = 4_000  # characters
 MAX_NODES = 600
 MAX_DEPTH = 60
@@ -125,7 +127,8 @@ def parse(text: str) -> Parsed:
     plain = _WORD.sub(_plain, text)
     lead = len(plain) - len(plain.lstrip())
     try:
-        tree = ast.parse(plain.strip(), mode="eval")
+        with _PARSER:
+            tree = ast.parse(plain.strip(), mode="eval")
     except SyntaxError as error:
         offset = error.offset or len(plain.strip()) + 1  # 0: it ends too early
         start = min(offset - 1 + lead, len(text))
