@@ -26,13 +26,14 @@ def main() -> None:
     """Seven steps, of which a leaver has three."""
     dist.init_process_group("gloo")
     config = {**work.split_profile(), "strict": False, "tables": {}, "sinks": {"lines": {"kind": "jsonl"}}}
-    with declog.start(config, output_dir=FOLDER, wait_s=1.0) as log:
+    config["blocking"] = True  # so that what is before the barrier was sent
+    with declog.start(config, output_dir=FOLDER, wait_s=3.0) as log:
         for step in range(7):
             with log.step(step):
                 log.observe(reward=[1.0, 2.0], prompt_id=[1, 1 + int(RANK)], text=["", ""])
             if step == 2:
                 dist.barrier()
-                time.sleep(0.3)  # all have sent the steps before
+                time.sleep(0.5)  # the others have left the barrier too
                 if LEAVERS.get(RANK) == "die":
                     os._exit(9)
                 if LEAVERS.get(RANK) == "raise":
