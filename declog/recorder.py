@@ -10,6 +10,7 @@ import atexit
 import dataclasses
 import functools
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -74,6 +75,7 @@ class Recorder:
             column.expr is None and column.undeclared != "drop" for table in plan.tables for column in table.columns
         )
         self._closed = False
+        self._process = os.getpid()
         self._worker = Worker(plan, comm, Dispatcher(plan, routes, functions), functions=functions, wait_s=wait_s)
         atexit.register(self.close)
 
@@ -95,6 +97,8 @@ class Recorder:
 
         With ``strict: true`` the first failure of declog's own is raised, unless the run itself failed.
         """
+        if os.getpid() != self._process:
+            return  # a fork of the run's process: its threads, files and connections are not ours
         with self._lock:
             if self._closed:
                 return

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
+import os
 import sys
 import torch
 import declog
@@ -31,6 +32,10 @@ for step in range(6):
         log.observe(x=torch.ones(3), kl=torch.ones(3, 400), text=["a", "b", "c"])
         if sys.argv[2] == "raise" and step == 5:
             raise ValueError("mine")
+if sys.argv[2] == "fork" and os.fork() == 0:
+    sys.exit(0)  # runs what the interpreter runs at its end, in a process without the run's threads
+if sys.argv[2] == "fork":
+    os.wait()
 if sys.argv[2] == "exit":
     sys.exit(5)
 print("done")
@@ -39,14 +44,14 @@ print("done")
 
 @pytest.mark.parametrize(
     ("how", "code", "last_line"),
-    [("end", 0, ""), ("exit", 5, ""), ("raise", 1, "ValueError: mine")],
+    [("end", 0, ""), ("exit", 5, ""), ("raise", 1, "ValueError: mine"), ("fork", 0, "")],
 )
 def test_the_tail_is_written_when_the_interpreter_exits(how: str, code: int, last_line: str, tmp_path: Path) -> None:
-    """At the end of the program, at `sys.exit` and after an exception at top level, nothing is lost."""
+    """At the end of the program, at `sys.exit`, after an exception and beside a fork, nothing is lost or doubled."""
     (tmp_path / "train.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, "train.py", "run", how], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
-        timeout=60, capture_output=True, text=True,
+        timeout=25, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, (done.stderr.splitlines() or [""])[-1]) == (code, last_line), done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run" / "lines" / "scalars.jsonl").read_text().splitlines()]
