@@ -141,6 +141,10 @@ def reduce_one(op: MetricOp, view: View) -> Cells:
     sought: Array | None = None
     if op.fold is not None:
         states = fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen)
+        counts = None if op.tokens is None else view.frame.column(f"{op.tokens}.n")
+        if counts is not None:
+            tokens = np.nan_to_num(counts.astype(np.float64))[chosen]
+            sought = np.bincount(cell, tokens, minlength=shape[0] * shape[1])
     else:
         values = np.asarray(view.rows(op.args[0], axis), np.float64)
         values = (values[None] if values.ndim == 1 else values)[:, chosen]
@@ -154,19 +158,20 @@ def reduce_one(op: MetricOp, view: View) -> Cells:
             np.where(ok, values, np.inf),
             np.where(ok, values, -np.inf),
         )
+    there = states.n
     if op.weight is not None:
         weight = np.asarray(view.rows(op.weight, axis), np.float64)[chosen]
+        there = there * present(weight)
         weight = np.where(present(weight), weight, 0.0)
         states = Moments(states.n * weight, states.total * weight, states.m2, states.min, states.max)
     moments = _pooled_by(states, cell, shape[0] * shape[1])
     result = np.asarray(op.reduction.run(moments), np.float64)
     result = result.reshape(len(result), *shape)
-    missing = (
-        np.zeros(result.shape, bool)
-        if sought is None or op.weight is not None
-        else (sought - moments.n).reshape(result.shape) > 0
-    )
-    skipped = 0 if sought is None or op.weight is not None else int((sought - moments.n).sum())
+    lacking = np.zeros((len(there), len(sought) if sought is not None else 1))
+    if sought is not None:
+        lacking = sought - np.stack([np.bincount(cell, row, minlength=len(sought)) for row in there])
+    missing = (lacking > 0).reshape(result.shape) if sought is not None else np.zeros(result.shape, bool)
+    skipped = int(lacking.sum())
     return settled(
         op, Cells(result, members if op.family else (), labels if op.by is not None else (), skipped=skipped), missing
     )

@@ -293,6 +293,12 @@ class _Metric:
             message = "`cumulative` runs sums and counts over the window from the start of the run"
             draft.report("DL312", message, "metrics", self.id, "cumulative", fix="reduce: sum, without `pool`")
         pool, combine, nan = _pooling(draft, self.id, spec)
+        if reduction.histogram and pool != "window":
+            message = f"`{reduction.name}` covers a window: there is no {combine} of histograms"
+            draft.report("DL312", message, *place, fix="pool: window")
+        if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":
+            message = f"`nan: {nan}` is not executed yet for `{reduction.name}` over tokens"
+            draft.report("DL205", message, "metrics", self.id, "nan", fix="drop `nan`")
         return MetricOp(
             self.id, key, suffix, reduction, params, args, None, event,
             axis, first.type.family, kind, where, by, weight, draft.window(spec.every), pool, combine,

@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import declog
 from declog.reducers import BUILTIN, Moments
 from tests.language.runs import one_step, record, values
 
@@ -103,7 +104,7 @@ def expect(found: dict[str, Any], expected: dict[str, float]) -> None:
     assert there == pytest.approx({name: found[name] for name in there}, rel=1e-9, abs=1e-9)
 
 
-@PROFILE
+@settings(PROFILE, max_examples=30)
 @given(windows())
 def test_reductions_with_clauses(window: pd.DataFrame) -> None:
     """Of all rows, of those that `where` takes, by label; what is missing does not count."""
@@ -291,6 +292,34 @@ def test_every_reduction_says_what_it_does(name: str) -> None:
     """The reference shows a line for each."""
     entry = BUILTIN.get(name)
     assert entry is not None and entry.help
+
+
+TOKENS = {"axes": {"token": {"mask": "m"}}, "signals": {"m": {"axis": "token", "type": "bool"}, "u": {"axis": "token"}}}
+
+
+@pytest.mark.parametrize("clause", [{}, {"by": "label"}, {"weight": "w"}, {"pool": "batch"}], ids=str)
+@pytest.mark.parametrize("axis", ["completion", "token"])
+def test_missing_values_are_skipped_shown_or_refused(axis: str, clause: dict[str, str]) -> None:
+    """`nan` says which, of rows and of tokens, under every clause."""
+    signals = {**TOKENS["signals"], "x": ROWS, "w": ROWS, "label": {**ROWS, "type": "text"}}
+    observed = {
+        "m": torch.tensor([[True, True], [True, False], [True, True]]),
+        "u": torch.tensor([[1.0, math.nan], [3.0, math.nan], [2.0, 3.0]]),
+        "x": [1.0, math.nan, 3.0],
+        "w": [1.0, 1.0, 2.0],
+        "label": ["a", "a", "b"],
+    }
+
+    def logged(nan: str) -> dict[str, float]:
+        metric = {"expr": "x" if axis == "completion" else "u", "nan": nan, **clause}
+        return one_step({**TOKENS, "signals": signals, "metrics": {"v": metric}}, observed)
+
+    skipped, shown = logged("skip"), logged("propagate")
+    assert sorted(skipped) == sorted(shown)
+    assert not any(math.isnan(value) for value in skipped.values())
+    assert {"v", "v/a"} & {*shown} == {name for name, value in shown.items() if math.isnan(value)}
+    with pytest.raises(declog.DeclogError, match="missing values"):
+        logged("raise")
 
 
 def test_labels_beyond_the_limit_are_pooled() -> None:
