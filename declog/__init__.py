@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from declog.recorder import Recorder
     from declog.reducers import reducer
     from declog.run import plan, start
-    from declog.spec import LogSpec, validate
+    from declog.spec import LogSpec
+    from declog.validation import validate
 
 _HOMES = {
     "compile": "compiler", "compose": "compose", "presets": "compose", "profile_of": "compose",
@@ -43,7 +44,7 @@ _HOMES = {
     "UnknownSignalError": "errors", "UsageError": "errors",
     "function": "functions", "Plan": "plan", "Recorder": "recorder", "current": "active", "log_extra": "active",
     "log_metric": "active", "observe": "active", "reducer": "reducers", "plan": "run", "start": "run",
-    "LogSpec": "spec", "validate": "spec",
+    "LogSpec": "spec", "validate": "validation",
 }  # fmt: skip
 
 __all__ = [

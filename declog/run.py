@@ -31,7 +31,8 @@ from declog.reducers import DEFAULT as REDUCTIONS
 from declog.reducers import Reductions
 from declog.sinks import Sink
 from declog.sinks.runner import SinkRunner
-from declog.spec import LogSpec, validate
+from declog.spec import LogSpec
+from declog.validation import validate
 
 log = logging.getLogger("declog")
 _runs = itertools.count()  # every rank starts its runs in the same order: the number names them

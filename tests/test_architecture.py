@@ -49,7 +49,7 @@ ROOMS = (
     Room("places", "places scalars diagnostics", "errors", "yaml"),
     Room("composer", "searchpath provenance file_errors composition_errors resolve compose", "errors places",
          "hydra omegaconf yaml"),
-    Room("spec", "spec", "errors", "pydantic"),
+    Room("spec", "spec validation", "errors", "pydantic"),
     Room("compiler", "compiler", "errors language plan spec sinks", lazily="torch"),
     # where the arrows meet
     Room("reference", "reference", "errors language spec", "pydantic"),

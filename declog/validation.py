@@ -1,0 +1,229 @@
+"""``validate``: plain data in, a ``LogSpec`` out, or everything that is wrong with its shape.
+
+Turns what pydantic says into declog's problems: paths of the YAML, did-you-means, one problem for each place. A
+``null`` entry or leaf is dropped, so that it deletes an entry and resets a leaf. Imports models and errors only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest, nesting
+from declog.spec import (
+    FIX,
+    IDENTIFIER,
+    SECTIONS,
+    AlertSpec,
+    AxesSpec,
+    ColumnSpec,
+    CompletionAxis,
+    ConstantSpec,
+    FilterSpec,
+    GroupAxis,
+    LogSpec,
+    MetricDefaults,
+    MetricSpec,
+    ModeSpec,
+    ProfileSpec,
+    SelectorSpec,
+    SignalSpec,
+    SinkSpec,
+    TableSpec,
+    TokenAxis,
+)
+
+
+def validate(data: Mapping[str, Any]) -> LogSpec:
+    """The profile as models; raises ``ConfigError`` with everything that is wrong with its shape.
+
+    ``data`` is plain: resolved, without interpolations, as ``declog.compose.profile_of`` returns it.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(
+            [Problem("DL202", f"a profile is a map, not {type(data).__name__}", fix="write `metrics: {...}`")]
+        )
+    if (problem := nesting(data)) is not None:
+        raise ConfigError([problem])
+    data = _with_text_keys(data)
+    deleted = frozenset(
+        f"{section}.{key}"
+        for section in SECTIONS
+        if isinstance(entries := data.get(section), Mapping)
+        for key, value in entries.items()
+        if value is None
+    )
+    problems = [*_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
+    problems += [Problem("DL201", "unknown key `deleted`", ("deleted",))] if "deleted" in data else []
+    try:
+        spec = LogSpec.model_validate({**_without_null(data), "deleted": deleted})
+    except ValidationError as error:
+        problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
+        raise ConfigError(_distinct(problems)) from None
+    if problems:
+        raise ConfigError(problems)
+    return spec
+
+
+def _period(every: Any) -> list[Problem]:
+    if not isinstance(every, int) or every >= 1:
+        return []
+    return [Problem("DL202", f"`every` counts optimizer steps and cannot be {every}", ("every",), "every: 10")]
+
+
+def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[Problem]:
+    """Unknown keys whose value is null: a null is dropped before the models see it, a wrong name is not."""
+    known = _keys(model) if isinstance(model, type) and issubclass(model, BaseModel) else None
+    for key, value in data.items():
+        place = (*path, str(key))
+        if value is None and known is not None and key not in known:
+            comma = "inside {...}, YAML ends a value at a comma: put an expression that has one in quotes"
+            fix = did_you_mean(str(key), known, what="keys") if IDENTIFIER.match(str(key)) else comma
+            yield Problem("DL201", f"unknown key `{key}`", place, fix)
+        elif isinstance(value, Mapping) and len(path) < 5:
+            yield from _dropped(value, _below(model, str(key)), place)
+
+
+def _with_text_keys(data: Any, depth: int = 0) -> Any:
+    """YAML's keys that are no text, such as 0 or on, as text: they are then unknown or refused like any other."""
+    if not isinstance(data, Mapping):
+        return data
+    return {
+        str(key): value if depth == 0 and key in ("run_config", "tests") else _with_text_keys(value, depth + 1)
+        for key, value in data.items()
+    }
+
+
+def _without_null(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _without_null(value) for key, value in data.items() if value is not None}
+    if isinstance(data, list):
+        return [_without_null(value) for value in data]
+    return data
+
+
+def _ids(data: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for section in SECTIONS:
+        entries = data.get(section)
+        for key in entries if isinstance(entries, Mapping) else ():
+            if not (isinstance(key, str) and IDENTIFIER.match(key)):
+                plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
+                plain = f"_{plain}" if plain[0].isdigit() else plain
+                fix = (
+                    f"{section}: {{{plain}: {{name: {key}, ...}}}}"
+                    if section in ("metrics", "tables")
+                    else f"call it `{plain}`"
+                )
+                problems.append(
+                    Problem(
+                        "DL204",
+                        f"`{key}` is not an id: ids are lower-case letters, digits and _",
+                        (section, str(key)),
+                        fix,
+                    )
+                )
+    return problems
+
+
+def _problem(item: Any) -> Problem | None:
+    kind, message = item["type"], str(item["msg"])
+    path = _key_path(item["loc"][:-1]) if kind == "extra_forbidden" else _key_path(item["loc"])
+    if kind == "extra_forbidden":
+        path = (*path, item["loc"][-1])  # whatever it looks like, it is a key
+        return Problem("DL201", f"unknown key `{path[-1]}`", path, _nearest_key(path))
+    if kind == "missing":
+        return Problem("DL203", f"`{path[-1]}` is required here", path[:-1], f"add `{path[-1]}:`")
+    if kind == "value_error":
+        message, _, fix = message.removeprefix("Value error, ").partition(FIX)
+        return Problem("DL202", message, path, fix or None)
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])
+        names = [text or number for text, number in choices]
+        close = nearest(str(item["input"])[:80], names)
+        meant = f"did you mean `{close}`?" if close is not None else None
+        return Problem("DL202", f"`{path[-1]}` must be {'one of: ' * (len(names) > 1)}{', '.join(names)}", path, meant)
+    if kind == "greater_than_equal":
+        return Problem(
+            "DL202", f"`{path[-1]}` must be at least {item['ctx']['ge']}", path, f"{path[-1]}: {item['ctx']['ge']}"
+        )
+    if path and (noun := _NOUNS.get(kind.split("_")[0])) is not None:
+        return Problem("DL202", f"`{path[-1]}` must be {noun}", path)
+    return Problem("DL202", f"{message[0].lower()}{message[1:]}", path)
+
+
+_NOUNS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
+    "dict": "a map", "model": "a map",
+}  # fmt: skip
+_UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$")
+
+
+def _key_path(loc: tuple[str | int, ...]) -> Path:
+    """pydantic's location without the names of union members and models."""
+    found: list[str | int] = []
+    model: Any = LogSpec
+    for part in loc:
+        if isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part):
+            continue
+        found.append(
+            {"from_": "from", "schema_": "schema", "as_": "as"}.get(part, part) if isinstance(part, str) else part
+        )
+        model = _below(model, part)
+    return tuple(found)
+
+
+def _is_key(model: Any, part: str) -> bool:
+    return isinstance(model, tuple) or (
+        isinstance(model, type) and issubclass(model, BaseModel) and part in model.model_fields
+    )
+
+
+_ENTRIES: dict[str, Any] = {
+    "constants": ConstantSpec, "modes": ModeSpec, "signals": SignalSpec, "metrics": MetricSpec, "filters": FilterSpec,
+    "schemas": dict, "tables": TableSpec, "profiles": ProfileSpec, "alerts": AlertSpec, "sinks": SinkSpec,
+    "columns": ColumnSpec, "selectors": SelectorSpec,
+}  # fmt: skip
+
+
+def _below(model: Any, part: str | int) -> Any:
+    if model is LogSpec:
+        nodes: dict[str, type[BaseModel]] = {"axes": AxesSpec, "metric_defaults": MetricDefaults}
+        return nodes.get(str(part), (dict, part) if part in SECTIONS else None)
+    if isinstance(model, tuple):
+        entry = _ENTRIES[str(model[1])]
+        return (dict, "columns") if entry is dict else entry
+    if model is AxesSpec:
+        return {"group": GroupAxis, "completion": CompletionAxis, "token": TokenAxis}.get(str(part))
+    if model is ProfileSpec:
+        return (dict, "selectors")
+    return None  # a leaf, or a map of leaves
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items() if name not in ("short", "deleted")]
+
+
+def _nearest_key(path: Path) -> str | None:
+    model: Any = LogSpec
+    for part in path[:-1]:
+        model = _below(model, part)
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return did_you_mean(str(path[-1]), _keys(model), what="keys")
+    return None
+
+
+def _distinct(problems: list[Problem]) -> list[Problem]:
+    """One problem per place: a union reports each of its members."""
+    kept: dict[Path, Problem] = {}
+    for problem in problems:
+        known = kept.get(problem.path)
+        if known is None:
+            kept[problem.path] = problem
+        elif known.code == problem.code == "DL202" and problem.message not in known.message:
+            other = problem.message.removeprefix(f"`{problem.path[-1]}` must be ")
+            kept[problem.path] = Problem("DL202", f"{known.message}, or {other}", problem.path, known.fix)
+    return list(kept.values())
