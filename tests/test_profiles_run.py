@@ -71,6 +71,33 @@ def test_values_are_split_by_label(tmp_path: Path) -> None:
     assert logged(profile(signals, {"by": by, "few": few}), [bare], tmp_path) == {}
 
 
+@pytest.mark.parametrize(
+    "group", [{"size": 4, "split": "batches"}, {"of": "id", "split": "batches"}], ids=["size", "of"]
+)
+def test_groups_may_be_spread_over_micro_batches(group: dict[str, Any], tmp_path: Path) -> None:
+    """With `split: batches` a group is whole again, whichever micro-batches its completions were in."""
+    rows = pd.DataFrame({"x": np.random.default_rng(3).normal(size=16), "step": [0] * 8 + [1] * 8})
+    rows["id"] = np.arange(16) // 4 % 2
+    signals = {"x": {"axis": "completion"}, "id": {"axis": "completion", "type": "int"}}
+    metrics = {
+        "std": "mean(std(x, over=completion))",
+        "groups": "count(size(completion))",
+        "best": "min(max(x, over=completion))",
+    }
+
+    def body(log: Recorder) -> None:
+        for step, part in rows.groupby("step"):
+            with log.step(int(step)):
+                for batch in (part[:3], part[3:5], part[5:]):
+                    log.observe(x=batch.x.to_numpy(), id=batch.id.to_numpy())
+
+    found = run(profile(signals, metrics, axes={"group": group}), body, tmp_path).scalars
+    for step, part in rows.groupby("step"):
+        groups = part.groupby("id").x
+        expected = {"std": groups.std().mean(), "groups": 2, "best": groups.max().min()}
+        assert found[int(step)] == pytest.approx(expected, rel=1e-12)
+
+
 # ---- names at run time
 
 

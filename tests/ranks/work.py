@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import declog
@@ -98,6 +99,8 @@ def train(log: Recorder, ranks: Sequence[int]) -> None:
                         for rank in ranks:
                             if batch < len(SIZES[rank]):
                                 log.observe(**make(rank, step, batch))
+                                if make is rollout and rank != 1:  # a column that some ranks have
+                                    log.log_extra("place", np.arange(SIZES[rank][batch]) + np.float32(0.5))
                 for rank in ranks:
                     log.log_metric("mine", rank + step)
                     log.log_metric(f"of_{rank}", 0.5)
