@@ -260,13 +260,13 @@ class Recorder:
         return UnknownSignalError("DL501", f"the profile `{self.plan.name}` has no signal `{name}`", fix)
 
     def _keep(self, signals: Mapping[str, Any]) -> None:
-        sources, opened = self.plan.sources, self._open
+        sources, homes, opened = self.plan.sources, self.plan.homes, self._open
         here: set[str] | None = None
         for source, value in signals.items():
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
-            if ops and source not in self.plan.homes:  # it belongs to the event of what it is observed with
+            if source not in homes and ops:  # it belongs to the event of what it is observed with
                 if here is None:
-                    here = {self.plan.homes[name] for name in signals if name in self.plan.homes}
+                    here = {homes[name] for name in signals if name in homes}
                 ops = self._meant(ops, here)
             for op in ops:
                 batch = opened.get(op.event)
