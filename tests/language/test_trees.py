@@ -11,8 +11,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.language.interpreter import World, aggregate
 from tests.language.runs import record
-from tests.language.trees import MEMBERS, SIGNALS, Tree, World, aggregate, boolean, is_bool, number, text
+from tests.language.trees import MEMBERS, SIGNALS, Tree, boolean, is_bool, number, text
 
 PROFILE = settings(
     max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
