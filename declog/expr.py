@@ -1,4 +1,4 @@
-"""The expression language: text in, a typed tree out. A small allowlist compiler over Python's ``ast``.
+"""The expression language: a syntax tree in, a typed tree out. A small allowlist compiler over Python's ``ast``.
 
 Nothing is evaluated with ``eval``; a construct that is not named here is refused, with the columns of the
 text that is at fault. Constants are folded before names and axes are resolved, so that the branch of an
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ast
 import math
-import re
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
@@ -20,19 +18,11 @@ import numpy as np
 from declog.axes import AXES, COLUMN, Axis, Kind
 from declog.errors import Problem, did_you_mean
 from declog.functions import BUILTIN, REQUIRED, Function, Functions, Param
+from declog.syntax import Parsed, parse, refuse
 from declog.tree import CONST, JOIN, Node, Pool
 
-_PARSER = threading.Lock()  # CPython 3.11 counts the depth of all threads' trees in one place, and then refuses them
-MAX_LENGTH = 4_000  # characters
-MAX_NODES = 600
-MAX_DEPTH = 60
 MAX_POWER = 64  # the greatest constant exponent
 
-WORDS = {"lt": "< ", "le": "<=", "gt": "> ", "ge": ">=", "eq": "==", "ne": "!="}
-# strings are passed over, backslashes in them too; `p99.9(x)` is a quantile, not an attribute
-_WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b|\bp\d{1,3}\.\d+(?=\s*\()|[\r\n]")
-_BACKSLASH = "\x7f"  # what stands for one while Python parses: texts have no escapes, as YAML had its own
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "add",
     ast.Sub: "sub",
@@ -52,14 +42,6 @@ _HINTS: dict[type[ast.AST], str] = {
     ast.ListComp: "aggregate with over=, such as mean(x, over=token)",
     ast.GeneratorExp: "aggregate with over=, such as mean(x, over=token)",
 }  # fmt: skip
-
-
-class ExpressionError(Exception):
-    """What is wrong with an expression; the caller adds the path of the key that holds it."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        super().__init__(problem.plain())
 
 
 class Scope(Protocol):
@@ -91,102 +73,6 @@ class Scope(Protocol):
         """The names that can be used, for suggestions."""
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """An expression's text and its syntax tree, not typed yet."""
-
-    text: str
-    body: ast.expr
-
-    @property
-    def call(self) -> str | None:
-        """The name of the function, where the whole expression is one call."""
-        if isinstance(self.body, ast.Call) and isinstance(self.body.func, ast.Name):
-            return self.body.func.id
-        return None
-
-
-def _fail(code: str, message: str, text: str, fix: str | None = None, span: tuple[int, int] | None = None) -> NoReturn:
-    raise ExpressionError(Problem(code, message, fix=fix, source=text, span=span))
-
-
-def parse(text: str) -> Parsed:
-    """The syntax of an expression, checked for size; raises ``ExpressionError``."""
-    if len(text) > MAX_LENGTH:
-        _fail(
-            "DL308",
-            f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read",
-            text[:60] + "...",
-            "name its parts as signals",
-        )
-    if not text.strip():
-        _fail("DL301", "the expression is empty", text)
-    if (control := _CONTROL.search(text)) is not None:
-        shown = f"the expression holds the control character {control.group()!r}"
-        _fail("DL301", shown, text, "delete it", control.span())
-    plain = _WORD.sub(_plain, text)
-    lead = len(plain) - len(plain.lstrip())
-    try:
-        with _PARSER:
-            tree = ast.parse(plain.strip(), mode="eval")
-    except SyntaxError as error:
-        offset = error.offset or len(plain.strip()) + 1  # 0: it ends too early
-        start = min(offset - 1 + lead, len(text))
-        end = max(start + 1, min((error.end_offset or 0) - 1 + lead, len(text)))
-        _fail(
-            "DL301", f"the expression cannot be parsed: {error.msg}", text, _syntax_fix(error.msg, plain), (start, end)
-        )
-    except (ValueError, MemoryError, RecursionError):
-        _fail(
-            "DL308",
-            "the expression is nested too deeply or holds what cannot be read",
-            text,
-            "name its parts as signals",
-        )
-    count = 0
-    stack: list[tuple[ast.AST, int]] = [(tree.body, 1)]
-    while stack:
-        node, depth = stack.pop()
-        count += 1
-        if count > MAX_NODES or depth > MAX_DEPTH:
-            _fail(
-                "DL308",
-                f"the expression is too large: at most {MAX_NODES} operations, nested {MAX_DEPTH} deep",
-                text,
-                "name its parts as signals",
-            )
-        stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
-    for item in ast.walk(tree.body):
-        if isinstance(item, ast.Constant) and isinstance(item.value, str):
-            item.value = item.value.replace(_BACKSLASH, "\\")
-    return Parsed(text, _shifted(tree.body, lead))
-
-
-def _plain(found: re.Match[str]) -> str:
-    """A piece of an expression as Python can parse it, of the same length."""
-    word = found.group()
-    if word[0] in "'\"":
-        return word.replace("\\", _BACKSLASH)
-    return " " if word in "\r\n" else WORDS.get(word) or word.replace(".", "_")
-
-
-def _syntax_fix(message: str, plain: str) -> str | None:
-    if "never closed" in message:
-        return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"
-    if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain:
-        return "compare with `==`"
-    return None
-
-
-def _shifted(body: ast.expr, lead: int) -> ast.expr:
-    if lead:
-        for node in ast.walk(body):
-            if isinstance(node, ast.expr | ast.keyword) and node.end_col_offset is not None:
-                node.col_offset += lead
-                node.end_col_offset += lead
-    return body
-
-
 class Compiler:
     """Types one expression. ``text`` is what the user wrote, for messages."""
 
@@ -207,7 +93,7 @@ class Compiler:
 
     def fail(self, node: ast.AST, code: str, message: str, fix: str | None = None) -> NoReturn:
         """Refuse ``node``."""
-        _fail(code, message, self.text, fix, self.span(node))
+        refuse(code, message, self.text, fix, self.span(node))
 
     # -- expressions
 

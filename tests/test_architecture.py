@@ -36,7 +36,7 @@ ROOMS = (
     Room("records", "records"),
     # the runtime: from what is observed to records
     Room("kernels", "kernels sketch", others="numpy"),
-    Room("language", "axes registry tree functions reducers expr", "errors kernels", "numpy"),
+    Room("language", "axes registry tree functions reducers syntax expr", "errors kernels", "numpy"),
     Room("plan", "frame plan explain", "errors records kernels language", "numpy"),
     Room("evaluation", "evaluate cells together carry filters tables message dispatch",
          "errors records kernels language plan",

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from declog.axes import Axis, Type
 from declog.errors import Path, Problem
-from declog.expr import ExpressionError
 from declog.frame import Grouping
 from declog.functions import Functions
 from declog.plan import (
@@ -27,6 +26,7 @@ from declog.plan import (
 )
 from declog.reducers import Reductions
 from declog.spec import LogSpec, SignalSpec
+from declog.syntax import ExpressionError
 from declog.tree import Node, Pool
 
 Constant = bool | int | float | str

@@ -9,9 +9,10 @@ from declog.axes import Kind
 from declog.compiler.draft import Draft
 from declog.compiler.metrics import empty_of, names_of, refuse
 from declog.compiler.scopes import MetricScope
-from declog.expr import compile_expression, parse
+from declog.expr import compile_expression
 from declog.plan import FormulaOp, MetricOp
 from declog.spec import MetricSpec
+from declog.syntax import parse
 from declog.tree import METRIC, Node, walk
 
 

@@ -12,11 +12,12 @@ from declog.axes import Axis, Kind, per
 from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, did_you_mean, nearest
-from declog.expr import Compiler, ExpressionError, Parsed, compile_expression, join, parse
+from declog.expr import Compiler, compile_expression, join
 from declog.functions import REQUIRED
 from declog.plan import MetricOp, NameOp
 from declog.reducers import Reduction, quantile_level
 from declog.spec import MetricDefaults, MetricSpec, SignalSpec
+from declog.syntax import ExpressionError, Parsed, parse
 from declog.tree import SIGNAL, Node, walk
 
 Params = tuple[tuple[str, Any], ...]

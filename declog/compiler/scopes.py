@@ -8,7 +8,8 @@ from dataclasses import replace
 from declog.axes import AXES, KINDS, Axis, Kind, Type
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, did_you_mean
-from declog.expr import ExpressionError, compile_expression
+from declog.expr import compile_expression
+from declog.syntax import ExpressionError
 from declog.tree import BUILTIN, LEAVES, METRIC, SIGNAL, Node
 
 BUILTINS: dict[str, Type] = {

@@ -8,10 +8,11 @@ from declog.axes import KINDS, Axis, Kind
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Problem, did_you_mean
-from declog.expr import WORDS, compile_expression
+from declog.expr import compile_expression
 from declog.frame import Grouping
 from declog.plan import ModeOp
 from declog.spec import MetricSpec, ModeSpec, SignalSpec
+from declog.syntax import WORDS
 from declog.tree import CONST, Node
 
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})

@@ -1,0 +1,130 @@
+"""The syntax of an expression: text in, a syntax tree of bounded size out. Nothing is typed here.
+
+Imports Python's ``ast`` and errors only.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import threading
+from dataclasses import dataclass
+from typing import NoReturn
+
+from declog.errors import Problem
+
+_PARSER = threading.Lock()  # CPython 3.11 counts the depth of all threads' trees in one place, and then refuses them
+MAX_LENGTH = 4_000  # characters
+MAX_NODES = 600
+MAX_DEPTH = 60
+
+WORDS = {"lt": "< ", "le": "<=", "gt": "> ", "ge": ">=", "eq": "==", "ne": "!="}
+# strings are passed over, backslashes in them too; `p99.9(x)` is a quantile, not an attribute
+_WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b|\bp\d{1,3}\.\d+(?=\s*\()|[\r\n]")
+_BACKSLASH = "\x7f"  # what stands for one while Python parses: texts have no escapes, as YAML had its own
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+class ExpressionError(Exception):
+    """What is wrong with an expression; the caller adds the path of the key that holds it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem.plain())
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """An expression's text and its syntax tree, not typed yet."""
+
+    text: str
+    body: ast.expr
+
+    @property
+    def call(self) -> str | None:
+        """The name of the function, where the whole expression is one call."""
+        if isinstance(self.body, ast.Call) and isinstance(self.body.func, ast.Name):
+            return self.body.func.id
+        return None
+
+
+def refuse(code: str, message: str, text: str, fix: str | None = None, span: tuple[int, int] | None = None) -> NoReturn:
+    """Refuse a text; ``span`` is the half-open range of characters at fault."""
+    raise ExpressionError(Problem(code, message, fix=fix, source=text, span=span))
+
+
+def parse(text: str) -> Parsed:
+    """The syntax of an expression, checked for size; raises ``ExpressionError``."""
+    if len(text) > MAX_LENGTH:
+        refuse(
+            "DL308",
+            f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read",
+            text[:60] + "...",
+            "name its parts as signals",
+        )
+    if not text.strip():
+        refuse("DL301", "the expression is empty", text)
+    if (control := _CONTROL.search(text)) is not None:
+        shown = f"the expression holds the control character {control.group()!r}"
+        refuse("DL301", shown, text, "delete it", control.span())
+    plain = _WORD.sub(_plain, text)
+    lead = len(plain) - len(plain.lstrip())
+    try:
+        with _PARSER:
+            tree = ast.parse(plain.strip(), mode="eval")
+    except SyntaxError as error:
+        offset = error.offset or len(plain.strip()) + 1  # 0: it ends too early
+        start = min(offset - 1 + lead, len(text))
+        end = max(start + 1, min((error.end_offset or 0) - 1 + lead, len(text)))
+        refuse(
+            "DL301", f"the expression cannot be parsed: {error.msg}", text, _syntax_fix(error.msg, plain), (start, end)
+        )
+    except (ValueError, MemoryError, RecursionError):
+        refuse(
+            "DL308",
+            "the expression is nested too deeply or holds what cannot be read",
+            text,
+            "name its parts as signals",
+        )
+    count = 0
+    stack: list[tuple[ast.AST, int]] = [(tree.body, 1)]
+    while stack:
+        node, depth = stack.pop()
+        count += 1
+        if count > MAX_NODES or depth > MAX_DEPTH:
+            refuse(
+                "DL308",
+                f"the expression is too large: at most {MAX_NODES} operations, nested {MAX_DEPTH} deep",
+                text,
+                "name its parts as signals",
+            )
+        stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
+    for item in ast.walk(tree.body):
+        if isinstance(item, ast.Constant) and isinstance(item.value, str):
+            item.value = item.value.replace(_BACKSLASH, "\\")
+    return Parsed(text, _shifted(tree.body, lead))
+
+
+def _plain(found: re.Match[str]) -> str:
+    """A piece of an expression as Python can parse it, of the same length."""
+    word = found.group()
+    if word[0] in "'\"":
+        return word.replace("\\", _BACKSLASH)
+    return " " if word in "\r\n" else WORDS.get(word) or word.replace(".", "_")
+
+
+def _syntax_fix(message: str, plain: str) -> str | None:
+    if "never closed" in message:
+        return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"
+    if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain:
+        return "compare with `==`"
+    return None
+
+
+def _shifted(body: ast.expr, lead: int) -> ast.expr:
+    if lead:
+        for node in ast.walk(body):
+            if isinstance(node, ast.expr | ast.keyword) and node.end_col_offset is not None:
+                node.col_offset += lead
+                node.end_col_offset += lead
+    return body
