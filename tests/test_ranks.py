@@ -117,7 +117,7 @@ def observed(rows: Sequence[tuple[float, int, str | None]], first: int) -> dict[
     }  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), ranks=st.integers(2, 4), steps=st.lists(ROWS, min_size=1, max_size=5))
 def test_any_split_logs_what_one_process_logs(
     data: st.DataObject, ranks: int, steps: list[list[tuple[float, int, str | None]]], tmp_path: Path
