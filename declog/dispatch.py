@@ -312,7 +312,7 @@ def _failure(what: str, error: Exception) -> RuntimeFailure:
 
 def _present(whole: Cells, how: str) -> Iterable[tuple[int, int, float]]:
     """The values that there are: (member, label, value)."""
-    if whole.values.size == 1 and whole.kept is None:  # most metrics
+    if whole.values.size == 1 and whole.kept is None and how != "var":  # most metrics
         value = whole.values.item()
         return ((0, 0, value),) if value == value else ()
     values, there = whole.combined(how)
