@@ -468,4 +468,5 @@ def _pooling(draft: Draft, id: str, spec: MetricSpec) -> tuple[str, str, str]:
     if draft.defaulted is not None and id not in draft.defaulted:
         defaults = MetricDefaults()
     pool = spec.pool or ("window" if spec.cumulative else defaults.pool) or "window"
-    return pool, spec.combine or defaults.combine or "mean", spec.nan or defaults.nan or "skip"
+    combine = spec.combine or defaults.combine or "mean"  # of a whole window there is one value, and nothing to combine
+    return pool, "mean" if pool == "window" else combine, spec.nan or defaults.nan or "skip"

@@ -53,16 +53,16 @@ def case(id: str) -> Callable[[Callable[[dict[str, Any]], None]], Callable[[dict
 
 # What the language cannot say yet, or what is no value of a metric.
 ELSEWHERE = {
-    "R13": "which ranks gather: declog has no collectives, every rank sends each log event",
-    "R15": "an accumulator over micro-batches of which some log: `every` and windows, tests of the runtime",
+    "R13": "which ranks gather: declog has no collectives: tests/windows/test_windows.py",
+    "R15": "micro-batches of one step: tests/windows/test_windows.py",
     "R17": "rows of a table with texts: tests of tables (its ranks and sizes are in R29 here)",
     "R19": "defaults of a table's destination: tests of tables",
     "R23": "no lists among a tracker's values: tests of sinks",
-    "R31": "a NaN that is named in an error: `nan: raise`, tests of the runtime",
-    "E36": "the controller: needs `when` on metrics and `prev`, which are not executed yet",
-    "E42": "should_log: `every` and windows, tests of the runtime",
-    "E44": "should_log: `every` and windows, tests of the runtime",
-    "E46": "should_log with steps -2, taken as 1: the source's defect, `every` below 1 is refused (golden pair 32)",
-    "E48": "should_log by epoch: declog counts optimizer steps",
-    "E50": "should_log off: a sink is switched off with `enabled: false`",
+    "R31": "a NaN that is named in an error: tests/windows/test_windows.py",
+    "E36": "the controller, with `when`: tests/windows/test_windows.py",
+    "E42": "should_log: tests/windows/test_windows.py",
+    "E44": "should_log: tests/windows/test_windows.py",
+    "E46": "should_log with steps -2, taken as 1: the source's defect, refused: tests/windows/test_windows.py",
+    "E48": "should_log by epoch: tests/windows/test_windows.py",
+    "E50": "should_log off: tests/windows/test_windows.py",
 }
