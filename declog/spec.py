@@ -191,7 +191,7 @@ class FilterSpec(Model):
     """Which rows of a table are taken."""
 
     kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
-    """`unique` is not executed yet."""
+    """Which way of choosing; the keys below say of which kind each is."""
     key: str | None = None
     """What `top_bottom` orders by, one number per completion."""
     top: int = Field(0, ge=0)
