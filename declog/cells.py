@@ -308,24 +308,27 @@ def _label(value: Any, kind: Kind) -> str:
 
 
 def _pieces(op: MetricOp, view: View, axis: Axis) -> tuple[int, Array]:
-    """How many pieces `pool` makes of the window, and each row's."""
+    """How many pieces `pool` makes of the window, and each row's; the latest is last, the lowest rank of equal ones."""
     rows = view.frame.count(axis)
     if op.pool == "window":
         return 1, np.zeros(rows, np.int64)
     batches = view.frame.batches
     keys = {
-        "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (batches.rank,),
-        "rank_batch": (batches.step, batches.batch, batches.rank),
+        "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (-batches.rank,),
+        "rank_batch": (batches.step, batches.batch, -batches.rank),
     }[op.pool]  # fmt: skip
     parts = Segments.of_keys(*keys)
+    known = np.unique(parts.index, return_index=True)[1]  # a batch of each piece
+    place = np.argsort(np.lexsort([key[known] for key in reversed(keys)]))
+    index = place[parts.index]
     if axis is Axis.STEP:
-        return parts.count, parts.index
+        return parts.count, index
     if axis is Axis.BATCH:
         first = np.zeros(rows, np.int64)
         batch = view.frame.parts(Axis.STEP, Axis.BATCH).index
-        first[batch[::-1]] = parts.index[::-1]
+        first[batch[::-1]] = index[::-1]
         return parts.count, first
-    return parts.count, view.frame.spread(parts.index, Axis.STEP, axis)
+    return parts.count, view.frame.spread(index, Axis.STEP, axis)
 
 
 # ---- formulas ----------------------------------------------------------------------------------------------

@@ -188,9 +188,9 @@ class FilterSpec(Model):
     """Which rows of a table are taken."""
 
     kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
-    """`unique` is not executed yet."""
+    """How rows are chosen; `unique` takes the first row of each key."""
     key: str | None = None
-    """What `top_bottom` orders by, one number per completion."""
+    """What `top_bottom` orders by, one number per completion, or what `unique` tells rows apart by."""
     top: int = Field(0, ge=0)
     """How many of the greatest."""
     bottom: int = Field(0, ge=0)

@@ -282,7 +282,7 @@ def test_unique_by_an_object(tmp_path: Path) -> None:
 
 def test_unique_of_what_another_filter_takes(tmp_path: Path) -> None:
     """The chain runs again over all ranks: the best three, then the first of each prompt."""
-    chain = {"best": {"kind": "top_bottom", "key": "score", "top": 3}, "fresh": {"from": "best"}}
+    chain: dict[str, Any] = {"best": {"kind": "top_bottom", "key": "score", "top": 3}, "fresh": {"from": "best"}}
 
     def found(*batches: list[str]) -> list[tuple[str, float]]:
         return picked(list(batches), tmp_path, **copy.deepcopy(chain))
