@@ -183,7 +183,7 @@ class OpenBatch:
         """Fold the tokens, pack the columns. Raises where a required signal never came or a tensor was changed."""
         if first:
             self._complete()
-        rows = self.rows[0] if self.rows is not None else 0
+        rows = self._rows(grouping)
         if self.groups is not None:
             self._grouped(rows, grouping)
         for op, value, version in self._versions:
@@ -249,6 +249,12 @@ class OpenBatch:
             )
             error.signals = tuple(op.name for op in missing)
             raise error
+
+    def _rows(self, grouping: Grouping | None) -> int:
+        """How many completions the batch has; where only groups were observed, their size says it."""
+        if self.rows is None and self.groups is not None and grouping is not None:
+            return self.groups[0] * (grouping.size or 0)
+        return self.rows[0] if self.rows is not None else 0
 
     def _grouped(self, rows: int, grouping: Grouping | None) -> None:
         if self.groups is None or grouping is None or grouping.size is None or grouping.split != "none":

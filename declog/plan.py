@@ -367,10 +367,13 @@ class Plan:
             parts[f"metric {op.key}"] = (
                 f"{op.reduction.name}{dict(op.params)} of {[definition(arg) for arg in op.args]} {op.fold} "
                 f"where {_text(op.where)} by {_text(op.by)} weight {_text(op.weight)} "
-                f"every {op.every} {op.pool} {op.combine} {op.names}"
+                f"every {op.every} {op.pool} {op.combine} {op.nan} {op.empty} {op.ranks} {op.cumulative} "
+                f"{op.max_labels} when {_text(op.when)} {op.names}"
             )
         for formula in self.formulas:
-            parts[f"formula {formula.key}"] = f"{definition(formula.expr)} {formula.names}"
+            parts[f"formula {formula.key}"] = (
+                f"{definition(formula.expr)} {formula.empty} when {_text(formula.when)} {formula.names}"
+            )
         for table in self.tables:
             chain = table.filter.chain if table.filter else ()
             parts[f"table {table.id}"] = (

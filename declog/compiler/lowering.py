@@ -250,6 +250,9 @@ def _filter(work: _Lowering, op: FilterOp, event: str) -> FilterOp:
 
 def _groups(work: _Lowering) -> None:
     grouping = work.draft.grouping
+    if grouping is None and work.grouped:  # a signal per group: functions of groups were refused before
+        message = "values per group are needed, and this profile does not say what a group is"
+        work.draft.report("DL306", message, "axes", "group", fix="set `axes.group: {size: N}` or `{of: SIGNAL}`")
     if grouping is None or grouping.of is None or not work.grouped:
         return
     name = grouping.of

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import declog
+from declog.testing import MemorySink
 from tests.language.runs import problems, record, values
 from tests.running import profile
 
@@ -292,3 +293,28 @@ def test_a_plan_says_what_its_values_are() -> None:
         "total": "sum of reward, over the completions from the start of the run",
         "logged/{column}": "mean of logged, over the batches of 10 steps",
     }
+
+
+def test_a_plan_of_group_values_alone(tmp_path: Path) -> None:
+    """Where no completion is observed, the size of groups says how many there are."""
+    sink = MemorySink()
+    config = {
+        "strict": True,
+        "axes": {"group": {"size": 4}},
+        "signals": {"difficulty": {"axis": "group"}},
+        "metrics": {"difficulty": {"reduce": ["mean", "max"]}},
+    }
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(difficulty=[1.0, 2.0, 6.0])
+    assert sink.scalars == {0: {"difficulty/mean": 3.0, "difficulty/max": 6.0}}
+
+
+def test_group_values_need_groups() -> None:
+    """A signal per group under a profile that does not say what a group is."""
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan({"signals": {"difficulty": {"axis": "group"}}, "metrics": {"difficulty": {"reduce": "mean"}}})
+    assert str(caught.value) == (
+        "error[DL306] axes.group\n"
+        "  values per group are needed, and this profile does not say what a group is\n"
+        "  fix: set `axes.group: {size: N}` or `{of: SIGNAL}`"
+    )
