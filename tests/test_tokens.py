@@ -249,3 +249,40 @@ def test_quantiles_of_tokens_are_pooled_over_batches_and_steps(tmp_path: Path) -
     x = np.concatenate([value[mask].numpy() + step for step in range(2)])
     assert sink.scalars[1]["x/p95"] == pytest.approx(np.quantile(x, 0.95), rel=0.011)
     assert sink.scalars[1]["x/count"] == len(x)
+
+
+def test_expressions_of_many_tokens_are_folded_block_by_block(tmp_path: Path) -> None:
+    """More tokens than one block takes, the last block smaller, NaN in the padding of one: as numpy over all."""
+    rows, tokens = 19, 4096
+    generator = torch.Generator().manual_seed(3)
+    x, y = torch.randn(2, rows, tokens, generator=generator)
+    mask = torch.arange(tokens) < torch.randint(1, tokens, (rows, 1), generator=generator)
+    scale = torch.rand(rows, generator=generator)
+    x[9] = x[9].masked_fill(~mask[9], math.nan)
+    profile = {
+        "strict": True,
+        "axes": {"token": {"mask": "m"}},
+        "signals": {
+            "x": {"axis": "token"}, "y": {"axis": "token"}, "m": {"axis": "token", "type": "bool"},
+            "scale": {"axis": "completion"}, "shift": {"axis": "step"}, "gap": "(x - y) * scale + shift",
+        },
+        "metrics": {
+            "gap": {"expr": "gap", "reduce": ["mean", "std", "min", "max", "count", "p50"]},
+            "positive": {"expr": "gap > 0", "reduce": "mean"},
+            "longest": {"expr": "size(token)", "reduce": "max"},
+        },
+    }  # fmt: skip
+    sink = MemorySink()
+    with declog.start(profile, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(x=x, y=y, m=mask, scale=scale, shift=0.25)
+    whole = ((x - y) * scale.unsqueeze(1) + 0.25)[mask].double().numpy()
+
+    logged = sink.scalars[0]
+    assert logged.pop("gap/p50") == pytest.approx(np.median(whole), rel=2 * sketch.ERROR)
+    assert logged == pytest.approx(
+        {
+            "gap/mean": whole.mean(), "gap/std": whole.std(ddof=1), "gap/min": whole.min(), "gap/max": whole.max(),
+            "gap/count": len(whole), "positive": (whole > 0).mean(), "longest": int(mask.sum(1).max()),
+        },
+        rel=1e-5,
+    )  # fmt: skip
