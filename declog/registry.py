@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import importlib.metadata
 import sys
@@ -26,7 +27,7 @@ REQUIRED: Any = object()  # the default of a parameter that has none
 T = TypeVar("T", bound=Named)
 
 
-class Registry(Generic[T]):
+class Registry(abc.ABC, Generic[T]):
     """Entries by name. A child registry sees its parent's; nothing is ever replaced in silence."""
 
     noun = "entry"
@@ -71,9 +72,9 @@ class Registry(Generic[T]):
             return {}
         return _entry_points(self.group, tuple(sys.path))
 
+    @abc.abstractmethod
     def adopt(self, name: str, run: Callable[..., Any]) -> T:
         """Register a plain function under a name."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[T]:
         if self._parent is not None:
