@@ -1,8 +1,8 @@
 """Metrics' values: reductions over a window's rows, and formulas over them.
 
 A metric has one value per cell: ``[members, labels]``, of a family and of ``by``. It is reduced over the
-pieces that its ``pool`` names and combined over them. Metrics that reduce the same rows are reduced together,
-in one matrix. Imports no torch.
+pieces that its ``pool`` names and combined over them. Metrics that reduce the same rows are reduced in
+``together.py``. Imports no torch.
 """
 
 from __future__ import annotations

@@ -160,7 +160,11 @@ def _sized(call: Call) -> Type:
         if not call.token_mask:
             call.fail("this profile does not say which tokens exist", "set `axes.token.mask`", code="DL306")
         return Type(Kind.INT, Axis.COMPLETION, event=next(iter(call.token_mask)).type.event)
-    if axis not in (Axis.COMPLETION, Axis.GROUP) or not call.groups:
+    if axis in (Axis.COMPLETION, Axis.GROUP) and not call.groups:
+        call.fail(
+            "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
+        )
+    if axis not in (Axis.COMPLETION, Axis.GROUP):
         call.fail(
             "`size` counts tokens of a completion, completions of a group or groups of a batch",
             "size(completion)",
