@@ -27,7 +27,14 @@ from declog.tree import FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, wal
 
 _STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist")
 Place = tuple[str, str]  # an event, and a signal that is needed in it
-_GROUPED = frozenset({"rank", "index", "size", "pass_at"})
+_GROUPED = frozenset({"index", "size", "pass_at"})
+
+
+def _reads_groups(node: Node) -> bool:
+    """Whether the node's value depends on which rows are a group."""
+    if node.op == "rank":
+        return node.param("within") is Axis.GROUP
+    return node.type.axis is Axis.GROUP or node.op in _GROUPED
 
 
 @dataclass
@@ -96,7 +103,7 @@ class _Lowering:
             known = self.memo[node.index, event] = self._lower(node, event)
             if known is not node and not known.names:
                 known.names.append(str(node))  # messages and `explain` speak of what the profile says
-        if known.type.axis is Axis.GROUP or known.op in _GROUPED:
+        if _reads_groups(known):
             self.grouped.add(event)
         return known
 
@@ -137,7 +144,7 @@ class _Lowering:
             inner = self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
             name = self.locals[node.index, event] = f"local{len(self.locals)}"
             self.local_ops.append(LocalOp(name, event, inner))
-            if any(item.type.axis is Axis.GROUP or item.op in _GROUPED for item in walk(inner)):
+            if any(_reads_groups(item) for item in walk(inner)):
                 self.grouped.add(event)
                 if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
                     message = f"`{node}` reads text of groups that are spread over ranks"
