@@ -120,6 +120,13 @@ class SignalSpec(Model):
             raise ValueError(f"a signal has either an `axis` (it is observed) or an `expr` (it is derived){FIX}{fix}")
         return self
 
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The events that the signal names, in order; none where it belongs to those that need it."""
+        if self.event is None:
+            return ()
+        return (self.event,) if isinstance(self.event, str) else tuple(self.event.values())
+
 
 class MetricDefaults(Model):
     """What metrics of this profile have where they do not say otherwise."""

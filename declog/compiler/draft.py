@@ -136,7 +136,7 @@ class Draft:
     def known_events(self) -> frozenset[str]:
         """The events of all observed signals, whether the plan needs them or not."""
         observed = [spec for spec in self.signals.values() if spec.axis is not None]
-        named = [spec.event if isinstance(spec.event, str) else self.default_event for spec in observed]
+        named = [event for spec in observed for event in spec.events or (self.default_event,)]
         return frozenset({*named, *self.events})
 
     def event_of(self, type: Type) -> str:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from declog.axes import Kind
 from declog.compiler.draft import Draft
-from declog.compiler.metrics import empty_of, names_of, refuse
+from declog.compiler.metrics import empty_of, names_of
 from declog.compiler.scopes import MetricScope
 from declog.expr import compile_expression
 from declog.plan import FormulaOp, MetricOp
 from declog.spec import MetricSpec
-from declog.syntax import parse
+from declog.syntax import parse, refuse
 from declog.tree import METRIC, Node, walk
 
 
@@ -62,7 +62,8 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
                 key,
                 fix=f"drop `{key}`",
             )
-    node = compile_expression(spec.formula or "", MetricScope(draft), draft.pool, draft.functions)
+    text = spec.formula or ""
+    node = compile_expression(text, MetricScope(draft), draft.pool, draft.functions)
     used = [str(item.param("name")).rpartition(":")[2] for item in walk(node) if item.op == METRIC]
     ops = {op.key: op for op in draft.outputs}
     pools = {(ops[key].pool, ops[key].every) for key in used}
@@ -70,15 +71,15 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
         refuse(
             "DL310",
             "a formula needs metrics of one window and pool",
+            text,
             "give them the same `every` and `pool`",
-            spec.formula,
         )
     if not used:
-        refuse("DL310", "the formula reads no metric", "use `expr:` for signals", spec.formula)
+        refuse("DL310", "the formula reads no metric", text, "use `expr:` for signals")
     if node.type.kind in (Kind.TEXT, Kind.OBJECT):
-        refuse("DL305", f"a formula gives a number, and this is {node.type.kind.value}", source=spec.formula)
+        refuse("DL305", f"a formula gives a number, and this is {node.type.kind.value}", text)
     if any(isinstance(op := ops[key], MetricOp) and op.by is not None for key in used):
-        refuse("DL205", "a formula over a metric with `by` is not executed yet", source=spec.formula)
+        refuse("DL205", "a formula over a metric with `by` is not executed yet", text)
     first = ops[used[0]]
     family = any(ops[key].family for key in used)
     names = names_of(draft, name, spec, None, family=family, by=False)

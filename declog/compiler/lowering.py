@@ -86,7 +86,7 @@ class _Lowering:
         """Where a signal is read; it must be observed there."""
         name = str(node.param("name"))
         spec = self.draft.signals[name]
-        homes = [spec.event] if isinstance(spec.event, str) else [] if spec.event is None else list(spec.event.values())
+        homes = spec.events
         if homes and event not in homes:
             message = f"`{name}` is needed in event `{event}`, and is observed in `{', '.join(homes)}`"
             fix = f"event: {{first: {homes[0]}, second: {event}}}, and observe it there too"

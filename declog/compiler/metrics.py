@@ -6,7 +6,7 @@ import ast
 import re
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from declog.axes import Axis, Kind, per
 from declog.compiler.draft import LOGGED, Draft, needs_axis
@@ -16,8 +16,8 @@ from declog.expr import Compiler, compile_expression, join
 from declog.functions import REQUIRED
 from declog.plan import MetricOp, NameOp
 from declog.reducers import Reduction, quantile_level
-from declog.spec import MetricDefaults, MetricSpec, SignalSpec
-from declog.syntax import ExpressionError, Parsed, parse
+from declog.spec import MetricDefaults, MetricSpec
+from declog.syntax import ExpressionError, Parsed, parse, refuse
 from declog.tree import SIGNAL, Node, walk
 
 Params = tuple[tuple[str, Any], ...]
@@ -34,13 +34,6 @@ def metrics(draft: Draft) -> None:
             continue
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
             draft.metrics += _Metric(draft, name, spec).ops()
-
-
-def refuse(
-    code: str, message: str, fix: str | None = None, source: str | None = None, span: tuple[int, int] | None = None
-) -> NoReturn:
-    """Refuse an expression; `Draft.at` adds the path."""
-    raise ExpressionError(Problem(code, message, fix=fix, source=source, span=span))
 
 
 class _Metric:
@@ -201,10 +194,10 @@ class _Metric:
             )
             reduction = self.draft.reductions.get(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
-                refuse("DL311", f"unknown reduction `{name}`", "quantiles are p0 to p100", text, (0, len(name)))
+                refuse("DL311", f"unknown reduction `{name}`", text, "quantiles are p0 to p100", (0, len(name)))
             if reduction is None:
                 fix = did_you_mean(name, [*self.draft.reductions.names(), "p50", "p95", "p99.9"], what="reductions")
-                refuse("DL311", f"unknown reduction `{name}`", fix, text, (0, len(name)))
+                refuse("DL311", f"unknown reduction `{name}`", text, fix, (0, len(name)))
             compiler = Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
             call = (
                 parsed.body if isinstance(parsed.body, ast.Call) else ast.Call(func=parsed.body, args=[], keywords=[])
@@ -316,7 +309,7 @@ class _Metric:
         events = {node.type.event for node in nodes if node is not None and node.type.event is not None}
         if not events:
             alone = [node.param("name") for node in args if node.op == SIGNAL]
-            homes = [event for name in alone for event in _homes(draft.signals[name])]
+            homes = [event for name in alone for event in draft.signals[name].events]
             return (homes or [draft.default_event])[0], args, where, by, weight
         order = {event: draft.event_order.get(event, 0) for event in events}
         target = max(events, key=lambda event: order[event])
@@ -391,11 +384,6 @@ class _Metric:
 
     def _names(self, suffix: str | None, family: bool, by: bool) -> tuple[NameOp, ...]:
         return names_of(self.draft, self.id, self.spec, suffix, family=family, by=by)
-
-
-def _homes(spec: SignalSpec) -> list[str]:
-    """The events that a signal names."""
-    return [] if spec.event is None else [spec.event] if isinstance(spec.event, str) else list(spec.event.values())
 
 
 def _suffix(text: str) -> str:

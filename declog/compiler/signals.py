@@ -133,12 +133,7 @@ def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
 
 def default_event(draft: Draft) -> None:
     """The order of the named events, and where signals go that name none and are read alone."""
-    named = [
-        event
-        for name, spec in draft.signals.items()
-        if name != LOGGED and spec.event is not None
-        for event in ([spec.event] if isinstance(spec.event, str) else spec.event.values())
-    ]
+    named = [event for name, spec in draft.signals.items() if name != LOGGED for event in spec.events]
     draft.event_order = {event: place for place, event in enumerate(dict.fromkeys(named))}
     if draft.event_order:
         draft.default_event = "update" if "update" in draft.event_order else list(draft.event_order)[-1]
