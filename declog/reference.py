@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from declog import reducers, spec
+from declog.error_pages import pages
 from declog.errors import CODES
 from declog.expr import OPERATORS
 from declog.functions import BUILTIN, operators, structure, text
@@ -78,7 +79,7 @@ def codes() -> str:
 
 def parts() -> dict[str, str]:
     """What can stand between markers, by name."""
-    found = {"functions": functions(), "reductions": reductions(), "codes": codes()}
+    found = {"functions": functions(), "reductions": reductions(), "codes": codes(), "error pages": pages()}
     for name, model in vars(spec).items():
         if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:
             found[f"keys of {name}"] = keys(model)

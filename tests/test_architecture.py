@@ -52,12 +52,13 @@ ROOMS = (
     Room("spec", "spec validation", "errors", "pydantic"),
     Room("compiler", "compiler", "errors language plan spec sinks", lazily="torch"),
     # where the arrows meet
-    Room("reference", "reference", "errors language spec", "pydantic"),
+    Room("pages", "error_pages", "errors"),
+    Room("reference", "reference", "errors pages language spec", "pydantic"),
     Room("run", "run", "errors records language plan evaluation ranks recording sinks composer spec compiler"),
     Room("api", "__init__", "composer"),
     Room("testing", "testing", "errors records"),
     Room("adapters", "adapters", "api errors records sinks"),
-    Room("cli", "cli", "api run errors records language plan places composer spec compiler sinks", lazily="rich"),
+    Room("cli", "cli", "api run errors pages records language plan places composer spec compiler sinks", lazily="rich"),
 )  # fmt: skip
 RUNTIME = ("errors", "records", "kernels", "language", "plan", "evaluation", "ranks", "recording", "sinks")
 TRACKERS = ("pyarrow", "rich", "tensorboard", "trackio", "wandb", "pydantic", "torch", "numpy")

@@ -20,4 +20,11 @@ def test_the_language_page_holds_every_part_of_the_reference() -> None:
     """Functions, reductions and the keys of the sections of a profile are all on the page."""
     text = (DOCS / "language.md").read_text("utf-8")
     missing = [name for name in reference.parts() if f"<!-- reference: {name} -->" not in text]
-    assert missing == ["codes", "keys of Model", "keys of CompletionAxis", "keys of AxesSpec", "keys of SelectorSpec"]
+    assert missing == [
+        "codes",
+        "error pages",
+        "keys of Model",
+        "keys of CompletionAxis",
+        "keys of AxesSpec",
+        "keys of SelectorSpec",
+    ]
