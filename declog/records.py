@@ -52,7 +52,9 @@ class Table:
     """Rows picked at one log event, by column. Every list of ``data`` has ``rows`` entries; None is null.
 
     ``table`` is the id in the profile, ``name`` what trackers show. Values are Python ints, floats,
-    bools and strings; a ``json`` column holds values made of dicts, lists and those.
+    bools and strings; a ``json`` column holds values made of dicts, lists and those. ``as_trace``: each row is a
+    conversation, whose messages are the first ``json`` column; what cannot show one shows a table. ``cut``: how many
+    more rows were picked, which `max_bytes` left out.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Table:
     columns: tuple[Column, ...]
     data: Mapping[str, Sequence[Any]]
     rows: int
+    as_trace: bool = False
+    cut: int = 0
 
 
 @dataclass(frozen=True)
