@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from declog.searchpath import register as _register
+from declog.with_hydra import register as _register
 
 if TYPE_CHECKING:
     from declog.active import current, log_extra, log_metric, observe
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     )
     from declog.functions import function
     from declog.plan import Plan
+    from declog.planning import plan
     from declog.recorder import Recorder
     from declog.reducers import reducer
-    from declog.run import plan, start
+    from declog.run import start
     from declog.spec import LogSpec
     from declog.validation import validate
 
@@ -43,7 +44,7 @@ _HOMES = {
     "InputError": "errors", "MissingSignalError": "errors", "PlanMismatchError": "errors", "SinkError": "errors",
     "UnknownSignalError": "errors", "UsageError": "errors",
     "function": "functions", "Plan": "plan", "Recorder": "recorder", "current": "active", "log_extra": "active",
-    "log_metric": "active", "observe": "active", "reducer": "reducers", "plan": "run", "start": "run",
+    "log_metric": "active", "observe": "active", "reducer": "reducers", "plan": "planning", "start": "run",
     "LogSpec": "spec", "validate": "validation",
 }  # fmt: skip
 

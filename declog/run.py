@@ -1,4 +1,4 @@
-"""From a configuration to a running recorder: compose, validate, compile, execute, in one function each.
+"""From a configuration to a running recorder: ``planning`` makes the plan, this opens what executes it.
 
 The only module that sees both the configuration side and the runtime side.
 """
@@ -18,13 +18,13 @@ from typing import Any
 from declog import comm as comms
 from declog import sinks as sink_kinds
 from declog.comm import Comm
-from declog.compiler import compile
-from declog.compose import application_directory, compose, defaulted, located, profile_of
+from declog.compose import application_directory, compose, located, profile_of
 from declog.dispatch import CODE, Route
 from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.plan import Plan
+from declog.planning import plan
 from declog.recorder import Recorder
 from declog.records import RunInfo
 from declog.reducers import DEFAULT as REDUCTIONS
@@ -32,40 +32,9 @@ from declog.reducers import Reductions
 from declog.sinks import Sink
 from declog.sinks.runner import SinkRunner
 from declog.spec import LogSpec
-from declog.validation import validate
 
 log = logging.getLogger("declog")
 _runs = itertools.count()  # every rank starts its runs in the same order: the number names them
-
-
-def plan(
-    config: Any,
-    *,
-    constants: Mapping[str, Any] | None = None,
-    profiles: Sequence[str] = (),
-    functions: Functions = FUNCTIONS,
-    reductions: Reductions = REDUCTIONS,
-) -> Plan:
-    """The plan of a configuration: a composed config, a mapping, or a preset's name.
-
-    Raises ``ConfigError`` with everything that is wrong, each at its place.
-    """
-    if isinstance(config, str):
-        config = compose(config)
-    data = profile_of(config)
-    try:
-        spec = validate(data)
-        return compile(
-            spec,
-            constants=constants,
-            profiles=[spec.profile, *profiles] if profiles else (),
-            functions=functions,
-            reductions=reductions,
-            config=data,
-            defaulted=defaulted(config) if "metric_defaults" in data else None,
-        )
-    except ConfigError as error:
-        raise located(error, config) from None
 
 
 def start(

@@ -42,7 +42,7 @@ ROOMS = (
          "errors records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "active fold layout extras inputs batch window worker recorder",
+    Room("recording", "active fold layout extras inputs batch window tape worker recorder",
          "errors records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan
@@ -54,11 +54,13 @@ ROOMS = (
     # where the arrows meet
     Room("pages", "error_pages", "errors"),
     Room("reference", "reference", "errors pages language spec", "pydantic"),
-    Room("run", "run", "errors records language plan evaluation ranks recording sinks composer spec compiler"),
-    Room("api", "__init__", "composer"),
+    Room("planning", "planning", "errors language plan composer spec compiler"),
+    Room("run", "run", "errors records language plan planning evaluation ranks recording sinks composer spec compiler"),
+    Room("api", "__init__ with_hydra", "composer"),
     Room("testing", "testing", "errors records"),
     Room("adapters", "adapters", "api errors records sinks"),
-    Room("cli", "cli", "api run errors pages records language plan places composer spec compiler sinks", lazily="rich"),
+    Room("cli", "cli __main__",
+         "api run planning errors pages records language plan places composer spec compiler sinks", lazily="rich"),
 )  # fmt: skip
 RUNTIME = ("errors", "records", "kernels", "language", "plan", "evaluation", "ranks", "recording", "sinks")
 TRACKERS = ("pyarrow", "rich", "tensorboard", "trackio", "wandb", "pydantic", "torch", "numpy")

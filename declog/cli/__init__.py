@@ -1,1 +1,89 @@
-"""The command line: ``declog VERB [HYDRA OVERRIDES...]``, one file per group of verbs."""
+"""The command line: ``declog VERB ...``, one file per group of verbs.
+
+A verb is a module with ``arguments(parser)``, which says what it takes, and ``run(given)``, which does it and returns
+the exit code. It is loaded when its verb is asked for, and imports what is heavy inside ``run``: ``declog --help`` and
+``declog VERB --help`` load neither Hydra nor torch nor a tracker.
+
+    0  all is well
+    1  there are warnings, under ``--strict``; or something differs or fails that was to be the same or to pass
+    2  the profile is wrong, or the command line is
+    3  Hydra could not compose the profile
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from declog.cli.arguments import Parser, Wrong
+from declog.cli.output import error_text, write_error
+from declog.errors import CompositionError, DeclogError, did_you_mean
+
+OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb: the module that holds it, and what it does in a line."""
+
+    name: str
+    module: str
+    help: str
+
+
+VERBS = (
+    Verb("check", "declog.cli.check", "compile a profile and say everything that is wrong with it"),
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code. What a user can do wrong is told without a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except Wrong as wrong:
+        print(wrong, file=sys.stderr)
+        return INVALID
+    except DeclogError as error:
+        write_error(error_text(error))
+        return UNCOMPOSED if isinstance(error, CompositionError) else INVALID
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return OK if words else INVALID
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"declog {version('declog')}")
+        return OK
+    names = {verb.name: verb for verb in VERBS}
+    if words[0] not in names:
+        raise Wrong(f"there is no verb `{words[0]}`", did_you_mean(words[0], names, what="verbs"))
+    verb = names[words[0]]
+    module = importlib.import_module(verb.module)
+    parser = Parser(verb.name, verb.help, module.__doc__ or "")
+    module.arguments(parser)
+    given = parser.read(words[1:])
+    return OK if given is None else int(module.run(given))
+
+
+def _help() -> str:
+    lines = ["usage: declog VERB ...", "", "verbs:"]
+    lines += [f"  {verb.name:<9} {verb.help}" for verb in VERBS]
+    lines += [
+        "",
+        "A profile is a preset's name or a YAML file, with overrides behind it:",
+        "  declog check grpo metrics.reward.reduce=p95 'metrics.spread=std(reward)' sinks=[jsonl]",
+        "`declog VERB --help` says what a verb takes.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""What a verb takes from the command line: argparse, with a suggestion for what it does not know.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from declog.errors import did_you_mean
+
+
+class Wrong(Exception):
+    """The command line itself is wrong."""
+
+    def __init__(self, message: str, fix: str | None = None) -> None:
+        super().__init__(f"declog: {message}" + (f"\n  fix: {fix}" if fix else ""))
+
+
+class Parser:
+    """The options and words of one verb."""
+
+    def __init__(self, verb: str, summary: str, text: str) -> None:
+        details = inspect.cleandoc(text).partition("\n\n")[2]
+        self._argparse = _Argparse(
+            prog=f"declog {verb}",
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=details,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.add = self._argparse.add_argument
+
+    def profile(self, help: str = "a preset's name or a YAML file, then overrides", name: str = "words") -> None:
+        """Takes a profile: its name, overrides, and where an application's own files are."""
+        self.add(name, nargs="*", metavar="PROFILE OVERRIDES", help=help)
+        self.places()
+
+    def places(self) -> None:
+        """Takes where an application's own files are."""
+        self.add("--config-dir", metavar="DIR", help="the folder whose `declog` folder holds presets of your own")
+        self.add("--config-name", metavar="NAME", help="your application's configuration in --config-dir (or here)")
+
+    def formats(self) -> None:
+        """Takes ``--format``."""
+        self.add("--format", choices=("text", "json"), default="text", help="for people or for programs")
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace | None:
+        """What was given; None where only help was asked for. Raises ``Wrong``."""
+        try:
+            given, unknown = self._argparse.parse_known_intermixed_args(words)
+        except SystemExit:  # --help has printed
+            return None
+        for word in unknown:
+            known = [name for name in self._argparse.options if name.startswith("--")]
+            fix = did_you_mean(word.partition("=")[0], known, what="options") if word.startswith("-") else None
+            raise Wrong(f"{self._argparse.prog} has no {'option' if fix else 'use for'} `{word}`", fix)
+        return given
+
+
+class _Argparse(argparse.ArgumentParser):
+    @property
+    def options(self) -> dict[str, Any]:
+        return self._option_string_actions
+
+    def error(self, message: str) -> NoReturn:
+        raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", f"{self.prog} --help")
