@@ -6,7 +6,6 @@ Values are kept as they were given until the batch closes; then its tokens are f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -174,7 +173,7 @@ class OpenBatch:
         self,
         step: int,
         batch: int,
-        started: float,
+        elapsed: float,
         *,
         first: bool,
         grouping: Grouping | None,
@@ -203,7 +202,6 @@ class OpenBatch:
             self._texts[f"extra:{column}", None] = (Axis.COMPLETION, values)
         sketches = self._fold(functions) if self.event.folds and self._inputs else []
         packs = [_pack(place, keys, values) for place, (keys, values) in self._tensors.items()]
-        elapsed = time.perf_counter() - started
         return BatchRecord(step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, sketches)
 
     def _fold(self, functions: Functions) -> list[Pack]:

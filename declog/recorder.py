@@ -12,7 +12,6 @@ import functools
 import logging
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from declog.extras import plain_column
 from declog.functions import DEFAULT, Functions
 from declog.plan import Plan, SignalOp
 from declog.sinks.runner import SinkRunner
+from declog.tape import Tape
 from declog.window import Window
 from declog.worker import Handoff, Worker
 
@@ -48,7 +48,7 @@ class Recorder:
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
         output_dir: Path | None, *, functions: Functions = DEFAULT, close_s: float = 30.0, wait_s: float = 30.0,
-        locate: Locate | None = None,
+        locate: Locate | None = None, tape: Tape | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.output_dir = output_dir
@@ -57,7 +57,7 @@ class Recorder:
         self._functions = functions
         self._close_s = close_s
         self._locate = locate
-        self._started = time.perf_counter()
+        self._tape = Tape() if tape is None else tape
         self._lock = threading.RLock()
         self._open: dict[str, OpenBatch] = {}
         self._mode = "train"
@@ -103,9 +103,11 @@ class Recorder:
             if self._closed:
                 return
             self._closed = True
-            self._close_batches(quietly=True)
-            for mode in self._windows or ("train",):  # also for windows that are longer than the profile's `every`
-                self._flush(mode, tail=True)
+            with self._tape.call("close", failed):
+                self._close_batches(quietly=True)
+                for mode in self._windows or ("train",):  # also for windows that are longer than the profile's `every`
+                    self._flush(mode, tail=True)
+        self._tape.close()
         atexit.unregister(self.close)
         self._worker.close(hurry=failed)
         reports = [runner.close(self._close_s) for runner in self._runners.values()]
@@ -139,11 +141,12 @@ class Recorder:
         self._alive()
         if self._step is not None:
             raise UsageError("DL510", f"step {step} begins inside step {self._step}", "end one step before the next")
-        self._step = step
-        self._batch_numbers.clear()
+        with self._lock, self._tape.call("begin", step):
+            self._step = step
+            self._batch_numbers.clear()
 
     def _end_step(self, *, quietly: bool) -> None:
-        with self._lock:
+        with self._lock, self._tape.call("end", quietly):
             assert self._step is not None
             failed = True
             try:
@@ -167,7 +170,7 @@ class Recorder:
         if name not in self.plan.modes:
             fix = did_you_mean(name, self.plan.modes, what="modes")
             raise UsageError("DL510", f"the profile `{self.plan.name}` has no mode `{name}`", fix)
-        with self._lock:
+        with self._lock, self._tape.call("enter", name):
             self._close_batches(quietly=False)
             before, self._mode = self._mode, name
             numbers, self._batch_numbers = self._batch_numbers, Counter()
@@ -178,7 +181,7 @@ class Recorder:
                 yield
             failed = False
         finally:
-            with self._lock:
+            with self._lock, self._tape.call("leave", failed):
                 try:
                     self._close_batches(quietly=failed)
                 finally:
@@ -192,7 +195,7 @@ class Recorder:
         Every rank must call it alike. Slower metrics and tables are logged with it, whatever their `every`.
         """
         self._alive()
-        with self._lock:
+        with self._lock, self._tape.call("flush"):
             self._close_batches(quietly=False)
             self._log(tail=True)
 
@@ -250,7 +253,8 @@ class Recorder:
         with self._lock:
             if strict and not self.plan.known.issuperset(signals):
                 raise self._unknown(next(source for source in signals if source not in self.plan.known))
-            self._keep(signals)
+            with self._tape.call("observe", signals):
+                self._keep(signals)
 
     def _unknown(self, name: str) -> UnknownSignalError:
         sources = {op.name: op.source for event in self.plan.events.values() for op in event.signals}
@@ -304,10 +308,10 @@ class Recorder:
                 f"the profile `{self.plan.name}` has no event `{event}`",
                 did_you_mean(event, self.plan.known_events, what="events"),
             )
-        with self._lock:
+        with self._lock, self._tape.call("cut", event):
             self._close_batch(event)
         yield
-        with self._lock:
+        with self._lock, self._tape.call("cut", event):
             self._close_batch(event)
 
     def log_metric(self, name: str, value: Any) -> None:
@@ -316,9 +320,11 @@ class Recorder:
         On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
         """
         op = self.plan.logged
-        if op is None or self._closed:
+        if self._closed:
             return
-        with self._lock:
+        with self._lock, self._tape.call("metric", name, value):
+            if op is None:
+                return
             known = self._open.get(op.event)
             self._batch(op.event, again=known is not None and known.has(op, name)).add(op, {name: value})
 
@@ -330,9 +336,12 @@ class Recorder:
         """
         if self._closed:
             return
+        with self._lock, self._tape.call("extra", column, values):
+            self._keep_extra(column, values)
+
+    def _keep_extra(self, column: str, values: Any) -> None:
         if column in self.plan.known:
-            with self._lock:
-                self._keep({column: values})
+            self._keep({column: values})
             return
         if not self._keeps_extra:
             if column not in self._told_columns:
@@ -342,9 +351,8 @@ class Recorder:
         event = self.plan.extra
         assert event is not None
         plain = plain_column(column, values)
-        with self._lock:
-            known = self._open.get(event)
-            self._batch(event, again=known is not None and column in known.extras).add_extra(column, plain)
+        known = self._open.get(event)
+        self._batch(event, again=known is not None and column in known.extras).add_extra(column, plain)
 
     # -- inside
 
@@ -370,7 +378,7 @@ class Recorder:
         step = self._last_step if self._step is None else self._step
         try:
             record = open_batch.close(
-                step, number, self._started, first=first, grouping=self.plan.grouping, functions=self._functions
+                step, number, self._tape.elapsed(), first=first, grouping=self.plan.grouping, functions=self._functions
             )
         except MissingSignalError as error:
             if self._locate is None:
@@ -391,6 +399,7 @@ class Recorder:
         handoff = Handoff(self._event, step, self._counts[mode], window, tail, mode, done)
         self._event += 1
         self._worker.submit(handoff)
+        self._tape.logged(mode)
         return handoff
 
     def _alive(self) -> None:

@@ -1,0 +1,34 @@
+"""The tape: every call of a recorder passes it, in order. This one keeps nothing, and says what time it is.
+
+``capturing.py`` has one that writes the calls to a file, ``rehearsal.py`` one that stands still at a written time.
+Imports nothing of declog.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+_NOTHING = nullcontext()
+
+
+class Tape:
+    """Keeps nothing: a recorder that is not captured."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+
+    def call(self, name: str, *what: Any) -> AbstractContextManager[None]:
+        """A call of the recorder that changes what will be logged, entered before it is executed."""
+        return _NOTHING
+
+    def elapsed(self) -> float:
+        """Seconds since the recorder's start, as ``elapsed`` in expressions."""
+        return time.perf_counter() - self._started
+
+    def logged(self, mode: str) -> None:
+        """A log event of a mode was handed to the worker, inside a call."""
+
+    def close(self) -> None:
+        """The run is over."""
