@@ -1,0 +1,122 @@
+"""One binary container: a JSON header and arrays of numbers. What ranks send and what a capture holds. Never pickle.
+
+    b"DECLOG"  version:u16  header length:u32  crc32 of what follows:u32
+    header (JSON)  buffers, each aligned to 8 bytes
+
+Imports numpy and errors only.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.errors import CommError
+
+MAGIC = b"DECLOG"
+VERSION = 1
+_HEAD = struct.Struct("<6sHII")
+_DTYPES = frozenset({"<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"})
+_UNREADABLE = (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError)
+
+
+@dataclass
+class Packer:
+    """Collects the arrays of one container, then seals it."""
+
+    buffers: list[NDArray[Any]] = field(default_factory=list)
+
+    def put(self, array: NDArray[Any]) -> dict[str, Any]:
+        """Add an array; what stands for it in the header."""
+        shape = array.shape
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        self.buffers.append(array)
+        return {"at": len(self.buffers) - 1, "dtype": array.dtype.str, "shape": shape}
+
+    def seal(self, header: Mapping[str, Any]) -> bytes:
+        """The container as bytes; ``header`` is JSON-able and has no key `sizes`."""
+        text = json.dumps(
+            {**header, "sizes": [array.nbytes for array in self.buffers]}, ensure_ascii=False
+        ).encode("utf-8", "surrogatepass")  # a broken text is logged, too  # fmt: skip
+        parts = [text, b"\0" * (-(_HEAD.size + len(text)) % 8)]
+        for array in self.buffers:
+            parts += [array.tobytes(), b"\0" * (-array.nbytes % 8)]
+        checksum = 0
+        for part in parts:
+            checksum = zlib.crc32(part, checksum)
+        return b"".join([_HEAD.pack(MAGIC, VERSION, len(text), checksum), *parts])
+
+
+class Container:
+    """A container that was read: its header, and its arrays as views of the bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        length, checksum = _head(data)
+        if zlib.crc32(memoryview(data)[_HEAD.size :]) != checksum:
+            raise CommError("DL603", "a message was cut or changed on its way")
+        try:
+            self.header, self._starts, end = _header(data[_HEAD.size : _HEAD.size + length])
+        except _UNREADABLE as error:
+            raise CommError("DL603", f"a message cannot be read: {error}") from error
+        if end != len(data):
+            raise CommError("DL603", f"a message has {len(data)} bytes, and its header says {end}")
+
+    def get(self, item: Mapping[str, Any]) -> NDArray[Any]:
+        """The array that an item of the header stands for."""
+        try:
+            if item["dtype"] not in _DTYPES:
+                raise CommError("DL603", f"a message holds the type {item['dtype']!r}")
+            shape = tuple(item["shape"])
+            start = self._starts[item["at"]]
+            return np.frombuffer(self._data, np.dtype(item["dtype"]), int(np.prod(shape)), start).reshape(shape)
+        except _UNREADABLE as error:
+            raise CommError("DL603", f"a message cannot be read: {error}") from error
+
+
+def read(file: BinaryIO) -> Container | None:
+    """The next container of a file of them; None at its end, and where it was cut or damaged."""
+    try:
+        head = file.read(_HEAD.size)
+        length, _ = _head(head)
+        text = file.read(length)
+        _, _, end = _header(text)
+        rest = end - _HEAD.size - length
+        return Container(head + text + (file.read(rest) if rest >= 0 else b""))
+    except (CommError, MemoryError, OverflowError, *_UNREADABLE):
+        return None
+
+
+def _head(data: bytes) -> tuple[int, int]:
+    """The length of the header, and the checksum."""
+    try:
+        magic, version, length, checksum = _HEAD.unpack_from(data)
+    except struct.error as error:
+        raise CommError("DL603", f"a message cannot be read: {error}") from error
+    if magic != MAGIC:
+        raise CommError("DL603", "a message does not begin as declog's do")
+    if version != VERSION:
+        raise CommError(
+            "DL603",
+            f"a message has version {version}, and this process reads {VERSION}",
+            "use one version of declog on all ranks",
+        )
+    return length, checksum
+
+
+def _header(text: bytes) -> tuple[dict[str, Any], list[int], int]:
+    """The header, where each buffer starts, and where the container ends."""
+    header: dict[str, Any] = json.loads(text)
+    at = _HEAD.size + len(text) + -(_HEAD.size + len(text)) % 8
+    starts = []
+    for size in header["sizes"]:
+        starts.append(at)
+        at += size + -size % 8
+    return header, starts, at
