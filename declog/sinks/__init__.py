@@ -49,6 +49,17 @@ class Sink(Protocol):
         """Finish; called once, also after a failed write."""
 
 
+@runtime_checkable
+class Rewindable(Protocol):
+    """A sink that a resumed run can continue: one whose record can be cut off after a step."""
+
+    def rewind(self, step: int) -> None:
+        """Drop what was written for steps after ``step``; called after ``open`` and before any ``write``.
+
+        Idempotent, also after a crash in the middle of it. Raise where it cannot be done.
+        """
+
+
 def known_kinds() -> tuple[str, ...]:
     """The names that a sink's ``kind`` may have: the built-in ones and those of installed packages."""
     return tuple(sorted({*KINDS, *(entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS))}))

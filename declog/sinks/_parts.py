@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,27 @@ class PartDataset:
             self._compact(block, self._in_block)
             self._block += 1
             self._in_block, self._block_bytes = [], 0
+
+    def keep(self, wanted: Callable[[Any], Any]) -> None:
+        """Drop the rows that ``wanted``, from a part's table to a mask of its rows, refuses.
+
+        Part by part, each removed or replaced in one atomic step. What was not reached before a crash is still
+        whole, and the same call again finishes.
+        """
+        self._pending.clear()
+        for part in self._all_parts():
+            table = self._pq.ParquetFile(part).read()
+            kept = table.filter(wanted(table))
+            if not len(kept):
+                part.unlink()
+                fsync(part.parent)
+            elif len(kept) < len(table):
+                self._write(part, kept)
+        if not self._all_parts():
+            self._schema = self._pa.schema([])
+        for block in self._folder.iterdir():
+            if not any(block.iterdir()):
+                block.rmdir()
 
     def _continue(self) -> None:
         """Take up what an earlier process left: one schema, blocks of one file, and a new block for this run."""

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from declog.errors import SinkError
-from declog.records import Number, RunInfo
+from declog.records import Number, RunInfo, Table
+
+# The step of the log event, in files of a table that has a column `step` of its own.
+EVENT_STEP = "declog_step"
 
 
 def require(module: str, *, kind: str, extra: str | None = None) -> Any:
@@ -43,6 +46,11 @@ def run_folder(run: RunInfo, folder: str | None, kind: str) -> Path:
     """
     base = run.output_dir / (folder or run.sink or kind)
     return base / f"rank{run.rank}" if run.rank else base
+
+
+def own_step(table: Table) -> bool:
+    """Whether a table has its own column ``step``, which need not be the step of the log event."""
+    return any(column.name == "step" for column in table.columns)
 
 
 def tracker_config(run: RunInfo) -> dict[str, Any]:

@@ -8,21 +8,23 @@
 
 ``<dir>`` is ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise. Every line is strictly
 valid JSON: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Lines are written whole
-and flushed; a torn last line that an earlier crash left is cut off when the file is opened again.
+and flushed; a torn last line that an earlier crash left is cut off when the file is opened again. A table with a
+``step`` of its own has the log event's as ``declog_step``, by which a resumed run drops what it logs again.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from declog.errors import SinkError
 from declog.records import Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
-from declog.sinks._shared import json_text, run_folder
+from declog.sinks._files import fsync, put
+from declog.sinks._shared import EVENT_STEP, json_text, own_step, run_folder
 
 MAX_PENDING_BYTES = 8 * 2**20
 
@@ -44,6 +46,11 @@ class JsonlSink:
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in (*self._folder.glob("*.jsonl"), *self._folder.glob("tables/*.jsonl")):
             self._file(str(path.relative_to(self._folder)))
+
+    def rewind(self, step: int) -> None:
+        """Write each file anew without the lines of steps after ``step``; a file changes in one atomic rename."""
+        for file in self._files.values():
+            file.keep(lambda line: logged_step(line) <= step)
 
     def write(self, step: int, records: Records) -> None:
         """Append one log event. Each file keeps what it could not write for its next turn."""
@@ -93,6 +100,33 @@ class LineFile:
         self._pending += data
         self._write()
 
+    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop the lines that are not wanted; the others stay as they are, byte by byte."""
+        # Beside the file, since a rename does not cross file systems; a crash's leftover is written over.
+        new = self._path.with_suffix(".rewound")
+        with open(self._path, "rb") as old, open(new, "wb") as target:
+            for number, line in enumerate(old, 1):
+                if wanted(self._parsed(line, number)):
+                    target.write(line)
+            kept = target.tell()
+        if kept == self._end:
+            new.unlink()
+            return
+        fsync(new)
+        put(new, self._path)
+        self._file.close()
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115  (closed by close)
+        self._end = kept
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            parsed = json.loads(line)
+        except ValueError as cause:
+            raise SinkError("DL601", f"{self._path}:{number} is not JSON: {cause}", "remove the line") from cause
+        if not isinstance(parsed, dict):
+            raise SinkError("DL601", f"{self._path}:{number} is no JSON object", "remove the line")
+        return parsed
+
     def close(self) -> None:
         try:
             self._write()
@@ -138,6 +172,11 @@ def repair(path: Path) -> int:
         return length + 1
 
 
+def logged_step(line: dict[str, Any]) -> int:
+    """The step of the log event that wrote a line."""
+    return int(line.get(EVENT_STEP, line.get("step", 0)))
+
+
 def _lines(step: int, records: Records) -> Iterator[tuple[str, Iterator[str]]]:
     stamp: dict[str, Any] = {"step": step, "mode": records.mode, "time": records.time}
     if records.scalars:
@@ -159,8 +198,9 @@ def _lines(step: int, records: Records) -> Iterator[tuple[str, Iterator[str]]]:
 
 def _rows(step: int, mode: str, table: Table) -> Iterator[dict[str, Any]]:
     names = [column.name for column in table.columns]
+    stamp = {"step": step, "mode": mode, **({EVENT_STEP: step} if own_step(table) else {})}
     for values in zip(*(table.data[name] for name in names), strict=True):
-        yield {"step": step, "mode": mode, **dict(zip(names, values, strict=True))}
+        yield {**stamp, **dict(zip(names, values, strict=True))}
 
 
 def _raise(failures: list[OSError]) -> None:

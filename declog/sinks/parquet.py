@@ -3,7 +3,8 @@
     <dir>/scalars/       step, mode, name, metric, value, int_value, partial, time: one row per scalar
     <dir>/histograms/    step, mode, name, metric, counts, edges, time
     <dir>/alerts/        step, mode, name, level, text, time
-    <dir>/tables/<id>/   the table's own columns, and step and mode where it has no such column
+    <dir>/tables/<id>/   the table's own columns, and step and mode where it has no such column; a table with a
+                         `step` of its own has the log event's as `declog_step`, by which a resumed run goes on
 
 Each folder is one dataset: ``pandas.read_parquet(folder)`` and ``polars.read_parquet(folder)`` read it while the
 run goes on, and after a ``kill -9`` (``_parts`` says how, and what its files are). ``<dir>`` is
@@ -27,7 +28,7 @@ from declog.errors import SinkError
 from declog.records import Alert, Column, Histogram, Records, RunInfo, Scalar, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._parts import PartDataset, recover
-from declog.sinks._shared import as_float, clean_text, json_text, require, run_folder
+from declog.sinks._shared import EVENT_STEP, as_float, clean_text, json_text, own_step, require, run_folder
 
 INT64 = range(-(2**63), 2**63)
 
@@ -49,6 +50,7 @@ class ParquetSink:
     ) -> None:
         self._pa = require("pyarrow", kind="parquet")
         self._pq = require("pyarrow.parquet", kind="parquet")
+        self._compute = require("pyarrow.compute", kind="parquet")
         self._dir = dir
         self._compression = compression
         self._compact_every = max(1, compact_every)
@@ -70,6 +72,18 @@ class ParquetSink:
         }
         for part in (*self._folder.glob("*/*/part-*.parquet"), *self._folder.glob("tables/*/*/part-*.parquet")):
             self._dataset(str(part.parent.parent.relative_to(self._folder)))
+
+    def rewind(self, step: int) -> None:
+        """Drop the rows of log events after ``step``, part by part; a kill leaves whole files, and the rest to do."""
+        for dataset in self._datasets.values():
+            dataset.keep(lambda rows: self._logged_until(rows, step))
+
+    def _logged_until(self, rows: Any, step: int) -> Any:
+        steps = rows.column("step")
+        if EVENT_STEP in rows.column_names:  # null where the table had no step of its own yet
+            own = rows.column(EVENT_STEP)
+            steps = self._compute.coalesce(own, steps) if own.null_count else own
+        return self._compute.less_equal(steps, step)
 
     def write(self, step: int, records: Records) -> None:
         """Add one log event to each dataset. What a full disk refused is kept, and written with the next one."""
@@ -157,7 +171,10 @@ class ParquetSink:
 
     def _table(self, step: int, mode: str, table: Table) -> Any:
         pa = self._pa
-        columns: Columns = {"step": (pa.int64(), [step] * table.rows), "mode": (pa.string(), [mode] * table.rows)}
+        stamp = (pa.int64(), [step] * table.rows)
+        columns: Columns = {"step": stamp, "mode": (pa.string(), [mode] * table.rows)}
+        if own_step(table):
+            columns[EVENT_STEP] = stamp
         for column in table.columns:
             columns[column.name] = self._column(column, table.data[column.name])
         return self._frame(columns)

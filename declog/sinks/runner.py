@@ -11,12 +11,15 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from declog.errors import RuntimeFailure, SinkError
 from declog.records import Records, RunInfo, Table
-from declog.sinks import Sink
+from declog.sinks import Rewindable, Sink
 
 logger = logging.getLogger("declog")
 
@@ -59,6 +62,7 @@ class SinkRunner:
         self._changed = threading.Condition()
         self._queue: deque[tuple[int, Records, int]] = deque()
         self._bytes = 0
+        self._rewind: Callable[[], None] | None = None
         self._writing = False
         self._closing = False
         self._abandoned = False
@@ -81,9 +85,39 @@ class SinkRunner:
         cause = self._open_error
         if cause is not None:
             self._thread = None
-            reason = cause.message if isinstance(cause, RuntimeFailure) else f"{type(cause).__name__}: {cause}"
-            fix = cause.fix if isinstance(cause, RuntimeFailure) else None
-            raise SinkError("DL601", f"sink `{self.id}` could not be opened: {reason}", fix) from cause
+            raise self._refusal("opened", cause) from cause
+
+    def rewind(self, step: int, timeout_s: float) -> bool:
+        """Let the sink drop what it holds of steps after ``step``: after ``open``, before the first ``submit``.
+
+        False for a sink that cannot (it is no ``Rewindable``): it keeps everything, and steps that are logged again
+        are in it twice. ``SinkError`` DL601 where the sink failed, or was not done in time.
+        """
+        if self._thread is None or not isinstance(self._sink, Rewindable):
+            return False
+        done: Future[None] = Future()
+        with self._changed:
+            self._rewind = partial(self._run_rewind, self._sink, step, done)
+            self._changed.notify_all()
+        try:
+            cause = done.exception(timeout_s)
+        except TimeoutError:
+            cause = TimeoutError(f"it was not done in {timeout_s:g} s")
+        if cause is not None:
+            raise self._refusal(f"rewound to step {step}", cause) from cause
+        return True
+
+    @property
+    def queued_bytes(self) -> int:
+        """Roughly what waits to be written now; safe to read from any thread."""
+        with self._changed:
+            return self._bytes
+
+    @property
+    def dropped(self) -> int:
+        """How many log events found no room, or came too late; safe to read from any thread."""
+        with self._changed:
+            return self._dropped
 
     def submit(self, step: int, records: Records) -> None:
         """Queue one log event. A full queue blocks the caller or drops the oldest events, as ``overflow`` says.
@@ -143,26 +177,43 @@ class SinkRunner:
             return
         finally:
             self._opened.set()
-        while (item := self._take()) is not None:
-            self._write(*item)
+        while (work := self._take()) is not None:
+            work()
         try:
             self._sink.close()
         except BaseException as error:  # noqa: BLE001  (a thread's end: reported, nothing to raise it to)
             self._fail("close", error)
         self._done.set()
 
-    def _take(self) -> tuple[int, Records] | None:
+    def _take(self) -> Callable[[], None] | None:
         with self._changed:
             self._writing = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._queue or self._closing)
+            self._changed.wait_for(lambda: self._rewind or self._queue or self._closing)
+            if self._rewind is not None:
+                rewind, self._rewind = self._rewind, None
+                return rewind
             if self._abandoned or not self._queue:
                 return None
             step, records, size = self._queue.popleft()
             self._bytes -= size
             self._writing = True
             self._changed.notify_all()
-            return step, records
+            return partial(self._write, step, records)
+
+    @staticmethod
+    def _run_rewind(sink: Rewindable, step: int, done: Future[None]) -> None:
+        try:
+            sink.rewind(step)
+        except BaseException as error:  # noqa: BLE001  (handed to the thread that waits in rewind)
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    def _refusal(self, what: str, cause: BaseException) -> SinkError:
+        reason = cause.message if isinstance(cause, RuntimeFailure) else f"{type(cause).__name__}: {cause}"
+        fix = cause.fix if isinstance(cause, RuntimeFailure) else None
+        return SinkError("DL601", f"sink `{self.id}` could not be {what}: {reason}", fix)
 
     def _write(self, step: int, records: Records) -> None:
         try:

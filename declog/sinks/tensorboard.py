@@ -3,20 +3,28 @@
 Scalars are float32, which is all that the format's scalars hold; ``parquet`` keeps them exactly. A histogram
 keeps its own edges. A table is a Markdown table under the Text tab, an alert and the run config are texts too.
 Files go to ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise.
+
+A resumed run writes a new event file. What the earlier ones hold of later steps is taken out of them: the format's
+own mark for that (a session log) is obeyed by tensorboard's Python readers only.
 """
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar
 
 from declog.records import Alert, Histogram, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks._files import fsync, put
 from declog.sinks._shared import as_float, clean_text, json_text, require, run_folder, tracker_config
 
 FLOAT32_MAX = 3.4028234663852886e38
+# An event file is a row of records: the length and its checksum, the event, and the event's checksum.
+RECORD_LENGTH, LENGTH_CHECKSUM, EVENT_CHECKSUM = struct.Struct("<Q"), 4, 4
 
 
 class TensorboardSink:
@@ -38,13 +46,37 @@ class TensorboardSink:
         self._writer_class = require(module, kind="tensorboard", extra="tensorboard").EventFileWriter
         self._dir, self._flush_secs, self._max_chars = dir, flush_secs, max_chars
         self._writer: Any = None
+        self._earlier: list[Path] = []
 
     def open(self, run: RunInfo) -> None:
         """Start an event file with the run config in it."""
         folder = run_folder(run, self._dir, "tensorboard")
+        self._earlier = sorted(folder.glob("events.out.tfevents.*"))
         self._writer = self._writer_class(str(folder), flush_secs=self._flush_secs)
         config = f"```json\n{json_text(tracker_config(run))}\n```"
         self._add(0, time.time(), [self._text("declog/config", config)])
+
+    def rewind(self, step: int) -> None:
+        """Write the earlier event files anew without what is of steps after ``step``, each in one atomic rename."""
+        for path in self._earlier:
+            new = path.with_name("rewound")  # tensorboard reads what has `tfevents` in its name
+            with open(path, "rb") as old, open(new, "wb") as target:
+                for record, event in self._recorded(old.read()):
+                    if event.step <= step or event.HasField("file_version"):
+                        target.write(record)
+            fsync(new)
+            put(new, path)
+
+    def _recorded(self, data: bytes) -> Iterator[tuple[bytes, Any]]:
+        """The whole records of an event file, and their events; one that a crash tore is not among them."""
+        place, head = 0, RECORD_LENGTH.size + LENGTH_CHECKSUM
+        while place + head <= len(data):
+            (length,) = RECORD_LENGTH.unpack_from(data, place)
+            end = place + head + length + EVENT_CHECKSUM
+            if end > len(data):
+                return
+            yield data[place:end], self._events.Event.FromString(data[place + head : end - EVENT_CHECKSUM])
+            place = end
 
     def write(self, step: int, records: Records) -> None:
         """Add one event with all values of this log event."""

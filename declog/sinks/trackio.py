@@ -4,14 +4,16 @@ Scalars, histograms and tables of a log event go in one call at its step; a tabl
 ``json`` columns are text. trackio reads ``TRACKIO_DIR`` once, when it is imported, so the option ``dir`` works
 only where declog imports it first (in ``open``, which knows the run's folder), and is an error elsewhere.
 trackio prints through ``print`` at start, at an alert and at the end; that is kept off stdout, for this thread
-only. What trackio cannot store it warns about and drops; no error reaches this sink, so a run's primary record
-is a file sink.
+only. trackio stores a step that comes again beside the first one, so a resumed run takes the later steps out of its
+database before. What trackio cannot store it warns about and drops; no error reaches this sink, so a run's primary
+record is a file sink.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ from declog.sinks._shared import as_float, clean_text, json_text, require, requi
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 PRINTING = ("trackio", "trackio.run", "trackio.utils")
+STEPPED = ("metrics", "alerts", "traces")
 INT64 = range(-(2**63), 2**63)
 
 
@@ -73,6 +76,16 @@ class TrackioSink:
                 auto_log_cpu=self._system_metrics,
                 auto_log_gpu=self._system_metrics,
             )
+
+    def rewind(self, step: int) -> None:
+        """Delete what the run, if it is one that is resumed, has of steps after ``step``, in one transaction."""
+        storage = require("trackio.sqlite_storage", kind="trackio", extra="trackio").SQLiteStorage
+        path = storage.get_project_db_path(self._run.project)
+        if not path.exists():
+            return
+        with contextlib.closing(sqlite3.connect(path, timeout=30)) as database, database:
+            for table in STEPPED:
+                database.execute(f"DELETE FROM {table} WHERE run_id = ? AND step > ?", (self._run.id, step))
 
     def write(self, step: int, records: Records) -> None:
         """Log one event in one call, and its alerts."""

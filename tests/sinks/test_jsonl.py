@@ -86,10 +86,12 @@ def test_tables_are_one_line_per_row(tmp_path: Path) -> None:
 
 
 def test_a_tables_own_step_column_is_kept(tmp_path: Path) -> None:
-    """Where a schema has a step column, that is the one."""
+    """Where a schema has a step column, that is the one; the log event's step has a name of its own."""
     own = Table("t", "t", (Column("step", "int"),), {"step": [41, 42]}, 2)
     folder = written(tmp_path, (50, Records(tables=(own,))))
-    assert lines(folder / "tables" / "t.jsonl") == [{"step": 41, "mode": "train"}, {"step": 42, "mode": "train"}]
+    assert lines(folder / "tables" / "t.jsonl") == [
+        {"step": step, "mode": "train", "declog_step": 50} for step in (41, 42)
+    ]
 
 
 def test_histograms_and_alerts_have_files_of_their_own(tmp_path: Path) -> None:

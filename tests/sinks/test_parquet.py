@@ -171,11 +171,12 @@ def test_other_ranks_have_datasets_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_tables_own_step_column_is_kept(tmp_path: Path) -> None:
-    """Where a schema has a step column, that is the one."""
+    """Where a schema has a step column, that is the one; the log event's step has a name of its own."""
     folder = written(tmp_path, (50, one_column("int", [41, 42], name="step")))
     assert pl.read_parquet(folder / "tables" / "t").to_dict(as_series=False) == {
         "step": [41, 42],
         "mode": ["train", "train"],
+        "declog_step": [50, 50],
     }
 
 

@@ -340,3 +340,20 @@ def test_an_event_after_close_is_counted_not_raised(tmp_path: Path, caplog: pyte
         runner.submit(5, event(5))
     assert sink.steps == []
     assert "dropped a log event: it came when the sink was not open" in caplog.text
+
+
+def test_what_waits_and_what_was_dropped_can_be_read_at_any_time(tmp_path: Path) -> None:
+    """For declog's metrics of itself, while the sink is busy."""
+    gate = Gate()
+    size = estimate_bytes(event(0))
+    runner = started(Probe(gate), tmp_path, max_bytes=2 * size, overflow="drop_oldest")
+    assert (runner.queued_bytes, runner.dropped) == (0, 0)
+    runner.submit(0, event(0))
+    assert gate.inside.wait(10)
+    for step in range(1, 5):
+        runner.submit(step, event(0))
+    assert (runner.queued_bytes, runner.dropped) == (2 * size, 2)
+    gate.open.set()
+    assert runner.flush(10)
+    assert (runner.queued_bytes, runner.dropped) == (0, 2)
+    runner.close(10)

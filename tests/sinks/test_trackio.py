@@ -131,6 +131,36 @@ for name in (None, "chosen"):
     assert sorted(found) == [["chosen", [0]], ["chosen", [1]], ["run-7", [0, 1]]]
 
 
+def test_a_rewound_run_has_every_step_once(tmp_path: Path) -> None:
+    """Metrics and alerts of the steps that come again are deleted before; other runs of the project stay."""
+    found = trackio_run(
+        tmp_path,
+        """
+write([(step, event(step)) for step in range(4)], dir="board")
+write([(step, event(step)) for step in range(4)], dir="board", name="other")
+for _ in range(2):
+    runner = SinkRunner("dash", make_sink("trackio", {"dir": "board"}))
+    runner.open(run_info(Path(sys.argv[1])))
+    assert runner.rewind(1, 30)
+    for step in (2, 3, 4):
+        runner.submit(step, event(step))
+    runner.close(30)
+fresh = SinkRunner("dash", make_sink("trackio", {"dir": "board", "project": "nobody"}))
+fresh.open(run_info(Path(sys.argv[1])))
+assert fresh.rewind(1, 30)
+fresh.close(30)
+"""
+        + READ
+        + """
+print(json.dumps({
+    run["name"]: [[log["step"] for log in run["logs"]], sorted(alert["step"] for alert in run["alerts"])]
+    for run in runs("grpo")
+}))
+""",
+    )
+    assert found == {"run-7": [[0, 1, 2, 3, 4]] * 2, "other": [[0, 1, 2, 3]] * 2}
+
+
 def test_it_is_quiet_on_stdout_and_leaves_stdout_to_others(tmp_path: Path) -> None:
     """trackio's own prints do not appear, those of other threads meanwhile do, and stdout is what it was."""
     found = trackio_run(

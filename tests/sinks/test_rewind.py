@@ -1,0 +1,284 @@
+"""Resumed runs: what was written after the resumed step is dropped once, nothing doubled, nothing before touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from declog.errors import SinkError
+from declog.records import Column, Records, RunInfo, Scalar, Table
+from declog.sinks import Rewindable, Sink, sink_class
+from declog.sinks.jsonl import JsonlSink
+from declog.sinks.parquet import ParquetSink
+from declog.sinks.runner import SinkRunner
+from declog.sinks.tensorboard import TensorboardSink
+from tests.sinks.samples import ROOT, event, parts, run_info
+
+DATASETS = ("scalars", "histograms", "alerts", "tables/completions")
+
+
+def windowed(step: int) -> Records:
+    """A log event of a table whose rows have steps of their own: those of the window that ends here."""
+    steps = [step - 1, step]
+    return Records(
+        tables=(Table("w", "w", (Column("step", "int"), Column("x", "int")), {"step": steps, "x": steps}, 2),)
+    )
+
+
+def run(make: Callable[[], Sink], folder: Path, *events: tuple[int, Records], rewind: int | None = None) -> None:
+    """One process's part of a run: open, perhaps rewind, write, close, each on the sink's own thread."""
+    runner = SinkRunner("log", make())
+    runner.open(run_info(folder))
+    if rewind is not None:
+        assert runner.rewind(rewind, 30)
+    for step, records in events:
+        runner.submit(step, records)
+    report = runner.close(30)
+    assert (report.failed, report.dropped, report.finished) == (0, 0, True), report
+
+
+def jsonl_rows(folder: Path) -> dict[str, list[Any]]:
+    """Every line of every file."""
+    return {
+        str(path.relative_to(folder)): [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        for path in sorted(folder.rglob("*.jsonl"))
+    }
+
+
+def parquet_rows(folder: Path) -> dict[str, list[Any]]:
+    """Every row of every dataset, by polars; pandas finds the same steps."""
+    found = {}
+    for name in (*DATASETS, "tables/w"):
+        if parts(folder / name):
+            frame = pl.read_parquet(folder / name)
+            assert list(pd.read_parquet(folder / name)["step"]) == frame["step"].to_list()
+            found[name] = frame.rows(named=True)
+    return found
+
+
+FILES: list[tuple[Callable[[], Sink], Callable[[Path], dict[str, list[Any]]]]] = [
+    (JsonlSink, jsonl_rows),
+    (lambda: ParquetSink(compact_every=3), parquet_rows),
+]
+
+
+@pytest.mark.parametrize(("make", "rows"), FILES)
+@pytest.mark.parametrize("last", [-1, 0, 4, 6, 100])
+def test_a_resumed_run_is_as_if_it_had_never_stopped(
+    tmp_path: Path, make: Callable[[], Sink], rows: Callable[[Path], dict[str, list[Any]]], last: int
+) -> None:
+    """Wherever the checkpoint was: the steps after it are logged again, and the files are those of a straight run."""
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    events = [(step, event(step)) for step in range(0, 10, 2)]
+    run(make, straight, *events)
+    run(make, resumed, *events[:4])
+    run(make, resumed, *(item for item in events if item[0] > min(last, 6)), rewind=last)
+    assert repr(rows(resumed / "log")) == repr(rows(straight / "log"))
+
+
+@pytest.mark.parametrize(("make", "rows"), FILES)
+def test_rows_with_steps_of_their_own_go_with_their_log_event(
+    tmp_path: Path, make: Callable[[], Sink], rows: Callable[[Path], dict[str, list[Any]]]
+) -> None:
+    """A checkpoint inside a window: all of the window's rows are logged again, those before the checkpoint too."""
+    run(make, tmp_path, (2, windowed(2)), (4, windowed(4)))
+    run(make, tmp_path, (4, windowed(4)), rewind=3)
+    (table,) = rows(tmp_path / "log").values()
+    assert [(row["step"], row["declog_step"]) for row in table] == [(1, 2), (2, 2), (3, 4), (4, 4)]
+
+
+@pytest.mark.parametrize(("make", "rows"), FILES)
+def test_a_second_rewind_changes_nothing(
+    tmp_path: Path, make: Callable[[], Sink], rows: Callable[[Path], dict[str, list[Any]]]
+) -> None:
+    """It is idempotent; and every mode's rows go, since all of them are logged again."""
+    run(make, tmp_path, *((step, event(step, mode=mode)) for step in range(4) for mode in ("train", "eval")))
+    run(make, tmp_path, rewind=1)
+    once = repr(rows(tmp_path / "log"))
+    run(make, tmp_path, rewind=1)
+    assert repr(rows(tmp_path / "log")) == once
+    assert {(row["step"], row["mode"]) for row in rows(tmp_path / "log").popitem()[1]} == {
+        (step, mode) for step in (0, 1) for mode in ("train", "eval")
+    }
+
+
+def test_jsonl_keeps_earlier_lines_byte_by_byte(tmp_path: Path) -> None:
+    """Also lines that somebody else wrote, in another spelling; a torn last line goes."""
+    folder = tmp_path / "log"
+    folder.mkdir()
+    mine = b'{ "step": 1, "note": "gr\\u00f6\\u00dfer" }\n'
+    (folder / "scalars.jsonl").write_bytes(mine + b'{"step": 2}\n{"step": 1, "x": 1}\n{"step": 2, "to')
+    run(JsonlSink, tmp_path, rewind=1)
+    assert (folder / "scalars.jsonl").read_bytes() == mine + b'{"step": 1, "x": 1}\n'
+    assert sorted(path.name for path in folder.rglob("*")) == ["scalars.jsonl"]
+
+
+@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n"])
+def test_jsonl_does_not_guess_at_a_line_that_it_cannot_read(tmp_path: Path, line: bytes) -> None:
+    """The run does not start: the error has the file and the line, and the file is as it was."""
+    path = tmp_path / "log" / "scalars.jsonl"
+    path.parent.mkdir()
+    content = b'{"step": 5}\n' + line + b'{"step": 1}\n'
+    path.write_bytes(content)
+    runner = SinkRunner("log", JsonlSink())
+    runner.open(run_info(tmp_path))
+    with pytest.raises(SinkError, match=r"rewound to step 1: .*scalars\.jsonl:2 is no"):
+        runner.rewind(1, 30)
+    runner.close(30)
+    assert path.read_bytes() == content
+
+
+def test_parquet_keeps_its_metadata_and_a_dataset_without_rows_takes_other_types(tmp_path: Path) -> None:
+    """The parts that are cut keep what the file says of its run; a table that is gone is no contract any more."""
+
+    def one(step: int, kind: Any, value: Any) -> tuple[int, Records]:
+        return step, Records(tables=(Table("t", "t", (Column("x", kind),), {"x": [value]}, 1),))
+
+    run(ParquetSink, tmp_path, (0, event(0)), (1, event(1)), one(1, "int", 7))
+    run(ParquetSink, tmp_path, one(1, "text", "seven"), rewind=0)
+    (part,) = parts(tmp_path / "log" / "scalars")
+    assert pq.read_metadata(tmp_path / "log" / "scalars" / part).metadata[b"declog.run_id"] == b"run-7"
+    assert pl.read_parquet(tmp_path / "log" / "tables" / "t")["x"].to_list() == ["seven"]
+
+
+REWINDING = """
+import os, signal, sys
+from pathlib import Path
+from declog.sinks.parquet import ParquetSink
+from tests.sinks.samples import run_info
+sink = ParquetSink(compact_every=3)
+sink.open(run_info(Path(sys.argv[1]), sink="log"))
+changes = 0
+def count(name, arguments):
+    global changes
+    if name in ("os.rename", "os.remove", "os.rmdir"):
+        changes += 1
+        if changes == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+sink.rewind(4)
+print(changes)
+"""
+
+
+def test_a_kill_in_the_middle_of_a_rewind_is_finished_by_the_next(tmp_path: Path) -> None:
+    """Killed before each change to the disk: every dataset reads, has all rows to keep, and a rewind completes it."""
+    make = partial(ParquetSink, compact_every=3)
+    events = [(step, replace(event(step), histograms=(), alerts=())) for step in range(9)]
+    run(make, tmp_path / "expected", *events[:5])
+    whole = repr(parquet_rows(tmp_path / "expected" / "log"))
+    killed = 0
+    while True:
+        folder = tmp_path / str(killed)
+        run(make, folder, *events)
+        done = subprocess.run(
+            [sys.executable, "-c", REWINDING, str(folder), str(killed + 1)],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        for name, per_event in (("scalars", 6), ("tables/completions", 3)):
+            steps = [row["step"] for row in parquet_rows(folder / "log")[name]]
+            assert set(steps) >= set(range(5)), (killed, name)
+            assert steps == [step for step in sorted(set(steps)) for _ in range(per_event)], (killed, name)
+        run(make, folder, rewind=4)
+        assert repr(parquet_rows(folder / "log")) == whole, killed
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        killed += 1
+    assert killed == int(done.stdout) == 6  # in each dataset one part is cut, one removed, and its folder
+
+
+def test_tensorboard_shows_a_resumed_run_as_a_straight_one(tmp_path: Path) -> None:
+    """Scalars, histograms, tables and alerts of later steps are gone from the earlier event files, a torn end too."""
+    run(TensorboardSink, tmp_path, *((step, event(step)) for step in range(6)))
+    (earlier,) = (tmp_path / "log").iterdir()
+    with open(earlier, "ab") as file:
+        file.write(b"\x07\x00\x00\x00\x00\x00\x00\x00torn")
+    run(TensorboardSink, tmp_path, (4, event(4)), rewind=3)
+    found = EventAccumulator(str(tmp_path / "log"), {"scalars": 0, "histograms": 0, "tensors": 0})
+    found.Reload()
+    assert [(item.step, item.value) for item in found.Scalars("reward")] == [(step, 0.5 * step) for step in range(5)]
+    assert [item.step for item in found.Histograms("lengths")] == list(range(5))
+    assert [item.step for item in found.Tensors("completions")] == list(range(5))
+    assert [item.step for item in found.Tensors("alerts/kl_runaway")] == list(range(5))
+    assert sum(1 for path in (tmp_path / "log").iterdir()) == 2
+
+
+class Stubborn:
+    """A sink that cannot rewind, in a way that a test chooses."""
+
+    accepts: ClassVar[frozenset[str]] = frozenset({"scalar"})
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act = act
+        self.steps: list[int] = []
+
+    def open(self, run: RunInfo) -> None: ...
+
+    def rewind(self, step: int) -> None:
+        self.act()
+
+    def write(self, step: int, records: Records) -> None:
+        self.steps.append(step)
+
+    def close(self) -> None: ...
+
+
+def refuse() -> None:
+    raise RuntimeError("the tape is torn")
+
+
+def test_a_rewind_that_fails_is_an_error_at_start_and_the_sink_goes_on(tmp_path: Path) -> None:
+    """It says which sink, which step and why; whoever starts the run decides."""
+    runner = SinkRunner("tape", sink := Stubborn(refuse))
+    runner.open(run_info(tmp_path))
+    with pytest.raises(SinkError) as caught:
+        runner.rewind(3, 30)
+    assert (caught.value.code, caught.value.message) == (
+        "DL601",
+        "sink `tape` could not be rewound to step 3: RuntimeError: the tape is torn",
+    )
+    runner.submit(4, Records(scalars=(Scalar("a", 1, "a"),)))
+    assert (runner.close(30).failed, sink.steps) == (0, [4])
+
+
+def test_a_rewind_that_hangs_is_an_error_after_its_time(tmp_path: Path) -> None:
+    """Nobody waits for it longer than that."""
+    gate = threading.Event()
+    runner = SinkRunner("tape", Stubborn(lambda: (gate.wait(30), None)[1]))
+    runner.open(run_info(tmp_path))
+    with pytest.raises(SinkError, match=r"TimeoutError: it was not done in 0\.05 s"):
+        runner.rewind(3, 0.05)
+    gate.set()
+    assert runner.close(30).finished
+
+
+def test_sinks_that_cannot_rewind_are_left_as_they_are(tmp_path: Path) -> None:
+    """Which of the built-in ones can is part of their contract."""
+    kinds = ("console", "jsonl", "parquet", "tensorboard", "trackio", "wandb")
+    assert [kind for kind in kinds if issubclass(sink_class(kind), Rewindable)] == [
+        "jsonl",
+        "parquet",
+        "tensorboard",
+        "trackio",
+    ]
+    runner = SinkRunner("screen", sink_class("console")())
+    runner.open(run_info(tmp_path))
+    assert runner.rewind(3, 30) is False
+    runner.close(30)
