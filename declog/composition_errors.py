@@ -20,11 +20,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from declog.diagnostics import Excerpt, render_at
-from declog.errors import CompositionError, Problem, did_you_mean, nearest
+from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
 from declog.file_errors import file_problem, first_line
 from declog.provenance import Origin
-from declog.searchpath import GROUP, HYDRA_ERRORS, ROOT
+from declog.searchpath import GROUP, HYDRA_ERRORS
 
 
 def composition_error(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> CompositionError:
@@ -37,11 +36,7 @@ def composition_error(loader: ConfigLoaderImpl, origin: Origin, error: Exception
         except HydraException as refused:
             problems[index] = _unreadable(line, refused)
     problems |= _refused(loader, origin, overrides)
-    if not problems:
-        problem, text = file_problem(loader, error)
-        return CompositionError([problem], text)
-    found = [problems[index] for index in sorted(problems)]
-    return CompositionError(found, "\n\n".join(_at_override(problem) for problem in found))
+    return CompositionError([problems[index] for index in sorted(problems)] or [file_problem(loader, error)])
 
 
 def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
@@ -66,15 +61,15 @@ def unknown_key(root: DictConfig, dotted: str) -> str | None:
 def _refused(loader: ConfigLoaderImpl, origin: Origin, overrides: Iterable[tuple[int, Override]]) -> dict[int, Problem]:
     """The overrides that cannot be applied, each tried on top of the good ones, groups first as Hydra does."""
     problems: dict[int, Problem] = {}
-    accepted = [f"{GROUP}={origin.config_name}"]
+    accepted = list(origin.choice)
     try:
-        config = _load(loader, accepted)
+        config = _load(loader, origin.root, accepted)
     except HYDRA_ERRORS:
         return {}  # The files alone do not compose.
     for index, override in sorted(overrides, key=lambda each: not loader.repository.group_exists(each[1].key_or_group)):
         line = override.input_line or ""
         try:
-            config = _load(loader, [*accepted, line])
+            config = _load(loader, origin.root, [*accepted, line])
         except HYDRA_ERRORS as error:
             problems[index] = _explained(loader, override, line, error, config)
         else:
@@ -82,14 +77,8 @@ def _refused(loader: ConfigLoaderImpl, origin: Origin, overrides: Iterable[tuple
     return problems
 
 
-def _load(loader: ConfigLoaderImpl, lines: list[str]) -> DictConfig:
-    return loader.load_configuration(ROOT, lines, RunMode.RUN, from_shell=False)
-
-
-def _at_override(problem: Problem) -> str:
-    text = problem.source or ""
-    start, end = problem.span or (0, len(text))
-    return render_at(problem, f"override '{text}'", Excerpt("", text, start, end))
+def _load(loader: ConfigLoaderImpl, root: str, lines: list[str]) -> DictConfig:
+    return loader.load_configuration(root, lines, RunMode.RUN, from_shell=False)
 
 
 def _unreadable(line: str, error: Exception) -> Problem:
@@ -218,7 +207,8 @@ def _problem(
     """A problem with an override; ``value`` puts the caret under what stands behind the ``=``."""
     if span is None:
         span = (line.find("=") + 1 if value else 0, len(line))
-    return Problem(code, message, fix=fix, source=line, span=span)
+    where = Where(override=line, excerpt=Excerpt("", line, *span))
+    return Problem(code, message, fix=fix, source=line, span=span, where=where)
 
 
 def _deepest(config: DictConfig, keys: Sequence[str]) -> tuple[list[str], object]:

@@ -1,7 +1,8 @@
-"""The error renderer: place, caret, cause, earlier layers, fix.
+"""From a problem to its place: the file, line and column or the override, the line to show, the earlier layers.
 
 Takes the problems that any layer found and, where it is known, the provenance of the configuration;
-returns text. Plain data in, plain text out: nothing of Hydra, torch or the compiler is imported.
+returns the problems with their places, which ``Problem.text`` shows, and ``as_dict`` for programs. Plain data in,
+plain data out: nothing of Hydra, torch or the compiler is imported.
 
     error[DL310] conf/declog/mine.yaml:4:10
       filters.hard.where is per token; a filter needs one value per completion
@@ -14,13 +15,12 @@ returns text. Plain data in, plain text out: nothing of Hydra, torch or the comp
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from declog.errors import ConfigError, Path, Problem
+from declog.errors import ConfigError, Excerpt, Path, Problem, Where
 from declog.places import FilePlace, Layer, OverridePlace, Place, Provenance, Span
 from declog.scalars import within
 
@@ -33,78 +33,97 @@ KEY_CODES = frozenset({"DL201", "DL203", "DL204"})
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
-@dataclass(frozen=True)
-class Excerpt:
-    """A line to show, and the half-open range of it that is at fault. ``label`` is its line number."""
-
-    label: str
-    text: str
-    start: int
-    end: int
-
-
-def render(problems: Iterable[Problem], provenance: Provenance | None = None, *, prefix: Path = ("declog",)) -> str:
-    """All problems as text, with their places where ``provenance`` knows them.
+def located(
+    problems: Iterable[Problem], provenance: Provenance | None, *, prefix: Path = ("declog",)
+) -> tuple[Problem, ...]:
+    """The problems with their places, where ``provenance`` knows them.
 
     ``prefix`` is where the profile stands in the composed configuration.
     """
-    return "\n\n".join(_render(problem, provenance, prefix) for problem in problems)
+    return tuple(_located(problem, provenance, prefix) for problem in problems)
 
 
 def attach_places(error: Error, provenance: Provenance | None, *, prefix: Path = ("declog",)) -> Error:
-    """The same error with its places rendered, or as it is where nothing is known of them."""
-    if provenance is None:
-        return error
-    return type(error)(error.problems, render(error.problems, provenance, prefix=prefix))
+    """The same error, each of its problems with its place."""
+    return error if provenance is None else type(error)(located(error.problems, provenance, prefix=prefix))
 
 
-def render_at(problem: Problem, header: str, excerpt: Excerpt | None, earlier: Iterable[str] = ()) -> str:
-    """One problem whose place the caller knows."""
-    lines = [f"error[{problem.code}] {header}"]
-    lines += [f"  {line}" for line in problem.message.splitlines()]
-    if excerpt is not None:
-        before, marked = excerpt.text[: excerpt.start], excerpt.text[excerpt.start : excerpt.end]
-        bar = " | " if excerpt.label else ""
-        lines.append(f"    {excerpt.label}{bar}{excerpt.text}")
-        lines.append(f"    {' ' * len(excerpt.label)}{bar}{_blank(before)}{'^' * max(1, _width(marked))}")
-    also = ", ".join(earlier)
-    if also:
-        lines.append(f"  also set in: {also}")
-    if problem.fix:
-        lines.append(f"  fix: {problem.fix}")
-    return "\n".join(lines)
+def as_dict(problem: Problem) -> dict[str, Any]:
+    """A problem for programs: plain values, None for what is not known; columns count from 1, in characters."""
+    where = problem.where or Where()
+    excerpt = where.excerpt
+    return {
+        "code": problem.code,
+        "severity": problem.severity,
+        "message": problem.message,
+        "path": problem.key or None,
+        "file": where.file,
+        "line": where.line,
+        "column": where.column,
+        "override": where.override,
+        "source": None if excerpt is None else excerpt.text,
+        "marked": None if excerpt is None else [excerpt.start + 1, excerpt.end + 1],
+        "earlier": [_place_dict(each) for each in where.earlier],
+        "fix": problem.fix,
+    }
 
 
-def _render(problem: Problem, provenance: Provenance | None, prefix: Path) -> str:
-    if provenance is None:
-        return problem.plain()
+def _place_dict(where: Where) -> dict[str, Any]:
+    fields = {"file": where.file, "line": where.line, "column": where.column}
+    found = {**fields, "override": where.override, "name": where.name}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> Problem:
+    if provenance is None or problem.where is not None:
+        return problem
     known, layers = provenance.find((*prefix, *problem.path))
     if not layers:
-        return problem.plain()
-    place = layers[-1].place
-    earlier = _others(layers)
+        return problem
+    where = place_of(problem, layers[-1].place, provenance.texts, ".".join(map(str, known)))
+    return replace(problem, where=replace(where, earlier=tuple(dict.fromkeys(_others(layers)))))
+
+
+def place_of(problem: Problem, place: Place, texts: Mapping[str, str], key: str = "") -> Where:
+    """Where a problem stands in the layer that set its key."""
     if isinstance(place, FilePlace):
-        line, column, excerpt = in_file(problem, place, provenance.texts)
-        return render_at(problem, f"{shown_path(place.file)}:{line}:{column}", excerpt, earlier)
+        return in_file(problem, place, texts[place.file])
     if isinstance(place, OverridePlace):
-        return render_at(problem, f"override '{place.text}'", in_override(problem, place.text), earlier)
-    return render_at(problem, f"{place.name} {'.'.join(map(str, known))}", _alone(problem), earlier)
+        return Where(override=place.text, excerpt=in_override(problem, place.text))
+    return Where(name=f"{place.name} {key}".rstrip(), excerpt=_alone(problem))
 
 
-def in_file(problem: Problem, place: FilePlace, texts: Mapping[str, str]) -> tuple[int, int, Excerpt | None]:
-    """The line, column and excerpt of a problem in a file: at the value if that is a scalar, else at the key."""
-    value, lines = place.value, LINE_BREAK.split(texts[place.file])
-    raw = lines[value.line - 1][value.column - 1 : value.end_column - 1] if value.one_line else None
+def in_file(problem: Problem, place: FilePlace, text: str) -> Where:
+    """The place of a problem in a file: at the value if that is a scalar, else at the key."""
+    value, lines = place.value, LINE_BREAK.split(text)
+    raw = _raw(lines, value)
+    at = value
     if place.key is not None and (problem.code in KEY_CODES or place.style is None or raw == ""):
-        return place.key.line, place.key.column, _excerpt(lines, place.key)
-    if raw is None:
-        # A scalar over several lines: its text does not stand in any one line of the file.
-        return value.line, value.column, _alone(problem) or _excerpt(lines, value)
-    start, end = 0, len(raw)
-    if place.style is not None and problem.source is not None:
-        start, end = within(raw, place.style, problem.source, problem.span) or (start, end)
-    exact = Span(value.line, value.column + start, value.line, value.column + end)
-    return exact.line, exact.column, _excerpt(lines, exact)
+        at = place.key
+    elif place.style is not None and problem.source is not None:
+        found = within(raw, place.style, problem.source, problem.span)
+        at = value if found is None else _part(raw, value, *found)
+    return Where(shown_path(place.file), at.line, at.column, excerpt=_excerpt(lines, at))
+
+
+def _raw(lines: list[str], span: Span) -> str:
+    """What stands in a stretch of a file, with plain line breaks."""
+    covered = lines[span.line - 1 : span.end_line]
+    if len(covered) > span.end_line - span.line:
+        covered[-1] = covered[-1][: span.end_column - 1]
+    covered[0] = covered[0][span.column - 1 :]
+    return "\n".join(covered)
+
+
+def _part(raw: str, whole: Span, start: int, end: int) -> Span:
+    """A range of what stands in a stretch of a file, as a stretch of its own."""
+    return Span(*_position(raw, whole, start), *_position(raw, whole, end))
+
+
+def _position(raw: str, whole: Span, offset: int) -> tuple[int, int]:
+    row = raw.count("\n", 0, offset)
+    begin = raw.rfind("\n", 0, offset) + 1
+    return whole.line + row, offset - begin + (1 if row else whole.column)
 
 
 def in_override(problem: Problem, text: str) -> Excerpt:
@@ -130,16 +149,16 @@ def shown_path(file: str) -> str:
     return str(path.relative_to(FilePath.cwd())) if path.is_relative_to(FilePath.cwd()) else file
 
 
-def _others(layers: tuple[Layer, ...]) -> list[str]:
+def _others(layers: tuple[Layer, ...]) -> Iterable[Where]:
     """The layers that lost, the latest of them first."""
-    return list(dict.fromkeys(_short(layer.place) for layer in reversed(layers[:-1])))
-
-
-def _short(place: Place) -> str:
-    if isinstance(place, FilePlace):
-        at = place.key or place.value
-        return f"{shown_path(place.file)}:{at.line}:{at.column}"
-    return f"override '{place.text}'" if isinstance(place, OverridePlace) else place.name
+    for layer in reversed(layers[:-1]):
+        if isinstance(layer.place, FilePlace):
+            at = layer.place.key or layer.place.value
+            yield Where(shown_path(layer.place.file), at.line, at.column)
+        elif isinstance(layer.place, OverridePlace):
+            yield Where(override=layer.place.text)
+        else:
+            yield Where(name=layer.place.name)
 
 
 def _excerpt(lines: list[str], span: Span) -> Excerpt:
@@ -156,13 +175,3 @@ def _alone(problem: Problem) -> Excerpt | None:
     begin = problem.source.rfind("\n", 0, start) + 1
     line = problem.source[begin:].split("\n", 1)[0]
     return Excerpt("", line, start - begin, min(end - begin, len(line)))
-
-
-def _width(text: str) -> int:
-    """How many columns a terminal gives a text."""
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
-
-
-def _blank(text: str) -> str:
-    """As much room as ``text`` takes; tabs stay tabs, which are as wide as they are."""
-    return "".join("\t" if char == "\t" else " " * _width(char) for char in text)

@@ -21,10 +21,13 @@ DL5xx input at run time, DL6xx sinks and ranks.
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 Path = tuple[str | int, ...]
+Severity = Literal["error", "warning"]
 
 CODES: dict[str, str] = {
     "DL101": "Hydra could not compose the configuration",
@@ -120,11 +123,43 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "known") -> str
 
 
 @dataclass(frozen=True)
+class Excerpt:
+    """A line to show, and the half-open range of it that is at fault. ``label`` is its line number."""
+
+    label: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place of a problem: a line of a file, an override, or, by ``name``, neither.
+
+    ``line`` and ``column`` count from 1. ``earlier`` are the places that set the same key and lost, the latest first.
+    """
+
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    override: str | None = None
+    name: str | None = None
+    excerpt: Excerpt | None = None
+    earlier: tuple[Where, ...] = ()
+
+    def __str__(self) -> str:
+        if self.file is not None:
+            return f"{self.file}:{self.line}:{self.column}"
+        return f"override '{self.override}'" if self.override is not None else str(self.name)
+
+
+@dataclass(frozen=True)
 class Problem:
     """One thing that is wrong with a profile.
 
     ``path`` is the key in the composed configuration, below the ``declog`` node. ``source`` is the
     scalar's own text and ``span`` the half-open character range in it that is at fault, where known.
+    ``where`` is the place in a file or an override, once somebody has found it.
     """
 
     code: str
@@ -133,23 +168,75 @@ class Problem:
     fix: str | None = None
     source: str | None = None
     span: tuple[int, int] | None = None
+    severity: Severity = "error"
+    where: Where | None = None
 
     def at(self, *prefix: str | int) -> Problem:
         """The same problem with ``prefix`` put before its path."""
         return replace(self, path=(*prefix, *self.path))
 
-    def plain(self) -> str:
-        """The problem without its place in a file: what an exception's ``str`` shows."""
-        where = ".".join(str(part) for part in self.path) or "<profile>"
-        lines = [f"error[{self.code}] {where}", f"  {self.message}"]
-        if self.source is not None and self.source.strip() and "\n" not in self.source and len(self.source) <= 400:
-            lines.append(f"    {self.source}")
-            if self.span is not None:
-                start, end = self.span
-                lines.append("    " + " " * start + "^" * max(1, end - start))
+    @property
+    def key(self) -> str:
+        """The dotted path; empty for the profile as a whole."""
+        return ".".join(map(str, self.path))
+
+    def text(self, *, colour: bool = False) -> str:
+        """The problem as its reader sees it: code and place, cause, line with carets, earlier layers, fix."""
+        paint = _Paint(colour)
+        head = paint(_SEVERITY[self.severity], f"{self.severity}[{self.code}]")
+        lines = [f"{head} {paint('1', self._place())}"]
+        lines += [f"  {line}" for line in self.message.splitlines()]
+        excerpt = self.where.excerpt if self.where is not None else self._own_excerpt()
+        if excerpt is not None:
+            before, marked = excerpt.text[: excerpt.start], excerpt.text[excerpt.start : excerpt.end]
+            label, bar = excerpt.label, " | " if excerpt.label else ""
+            lines.append(f"    {paint('2', label + bar)}{excerpt.text}")
+            if excerpt.start < excerpt.end:
+                carets = paint(_SEVERITY[self.severity], "^" * max(1, _width(marked)))
+                lines.append(f"    {paint('2', ' ' * len(label) + bar)}{_blank(before)}{carets}")
+        if self.where is not None and self.where.earlier:
+            lines.append(f"  also set in: {', '.join(map(str, self.where.earlier))}")
         if self.fix:
-            lines.append(f"  fix: {self.fix}")
+            lines.append(f"  {paint('32', 'fix:')} {self.fix}")
         return "\n".join(lines)
+
+    def _place(self) -> str:
+        """Where it is, with the dotted path where neither the place nor the message says it."""
+        if self.where is None:
+            return self.key or "<profile>"
+        said = self.message if self.where.override is None else f"{self.message} {self.where.override}"
+        return f"{self.where} in {self.key}" if self.key and self.key not in said else str(self.where)
+
+    def _own_excerpt(self) -> Excerpt | None:
+        """The value itself, where nothing is known of files."""
+        text = self.source
+        if text is None or not text.strip() or "\n" in text or len(text) > 400:
+            return None
+        start, end = self.span or (0, 0)
+        return Excerpt("", text, start, max(end, start + 1) if self.span else 0)
+
+
+_SEVERITY: Mapping[Severity, str] = {"error": "1;31", "warning": "1;33"}
+
+
+class _Paint:
+    """ANSI colours, or none."""
+
+    def __init__(self, colour: bool) -> None:
+        self._colour = colour
+
+    def __call__(self, style: str, text: str) -> str:
+        return f"\033[{style}m{text}\033[0m" if self._colour and text else text
+
+
+def _width(text: str) -> int:
+    """How many columns a terminal gives a text."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _blank(text: str) -> str:
+    """As much room as ``text`` takes; tabs stay tabs, which are as wide as they are."""
+    return "".join("\t" if char == "\t" else " " * _width(char) for char in text)
 
 
 class DeclogError(Exception):
@@ -159,14 +246,17 @@ class DeclogError(Exception):
 
 
 class ConfigError(DeclogError):
-    """The profile is wrong. ``problems`` holds all of them; ``rendered`` shows their places if known."""
+    """The profile is wrong. ``problems`` holds all that was found, with their places where these are known."""
 
-    def __init__(self, problems: Sequence[Problem], rendered: str | None = None) -> None:
+    def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        self.rendered = rendered
         if self.problems:
             self.code = self.problems[0].code
-        super().__init__(rendered or "\n\n".join(problem.plain() for problem in self.problems))
+        super().__init__(self.text())
+
+    def text(self, *, colour: bool = False) -> str:
+        """All problems, an empty line between them."""
+        return "\n\n".join(problem.text(colour=colour) for problem in self.problems)
 
 
 class CompositionError(ConfigError):

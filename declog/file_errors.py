@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import yaml
@@ -16,8 +17,8 @@ from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigSource
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from declog.diagnostics import LINE_BREAK, Excerpt, in_file, render_at, shown_path
-from declog.errors import Problem, did_you_mean
+from declog.diagnostics import LINE_BREAK, in_file, shown_path
+from declog.errors import Excerpt, Problem, Where, did_you_mean
 from declog.places import FilePlace
 from declog.provenance import YAML_LOADER, keys_of_file, source_file, span
 from declog.searchpath import GROUP
@@ -30,8 +31,8 @@ def first_line(error: Exception) -> str:
     return told.rstrip(".")
 
 
-def file_problem(loader: ConfigLoaderImpl, error: Exception) -> tuple[Problem, str]:
-    """What is wrong in the configuration files, and the rendered text with its place."""
+def file_problem(loader: ConfigLoaderImpl, error: Exception) -> Problem:
+    """What is wrong in the configuration files, with its place."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return _not_yaml(error, error.problem_mark)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
@@ -39,8 +40,7 @@ def file_problem(loader: ConfigLoaderImpl, error: Exception) -> tuple[Problem, s
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_value(loader, cause, cause.full_key)
-    problem = Problem("DL101", first_line(error))
-    return problem, problem.plain()
+    return Problem("DL101", first_line(error))
 
 
 # What PyYAML and OmegaConf say of a file, and what to do about it.
@@ -52,18 +52,18 @@ YAML_FIXES = (
 )
 
 
-def _not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> tuple[Problem, str]:
+def _not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     cause = error.problem or first_line(error)
     fix = next((fix for told, fix in YAML_FIXES if told in cause), None)
-    problem = Problem("DL101", f"this is not valid YAML: {cause}", fix=fix)
     file = FilePath(mark.name)
     lines = LINE_BREAK.split(file.read_text(encoding="utf-8")) if file.is_file() else []
     line = lines[mark.line] if mark.line < len(lines) else None
     excerpt = None if line is None else Excerpt(str(mark.line + 1), line, mark.column, mark.column + 1)
-    return problem, render_at(problem, f"{shown_path(mark.name)}:{mark.line + 1}:{mark.column + 1}", excerpt)
+    where = Where(shown_path(mark.name), mark.line + 1, mark.column + 1, excerpt=excerpt)
+    return Problem("DL101", f"this is not valid YAML: {cause}", fix=fix, where=where)
 
 
-def _missing_default(loader: ConfigLoaderImpl, error: Exception, missing: str) -> tuple[Problem, str]:
+def _missing_default(loader: ConfigLoaderImpl, error: Exception, missing: str) -> Problem:
     group, _, option = missing.rpartition("/")
     code = "DL104" if group == GROUP else "DL101"
     fix = did_you_mean(option, loader.get_group_options(group), what="presets" if group == GROUP else "options")
@@ -73,11 +73,12 @@ def _missing_default(loader: ConfigLoaderImpl, error: Exception, missing: str) -
         if parent is not None and name == parent[1]:
             for node in _defaults(text):
                 if node.value.split("@")[0] == option:
-                    return problem, _rendered(problem, FilePlace(file, None, span(node), node.style or "plain"), text)
-    return problem, problem.plain()
+                    place = FilePlace(file, None, span(node), node.style or "plain")
+                    return replace(problem, where=in_file(problem, place, text))
+    return problem
 
 
-def _bad_value(loader: ConfigLoaderImpl, error: OmegaConfBaseException, key: str) -> tuple[Problem, str]:
+def _bad_value(loader: ConfigLoaderImpl, error: OmegaConfBaseException, key: str) -> Problem:
     path = tuple(re.findall(r"[^.\[\]]+", key))
     if isinstance(error, GrammarParseError):
         problem = Problem("DL103", first_line(error), path, fix="a text that holds ${ as it is needs \\${")
@@ -86,13 +87,8 @@ def _bad_value(loader: ConfigLoaderImpl, error: OmegaConfBaseException, key: str
     for _, file, text in _files(loader, failing=key):
         for here, place in keys_of_file(file, text):
             if tuple(map(str, here)) == path:
-                return problem, _rendered(problem, place, text)
-    return problem, problem.plain()
-
-
-def _rendered(problem: Problem, place: FilePlace, text: str) -> str:
-    line, column, excerpt = in_file(problem, place, {place.file: text})
-    return render_at(problem, f"{shown_path(place.file)}:{line}:{column}", excerpt)
+                return replace(problem, where=in_file(problem, place, text))
+    return problem
 
 
 def _defaults(text: str) -> Iterator[yaml.ScalarNode]:

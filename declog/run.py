@@ -97,8 +97,8 @@ def _located(config: Any, error: MissingSignalError) -> MissingSignalError:
     name = error.signals[0]
     section = "signals" if name in (profile_of(config).get("signals") or {}) else "metrics"
     problem = Problem(error.code, error.message, (section, name), error.fix)
-    rendered = located(ConfigError([problem]), config).rendered
-    return error if rendered is None else error.at(rendered)
+    (found,) = located(ConfigError([problem]), config).problems
+    return error if found.where is None else error.at(found.text())
 
 
 def _profile(config: Any) -> str:

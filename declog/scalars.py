@@ -12,31 +12,44 @@ from yaml.scanner import Scanner
 
 
 def within(raw: str, style: str, source: str, span: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The range of ``raw``, a one-line scalar as written, that holds ``span`` of ``source``.
+    """The range of ``raw``, a scalar as written, that holds ``span`` of ``source``.
 
-    ``source`` is the scalar's value or a part of it, ``span`` a half-open range of it (None: all of it).
-    None where ``raw`` does not hold ``source``.
+    ``source`` is the scalar's value or a part of it, ``span`` a half-open range of it (None: all of it). Over several
+    lines YAML folds blanks and line breaks, so there only the other characters are compared. None where ``raw`` does
+    not hold ``source``.
     """
+    first, last = span or (0, len(source))
     pieces = list(_pieces(raw, style))
-    text = "".join(char for char, _ in pieces)
-    offset = text.find(source)
+    if "\n" in raw:
+        pieces = [piece for piece in pieces if not piece[0].isspace()]
+        source, first, last = _dense(source), len(_dense(source[:first])), len(_dense(source[:last]))
+    offset = "".join(char for char, _, _ in pieces).find(source)
     if offset < 0:
         return None
     # One more place, where the text ends: a span may point behind the last character.
-    starts = [at for _, at in pieces] + [len(raw) - (0 if style == "plain" else 1)]
-    first, last = span or (0, len(source))
-    start, end = offset + first, offset + max(last, first + 1)
+    starts = [start for _, start, _ in pieces]
+    starts.append(pieces[-1][2] if pieces else len(raw))
+    start, stop = offset + first, offset + max(last, first + 1)
     if start >= len(starts):
         return None
-    return starts[start], max(starts[min(end, len(starts) - 1)], starts[start] + 1)
+    end = pieces[min(stop, len(pieces)) - 1][2] if pieces else 0
+    return starts[start], max(end, starts[start] + 1)
 
 
-def _pieces(raw: str, style: str) -> Iterator[tuple[str, int]]:
-    """The characters of a scalar's value, each with where it is written."""
-    at, end = (0, len(raw)) if style == "plain" else (1, len(raw) - 1)
+def _dense(text: str) -> str:
+    return "".join(text.split())
+
+
+def _pieces(raw: str, style: str) -> Iterator[tuple[str, int, int]]:
+    """The characters of a scalar's value, each with the range where it is written."""
+    at, end = 0, len(raw)
+    if style in "|>":
+        at = raw.find("\n") + 1 or end  # the text begins below the sign
+    elif style != "plain":
+        at, end = 1, len(raw) - 1
     while at < end:
         char, length = _piece(raw, at, style)
-        yield char, at
+        yield char, at, at + length
         at += length
 
 
@@ -45,6 +58,8 @@ def _piece(raw: str, at: int, style: str) -> tuple[str, int]:
         return "'", 2
     if style == '"' and raw[at] == "\\":
         code = raw[at + 1]
+        if code == "\n":
+            return "\n", 2
         if code in Scanner.ESCAPE_CODES:
             digits = Scanner.ESCAPE_CODES[code]
             return chr(int(raw[at + 2 : at + 2 + digits], 16)), 2 + digits

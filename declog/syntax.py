@@ -30,7 +30,7 @@ class ExpressionError(Exception):
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        super().__init__(problem.plain())
+        super().__init__(problem.text())
 
 
 @dataclass(frozen=True)

@@ -503,7 +503,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
         (
             'metrics:\n  x: "mean ${kl"\n',
             r"""
-            error[DL103] declog/broken.yaml:2:6
+            error[DL103] declog/broken.yaml:2:6 in metrics.x
               no viable alternative at input '${kl'
                 2 |   x: "mean ${kl"
                   |      ^^^^^^^^^^^
@@ -563,18 +563,18 @@ def test_everything_that_does_not_resolve_is_told_with_its_place(base: Path, wri
               |       ^^^
           fix: give one: declog.seed=...
 
-        error[DL103] declog/open.yaml:3:13
+        error[DL103] declog/open.yaml:3:13 in output_dir
           Environment variable 'DECLOG_NOT_SET' not found
             3 | output_dir: ${oc.env:DECLOG_NOT_SET}
               |             ^^^^^^^^^^^^^^^^^^^^^^^^
 
-        error[DL103] declog/open.yaml:4:23
+        error[DL103] declog/open.yaml:4:23 in run_config.method
           Interpolation key 'declog.nam' not found
             4 | run_config: {method: "${declog.nam}", self: "${declog.run_config}"}
               |                       ^^^^^^^^^^^^^
           fix: did you mean `declog.name`?
 
-        error[DL103] declog/open.yaml:4:46
+        error[DL103] declog/open.yaml:4:46 in run_config.self
           Interpolation to parent node detected
             4 | run_config: {method: "${declog.nam}", self: "${declog.run_config}"}
               |                                              ^^^^^^^^^^^^^^^^^^^^
@@ -681,7 +681,7 @@ def test_an_applications_own_main_finds_the_presets(tmp_path: Path) -> None:
 def test_an_error_inside_an_application_has_its_file_and_line(tmp_path: Path) -> None:
     """In a running application the places are those of its own configuration."""
     assert "\n".join(run_app(tmp_path, "do=fail")) == dedent("""
-        error[DL310] conf/declog/app.yaml:13:12
+        error[DL310] conf/declog/app.yaml:13:12 in filters.hard.where
           it is per token
             13 |     where: kl > 1
                |            ^^

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import textwrap
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from declog.diagnostics import attach_places, render
+from declog.diagnostics import as_dict, attach_places, located
 from declog.errors import CompositionError, ConfigError, Problem
+from declog.places import Provenance
 from declog.provenance import provenance
 from tests.conftest import WritePreset
 
@@ -48,6 +53,10 @@ def directory(write_preset: WritePreset) -> Path:
     return write_preset("team", "defaults: [base, _self_]\nmetrics:\n  reward:\n    reduce: p95\n")
 
 
+def render(problems: list[Problem], known: Provenance | None, **options: Any) -> str:
+    return ConfigError(located(problems, known, **options)).text()
+
+
 def shown(directory: Path, problem: Problem, *overrides: str, name: str = "base") -> str:
     return render([problem], provenance(name, overrides, config_dir=directory))
 
@@ -79,7 +88,7 @@ def test_a_value_is_shown_at_its_column(directory: Path) -> None:
             "mean(kl) + 1",
             (11, 12),
             """
-            error[DL305] declog/base.yaml:4:18
+            error[DL305] declog/base.yaml:4:18 in metrics.kl
               wrong
                 4 |   kl: mean(kl) + 1
                   |                  ^
@@ -90,7 +99,7 @@ def test_a_value_is_shown_at_its_column(directory: Path) -> None:
             "source == 'math' and kl > 1",
             (21, 23),
             """
-            error[DL305] declog/base.yaml:5:35
+            error[DL305] declog/base.yaml:5:35 in metrics.quoted
               wrong
                 5 |   quoted: 'source == ''math'' and kl > 1'
                   |                                   ^^
@@ -101,7 +110,7 @@ def test_a_value_is_shown_at_its_column(directory: Path) -> None:
             'source == "math" and kl > 1',
             (10, 16),
             r"""
-            error[DL305] declog/base.yaml:6:23
+            error[DL305] declog/base.yaml:6:23 in metrics.escaped
               wrong
                 6 |   escaped: "source == \"math\" and kl > 1"
                   |                       ^^^^^^^^
@@ -112,10 +121,10 @@ def test_a_value_is_shown_at_its_column(directory: Path) -> None:
             "kl > 1 and reward > 0\n",
             (11, 17),
             """
-            error[DL305] declog/base.yaml:7:11
+            error[DL305] declog/base.yaml:9:5 in metrics.folded
               wrong
-                kl > 1 and reward > 0
-                           ^^^^^^
+                9 |     reward > 0
+                  |     ^^^^^^
             """,
         ),
         (
@@ -123,10 +132,10 @@ def test_a_value_is_shown_at_its_column(directory: Path) -> None:
             "kl > 1\nand reward > 0\n",
             (11, 17),
             """
-            error[DL305] declog/base.yaml:10:10
+            error[DL305] declog/base.yaml:12:9 in metrics.block
               wrong
-                and reward > 0
-                    ^^^^^^
+                12 |     and reward > 0
+                   |         ^^^^^^
             """,
         ),
         (
@@ -134,10 +143,10 @@ def test_a_value_is_shown_at_its_column(directory: Path) -> None:
             "kl > 1 and reward > 0",
             (11, 17),
             """
-            error[DL305] declog/base.yaml:13:12
+            error[DL305] declog/base.yaml:14:9 in metrics.wrapped
               wrong
-                kl > 1 and reward > 0
-                           ^^^^^^
+                14 |     and reward > 0
+                   |         ^^^^^^
             """,
         ),
         # Wide characters take two columns of a terminal, one of an editor's count.
@@ -146,7 +155,7 @@ def test_a_value_is_shown_at_its_column(directory: Path) -> None:
             "奖励 > kl",
             (5, 7),
             """
-            error[DL305] declog/base.yaml:15:12
+            error[DL305] declog/base.yaml:15:12 in metrics.奖励
               wrong
                 15 |   奖励: 奖励 > kl
                    |                ^^
@@ -158,7 +167,7 @@ def test_a_value_is_shown_at_its_column(directory: Path) -> None:
             "mean(kl) + 1",
             (12, 12),
             """
-            error[DL305] declog/base.yaml:4:19
+            error[DL305] declog/base.yaml:4:19 in metrics.kl
               wrong
                 4 |   kl: mean(kl) + 1
                   |                   ^
@@ -170,7 +179,7 @@ def test_a_value_is_shown_at_its_column(directory: Path) -> None:
             "reward",
             (0, 2),
             """
-            error[DL305] declog/base.yaml:4:7
+            error[DL305] declog/base.yaml:4:7 in metrics.kl
               wrong
                 4 |   kl: mean(kl) + 1
                   |       ^^^^^^^^^^^^
@@ -193,7 +202,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL201", "unknown key `tags`", ("filters", "hard", "tags")),
             """
-            error[DL201] declog/base.yaml:20:5
+            error[DL201] declog/base.yaml:20:5 in filters.hard.tags
               unknown key `tags`
                 20 |     tags: [core, slow]
                    |     ^^^^
@@ -203,7 +212,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL204", "not an identifier", ("filters", "odd key")),
             """
-            error[DL204] declog/base.yaml:21:3
+            error[DL204] declog/base.yaml:21:3 in filters.odd key
               not an identifier
                 21 |   "odd key": {n: 4}
                    |   ^^^^^^^^^
@@ -213,7 +222,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL203", "filters.hard needs `kind`", ("filters", "hard", "kind")),
             """
-            error[DL203] declog/base.yaml:18:3
+            error[DL203] declog/base.yaml:18:3 in filters.hard.kind
               filters.hard needs `kind`
                 18 |   hard:
                    |   ^^^^
@@ -223,7 +232,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL202", "must be a text", ("filters", "hard")),
             """
-            error[DL202] declog/base.yaml:18:3
+            error[DL202] declog/base.yaml:18:3 in filters.hard
               must be a text
                 18 |   hard:
                    |   ^^^^
@@ -233,7 +242,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL202", "must be a text", ("metrics", "nothing")),
             """
-            error[DL202] declog/base.yaml:16:3
+            error[DL202] declog/base.yaml:16:3 in metrics.nothing
               must be a text
                 16 |   nothing:
                    |   ^^^^^^^
@@ -243,7 +252,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL401", "matches nothing", ("filters", "hard", "tags", 1)),
             """
-            error[DL401] declog/base.yaml:20:18
+            error[DL401] declog/base.yaml:20:18 in filters.hard.tags.1
               matches nothing
                 20 |     tags: [core, slow]
                    |                  ^^^^
@@ -253,7 +262,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL202", "not a number", ("filters", "odd key", "n")),
             """
-            error[DL202] declog/base.yaml:21:18
+            error[DL202] declog/base.yaml:21:18 in filters.odd key.n
               not a number
                 21 |   "odd key": {n: 4}
                    |                  ^
@@ -263,7 +272,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL302", "unknown signal `kl`", ("metrics", "kl", "expr"), source="kl", span=(0, 2)),
             """
-            error[DL302] declog/base.yaml:4:12
+            error[DL302] declog/base.yaml:4:12 in metrics.kl.expr
               unknown signal `kl`
                 4 |   kl: mean(kl) + 1
                   |            ^^
@@ -273,7 +282,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL402", "two outputs have one name:\nkl and low", ("metrics", "kl")),
             """
-            error[DL402] declog/base.yaml:4:7
+            error[DL402] declog/base.yaml:4:7 in metrics.kl
               two outputs have one name:
               kl and low
                 4 |   kl: mean(kl) + 1
@@ -313,7 +322,7 @@ def test_keys_values_and_entries_have_their_own_place(directory: Path, problem: 
             '+declog.metrics.long={expr: "rewrd * 2", wher: kl}',
             Problem("DL302", "unknown signal", ("metrics", "long", "expr"), source="rewrd * 2", span=(0, 5)),
             """
-            error[DL302] override '+declog.metrics.long={expr: "rewrd * 2", wher: kl}'
+            error[DL302] override '+declog.metrics.long={expr: "rewrd * 2", wher: kl}' in metrics.long.expr
               unknown signal
                 +declog.metrics.long={expr: "rewrd * 2", wher: kl}
                                              ^^^^^
@@ -323,7 +332,7 @@ def test_keys_values_and_entries_have_their_own_place(directory: Path, problem: 
             "+declog.metrics.long={expr: reward, wher: kl}",
             Problem("DL201", "unknown key `wher`", ("metrics", "long", "wher")),
             """
-            error[DL201] override '+declog.metrics.long={expr: reward, wher: kl}'
+            error[DL201] override '+declog.metrics.long={expr: reward, wher: kl}' in metrics.long.wher
               unknown key `wher`
                 +declog.metrics.long={expr: reward, wher: kl}
                                                     ^^^^
@@ -388,7 +397,7 @@ def test_a_file_elsewhere_is_shown_with_its_whole_path(directory: Path, monkeypa
     known = provenance("base", config_dir=directory)
     monkeypatch.chdir(elsewhere)
     first, *_ = render([Problem("DL202", "wrong", ("profile",))], known).splitlines()
-    assert first == f"error[DL202] {directory / 'declog' / 'base.yaml'}:1:10"
+    assert first == f"error[DL202] {directory / 'declog' / 'base.yaml'}:1:10 in profile"
 
 
 def test_the_profile_may_stand_elsewhere(directory: Path) -> None:
@@ -408,7 +417,7 @@ def test_all_problems_are_rendered_in_order(directory: Path) -> None:
     """Problems are separated by an empty line, and keep the order in which they were found."""
     problems = [Problem("DL202", "first", ("profile",)), Problem("DL203", "second", ("spec",))]
     assert render(problems, provenance("base", config_dir=directory)) == golden("""
-        error[DL202] declog/base.yaml:1:10
+        error[DL202] declog/base.yaml:1:10 in profile
           first
             1 | profile: full
               |          ^^^^
@@ -422,16 +431,70 @@ def test_without_provenance_the_problems_stay_plain() -> None:
     """A profile that is plain data has no places: the renderer shows what the exception would."""
     problems = [Problem("DL302", "unknown signal", ("metrics", "x"), source="rewrd", span=(0, 5))]
     error = ConfigError(problems)
-    assert render(problems) == str(error)
+    assert render(problems, None) == str(error)
     assert attach_places(error, None) is error
 
 
 def test_attaching_places_keeps_the_error_what_it_is(directory: Path) -> None:
-    """The new error has the class, the code and the problems of the old one, and the rendered text."""
+    """The new error has the class and the code of the old one, and its problems with their places."""
     error = CompositionError([Problem("DL202", "wrong", ("profile",))])
-    located = attach_places(error, provenance("base", config_dir=directory))
-    assert (type(located), located.code, located.problems) == (CompositionError, "DL202", error.problems)
-    assert str(located) == located.rendered == render(error.problems, provenance("base", config_dir=directory))
+    found = attach_places(error, provenance("base", config_dir=directory))
+    assert (type(found), found.code) == (CompositionError, "DL202")
+    assert [replace(problem, where=None) for problem in found.problems] == list(error.problems)
+    assert str(found) == render(list(error.problems), provenance("base", config_dir=directory))
+
+
+def test_a_place_that_is_known_is_kept(directory: Path) -> None:
+    """What already has its place is not looked for a second time."""
+    error = attach_places(
+        ConfigError([Problem("DL202", "wrong", ("profile",))]), provenance("base", config_dir=directory)
+    )
+    assert (
+        attach_places(error, provenance("base", ["declog.profile=x"], config_dir=directory)).problems == error.problems
+    )
+
+
+def test_a_problem_as_plain_values(directory: Path) -> None:
+    """For programs: the place, what is marked in the line, and the layers that lost."""
+    known = provenance("team", ["declog.metrics.reward.reduce=p95x"], config_dir=directory)
+    problem = Problem("DL311", "unknown", ("metrics", "reward", "reduce"), "p95", source="p95x", span=(0, 4))
+    (in_override,) = located([problem], known)
+    (in_file,) = located([Problem("DL202", "wrong", ("profile",), severity="warning")], known)
+    assert json.loads(json.dumps([as_dict(each) for each in (in_override, in_file, Problem("DL102", "no"))])) == [
+        {
+            "code": "DL311", "severity": "error", "message": "unknown", "path": "metrics.reward.reduce",
+            "file": None, "line": None, "column": None, "override": "declog.metrics.reward.reduce=p95x",
+            "source": "declog.metrics.reward.reduce=p95x", "marked": [30, 34], "fix": "p95",
+            "earlier": [
+                {"file": "declog/team.yaml", "line": 4, "column": 5},
+                {"file": "declog/base.yaml", "line": 3, "column": 25},
+            ],
+        },
+        {
+            "code": "DL202", "severity": "warning", "message": "wrong", "path": "profile",
+            "file": "declog/base.yaml", "line": 1, "column": 10, "override": None,
+            "source": "profile: full", "marked": [10, 14], "fix": None, "earlier": [],
+        },
+        {
+            "code": "DL102", "severity": "error", "message": "no", "path": None, "file": None, "line": None,
+            "column": None, "override": None, "source": None, "marked": None, "fix": None, "earlier": [],
+        },
+    ]  # fmt: skip
+
+
+def test_colours_are_for_terminals(directory: Path) -> None:
+    """The same text, with the code, the place, the carets and the word `fix` coloured; never by itself."""
+    known = provenance("base", config_dir=directory)
+    problem = Problem("DL202", "wrong", ("profile",), "full", severity="warning")
+    error = ConfigError(located([problem], known))
+    assert error.text(colour=True).splitlines() == [
+        "\x1b[1;33mwarning[DL202]\x1b[0m \x1b[1mdeclog/base.yaml:1:10 in profile\x1b[0m",
+        "  wrong",
+        "    \x1b[2m1 | \x1b[0mprofile: full",
+        "    \x1b[2m  | \x1b[0m         \x1b[1;33m^^^^\x1b[0m",
+        "  \x1b[32mfix:\x1b[0m full",
+    ]
+    assert re.sub("\x1b\\[[0-9;]*m", "", error.text(colour=True)) == error.text() == str(error)
 
 
 def test_tabs_keep_the_caret_in_its_column(write_preset: WritePreset) -> None:

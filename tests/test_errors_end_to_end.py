@@ -45,7 +45,7 @@ FILES: dict[str, tuple[str, str]] = {
           reward: {redcue: mean}
         """,
         """
-        error[DL201] declog/mine.yaml:3:12
+        error[DL201] declog/mine.yaml:3:12 in metrics.reward.redcue
           unknown key `redcue`
             3 |   reward: {redcue: mean}
               |            ^^^^^^
@@ -59,7 +59,7 @@ FILES: dict[str, tuple[str, str]] = {
           reward_p90: p90(rewrd)
         """,
         """
-        error[DL302] declog/mine.yaml:3:19
+        error[DL302] declog/mine.yaml:3:19 in metrics.reward_p90
           unknown signal `rewrd`
             3 |   reward_p90: p90(rewrd)
               |                   ^^^^^
@@ -92,7 +92,7 @@ FILES: dict[str, tuple[str, str]] = {
             reduce: {middle: median}
         """,
         """
-        error[DL311] declog/mine.yaml:5:22
+        error[DL311] declog/mine.yaml:5:22 in metrics.mine.reduce.middle
           unknown reduction `median`
             5 |     reduce: {middle: median}
               |                      ^^^^^^
@@ -128,8 +128,8 @@ def test_all_errors_of_a_file_come_at_once(write_preset: WritePreset) -> None:
     with pytest.raises(declog.ConfigError) as error:
         declog.plan(declog.compose("mine", config_dir=directory))
     assert [line for line in str(error.value).splitlines() if line.startswith("error")] == [
-        "error[DL302] declog/mine.yaml:3:10",
-        "error[DL311] declog/mine.yaml:4:29",
+        "error[DL302] declog/mine.yaml:3:10 in metrics.a",
+        "error[DL311] declog/mine.yaml:4:29 in metrics.b.reduce",
         "error[DL310] declog/mine.yaml:6:28",
     ]
 
@@ -222,14 +222,14 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
     )
     config = declog.compose("mine", config_dir=directory)
     assert missing(config, ROLLOUT, directory) == golden("""
-        error[DL502] declog/mine.yaml:4:3
+        error[DL502] declog/mine.yaml:4:3 in signals.confidence
           `confidence`, `speed` were not observed in the first batch of event `rollout`
             4 |   confidence: {axis: completion, event: rollout}
               |   ^^^^^^^^^^
           fix: observe(confidence=...), or declare it optional, or switch off what needs it
     """)
     assert missing(config, {**ROLLOUT, "confidence": [0.5] * 8}, directory) == golden("""
-        error[DL502] declog/mine.yaml:7:3
+        error[DL502] declog/mine.yaml:7:3 in metrics.speed
           `speed` was not observed in the first batch of event `rollout`
             7 |   speed: {axis: step, event: rollout}
               |   ^^^^^
@@ -289,7 +289,7 @@ MISSING = (
       confidence: mean(confidence)
     """,
     """
-    error[DL502] declog/mine.yaml:4:3
+    error[DL502] declog/mine.yaml:4:3 in signals.confidence
       `confidence` was not observed in the first batch of event `rollout`
         4 |   confidence: {axis: completion, event: rollout}
           |   ^^^^^^^^^^
