@@ -18,12 +18,12 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
 from declog.composition_errors import composition_error, unknown_preset
 from declog.diagnostics import attach_places
-from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
+from declog.errors import CompositionError, ConfigError, Path, Problem, did_you_mean, nesting
 from declog.file_errors import first_line
 from declog.places import FilePlace
 from declog.provenance import ORIGIN, Origin, provenance_of
 from declog.resolve import key_path, resolved
-from declog.searchpath import GROUP, HYDRA_ERRORS, ROOT, config_loader, current_hydra
+from declog.searchpath import GROUP, HYDRA_ERRORS, config_loader, current_hydra
 
 Error = TypeVar("Error", bound=ConfigError)
 
@@ -42,28 +42,52 @@ def compose(
         raise CompositionError(
             [Problem("DL101", "overrides are a list of texts, not one text", fix=f"[{overrides!r}]")]
         )
-    directory = None if config_dir is None else FilePath(config_dir).absolute()
-    if directory is not None and not directory.is_dir():
-        message = f"there is no directory {config_dir}"
-        raise CompositionError([Problem("DL101", message, fix="give the directory that holds your `declog` folder")])
-    origin = Origin(config_name, tuple(overrides), directory)
+    return composed(Origin(config_name, tuple(overrides), _directory(config_dir)))
+
+
+def compose_application(config_name: str, overrides: Sequence[str] = (), *, config_dir: str | FilePath) -> DictConfig:
+    """The whole configuration of an application: ``config_name`` in ``config_dir``, as its ``@hydra.main`` has them.
+
+    What the application gives Hydra from code, such as a ``ConfigStore``, is not there.
+    """
+    return composed(Origin(config_name, tuple(overrides), _directory(config_dir), application=True))
+
+
+def composed(origin: Origin) -> DictConfig:
+    """The configuration of an origin; remembers it, so that each key's place can be found."""
     with current_hydra():
-        loader = config_loader(directory)
+        loader = config_loader(origin.config_dir)
         known = loader.get_group_options(GROUP)
-        if config_name not in known:
-            raise CompositionError([unknown_preset(config_name, known, directory)])
+        if origin.application:
+            if not loader.repository.config_exists(origin.config_name):
+                message = f"there is no configuration `{origin.config_name}` in {origin.config_dir}"
+                fix = did_you_mean(origin.config_name, loader.repository.get_group_options(""), what="configurations")
+                raise CompositionError([Problem("DL101", message, fix=fix)])
+        elif origin.config_name not in known:
+            directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
+            raise CompositionError([unknown_preset(origin.config_name, known, directory)])
         try:
-            config = loader.load_configuration(ROOT, origin.lines, RunMode.RUN, from_shell=False)
+            config = loader.load_configuration(origin.root, origin.lines, RunMode.RUN, from_shell=False)
         except HYDRA_ERRORS as error:
             raise composition_error(loader, origin, error) from None
     OmegaConf.set_struct(config, False)
     del config["hydra"]
     OmegaConf.set_struct(config, True)
     if GROUP not in config:
-        message = f"nothing of the preset `{config_name}` stands under `{GROUP}`"
-        raise CompositionError([Problem("DL101", message, fix="a preset has keys, and no `# @package` line")])
+        what, fix = f"the preset `{origin.config_name}`", "a preset has keys, and no `# @package` line"
+        if origin.application:
+            what, fix = f"`{origin.config_name}`", f"choose a preset in its defaults list: - {GROUP}: grpo"
+        raise CompositionError([Problem("DL101", f"nothing of {what} stands under `{GROUP}`", fix=fix)])
     OmegaConf.get_cache(config)[ORIGIN] = origin
     return config
+
+
+def _directory(config_dir: str | FilePath | None) -> FilePath | None:
+    directory = None if config_dir is None else FilePath(config_dir).absolute()
+    if directory is not None and not directory.is_dir():
+        message = f"there is no directory {config_dir}"
+        raise CompositionError([Problem("DL101", message, fix="give the directory that holds your `declog` folder")])
+    return directory
 
 
 def presets(config_dir: str | FilePath | None = None) -> list[str]:

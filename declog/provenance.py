@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from declog.errors import Path
 from declog.places import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
-from declog.searchpath import GROUP, HYDRA_ERRORS, ROOT, config_loader, current_hydra
+from declog.searchpath import GROUP, HYDRA_ERRORS, ROOT, FolderOfPresets, config_loader, current_hydra
 
 YAML_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -40,16 +40,31 @@ ORIGIN = "declog.origin"
 
 @dataclass(frozen=True)
 class Origin:
-    """How a configuration was composed: enough to compose it again."""
+    """How a configuration was composed: enough to compose it again.
+
+    ``config_dir`` is a folder, or a place as Hydra's search path names it. ``application``: ``config_name`` is the
+    primary configuration of somebody's application, not a preset.
+    """
 
     config_name: str
     overrides: tuple[str, ...]
-    config_dir: FilePath | None = None
+    config_dir: FilePath | str | None = None
+    application: bool = False
+
+    @property
+    def root(self) -> str:
+        """The primary configuration."""
+        return self.config_name if self.application else ROOT
+
+    @property
+    def choice(self) -> list[str]:
+        """The override that chooses the preset, where declog's own primary configuration leaves it open."""
+        return [] if self.application else [f"{GROUP}={self.config_name}"]
 
     @property
     def lines(self) -> list[str]:
         """All overrides of the primary configuration, the choice of the preset included."""
-        return [f"{GROUP}={self.config_name}", *self.overrides]
+        return [*self.choice, *self.overrides]
 
 
 def provenance(
@@ -89,7 +104,7 @@ def _of_application() -> Provenance | None:
 
 def _of_origin(origin: Origin) -> Provenance:
     with current_hydra():
-        return layers_of(config_loader(origin.config_dir), ROOT, origin.lines)
+        return layers_of(config_loader(origin.config_dir), origin.root, origin.lines)
 
 
 def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequence[str]) -> Provenance:
@@ -131,10 +146,25 @@ def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
     if source.scheme() == "file":
         file = FilePath(source.path).joinpath(f"{name}.yaml")
         return str(file), file.read_text(encoding="utf-8")
+    if isinstance(source, FolderOfPresets):
+        file = source.file(name)
+        return str(file), file.read_text(encoding="utf-8")
     if source.scheme() == "pkg":
         resource = resources.files(source.path).joinpath(f"{name}.yaml")
         return str(resource), resource.read_text(encoding="utf-8")
     return None
+
+
+def chooses_profile(text: str) -> bool:
+    """Whether a YAML file is an application's configuration, with a profile in it, and not a profile itself."""
+    try:
+        root = yaml.compose(text, Loader=YAML_LOADER)
+    except yaml.YAMLError:
+        return False
+    entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+    defaults = entries["defaults"].value if isinstance(entries.get("defaults"), yaml.SequenceNode) else ()
+    chosen = [key.value for entry in defaults if isinstance(entry, yaml.MappingNode) for key, _ in entry.value]
+    return GROUP in entries or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in chosen)
 
 
 def keys_of_file(file: str, text: str) -> Iterator[tuple[Path, FilePlace]]:

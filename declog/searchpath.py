@@ -7,18 +7,24 @@ Hydra, and nothing else of declog: ``import declog`` pays for this file.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import hydra
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 from omegaconf import OmegaConf
@@ -27,6 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 PROVIDER = "declog"
 GROUP = "declog"
 ROOT = "declog_root"
+TEAMS = "declog.presets"  # the entry points of installed packages with presets: each names the package of its `conf`
 
 # All that composing raises for something that a user wrote: ValueError for malformed defaults lists and keys.
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
@@ -41,21 +48,74 @@ def conf_location() -> str:
 
 
 class DeclogSearchPath(SearchPathPlugin):
-    """Appends the shipped presets, so that an application's own files of the same name win."""
+    """Appends the shipped presets, then those of installed packages: an application's own files of a name win."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         # A reloaded module registers a second class; one entry is enough.
-        if all(element.provider != PROVIDER for element in search_path.get_path()):
-            search_path.append(provider=PROVIDER, path=conf_location())
+        if any(element.provider == PROVIDER for element in search_path.get_path()):
+            return
+        search_path.append(provider=PROVIDER, path=conf_location())
+        for package, conf in _teams(tuple(sys.path)):
+            search_path.append(provider=package, path=f"pkg://{conf}")
+
+
+@cache  # reading all installed packages' metadata takes some 20 ms
+def _teams(path: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The installed packages with presets, each with the package that is its `conf`."""
+    found = sorted(entry_points(group=TEAMS), key=lambda entry: entry.name)
+    return [(entry.dist.name if entry.dist else entry.name, entry.value) for entry in found]
+
+
+class FolderOfPresets(FileConfigSource):
+    """A folder whose files are presets although it is not called `declog`: ``declog:///home/me/profiles``."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "declog"
+
+    def file(self, name: str) -> Path:
+        """The file of a configuration, ``declog/mine``."""
+        return Path(self.path) / self._normalize_file_name(self._below(name) or "")
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        return super().load_config(self._below(config_path) or "")
+
+    def available(self) -> bool:
+        return Path(self.path).is_dir()
+
+    def is_group(self, config_path: str) -> bool:
+        below = self._below(config_path)
+        return config_path == "" or (below is not None and super().is_group(below))
+
+    def is_config(self, config_path: str) -> bool:
+        below = self._below(config_path)
+        return bool(below) and super().is_config(str(below))
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        if config_path == "":
+            return [] if results_filter is ObjectType.CONFIG else [GROUP]
+        found: list[str] = []
+        for file in (Path(self.path) / (self._below(config_path) or "")).iterdir():
+            self._list_add_result(found, f"{config_path}/{file.name}", file.name, results_filter)
+        return sorted(set(found))
+
+    @staticmethod
+    def _below(name: str) -> str | None:
+        """A name of the group, seen from the folder; None for what is outside of the group."""
+        return "" if name == GROUP else name.removeprefix(f"{GROUP}/") if name.startswith(f"{GROUP}/") else None
 
 
 def register() -> None:
     """Make ``declog=<preset>`` known to every Hydra application of this process. Safe to call again."""
     Plugins.instance().register(DeclogSearchPath)
+    Plugins.instance().register(FolderOfPresets)
 
 
-def config_loader(config_dir: Path | None = None) -> ConfigLoaderImpl:
-    """A loader over ``config_dir``, the presets and what other plugins add; not Hydra's global one."""
+def config_loader(config_dir: Path | str | None = None) -> ConfigLoaderImpl:
+    """A loader over ``config_dir``, the presets and what other plugins add; not Hydra's global one.
+
+    A text names a place of Hydra's search path, such as ``declog:///a/folder/of/presets``.
+    """
     register()
     if not OmegaConf.has_resolver("hydra"):
         setup_globals()

@@ -38,7 +38,7 @@ ROOMS = (
     Room("kernels", "kernels sketch", others="numpy"),
     Room("language", "axes registry tree functions reducers syntax expr", "errors kernels", "numpy"),
     Room("plan", "frame plan explain", "errors records kernels language", "numpy"),
-    Room("evaluation", "evaluate cells together carry filters tables message dispatch",
+    Room("evaluation", "evaluate cells together carry filters tables container message dispatch",
          "errors records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
@@ -47,7 +47,7 @@ ROOMS = (
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan
     Room("places", "places scalars diagnostics", "errors", "yaml"),
-    Room("composer", "searchpath provenance file_errors composition_errors resolve compose", "errors places",
+    Room("composer", "searchpath provenance file_errors composition_errors resolve compose words", "errors places",
          "hydra omegaconf yaml"),
     Room("spec", "spec validation", "errors", "pydantic"),
     Room("compiler", "compiler", "errors language plan spec sinks", lazily="torch"),

@@ -10,7 +10,7 @@ import argparse
 
 from declog.cli.arguments import Parser
 from declog.cli.output import write
-from declog.cli.profiles import composed
+from declog.cli.profiles import chosen
 
 
 def arguments(parser: Parser) -> None:
@@ -24,7 +24,7 @@ def run(given: argparse.Namespace) -> int:
     """Compile it."""
     from declog.planning import plan
 
-    made = plan(composed(given))
+    made = plan(chosen(given))
     for warning in made.warnings:
         write(f"warning: {warning}")
     write(f"ok: {made.name}")
