@@ -1,0 +1,52 @@
+"""What a capture keeps, and which texts it may not keep as they are."""
+
+from __future__ import annotations
+
+import re
+
+from declog.compiler.draft import Draft
+from declog.plan import CaptureOp
+from declog.spec import CaptureSpec
+
+EXTRA = "*"  # columns of log_extra that are no signals
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def capture(spec: CaptureSpec) -> CaptureOp | None:
+    """The capture that a profile, or the caller of ``start``, asks for."""
+    if not spec.enabled:
+        return None
+    return CaptureOp(spec.every, spec.mode, int(spec.limit), int(spec.queue), spec.folder)
+
+
+def redactions(draft: Draft) -> dict[str, tuple[tuple[str, str], ...]]:
+    """The patterns to redact by observed name: of every schema's columns, also where no active table shows them.
+
+    A column's patterns hold for every text that its expression reads, itself or through derived signals.
+    """
+    found: dict[str, dict[tuple[str, str], None]] = {}
+    for columns in draft.spec.schemas.values():
+        for name, column in columns.items():
+            if column.redact and column.undeclared is not None:
+                found.setdefault(EXTRA, {}).update(dict.fromkeys(column.redact.items()))
+            elif column.redact:
+                for source in _texts(draft, str(name if column.expr is None else column.expr)):
+                    found.setdefault(source, {}).update(dict.fromkeys(column.redact.items()))
+    return {source: tuple(patterns) for source, patterns in found.items()}
+
+
+def _texts(draft: Draft, expression: str) -> set[str]:
+    """The observed names of the texts and objects that an expression reads."""
+    texts: set[str] = set()
+    waiting, seen = set(_NAME.findall(expression)), set()
+    while waiting:
+        name = waiting.pop()
+        signal = draft.signals.get(name)
+        if signal is None or name in seen:
+            continue
+        seen.add(name)
+        if signal.expr is not None:
+            waiting |= set(_NAME.findall(str(signal.expr)))
+        elif signal.type in ("text", "object"):
+            texts.add(signal.from_ or name)
+    return texts
