@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from declog.planning import plan
     from declog.recorder import Recorder
     from declog.reducers import reducer
+    from declog.rewards import reward
     from declog.run import start
     from declog.spec import LogSpec
     from declog.validation import validate
@@ -44,15 +45,16 @@ _HOMES = {
     "InputError": "errors", "MissingSignalError": "errors", "PlanMismatchError": "errors", "SinkError": "errors",
     "UnknownSignalError": "errors", "UsageError": "errors",
     "function": "functions", "Plan": "plan", "Recorder": "recorder", "current": "active", "log_extra": "active",
-    "log_metric": "active", "observe": "active", "reducer": "reducers", "plan": "planning", "start": "run",
+    "log_metric": "active", "observe": "active", "reducer": "reducers", "reward": "rewards",
+    "plan": "planning", "start": "run",
     "LogSpec": "spec", "validate": "validation",
 }  # fmt: skip
 
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
     "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "compile", "compose",
-    "current", "function", "log_extra", "log_metric", "observe", "plan", "presets", "profile_of", "reducer", "start",
-    "validate",
+    "current", "function", "log_extra", "log_metric", "observe", "plan", "presets", "profile_of", "reducer", "reward",
+    "start", "validate",
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ ROOMS = (
          "errors records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "active fold layout extras inputs batch window tape worker recorder",
+    Room("recording", "active rewards fold layout extras inputs batch window tape worker recorder",
          "errors records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan

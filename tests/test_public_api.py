@@ -48,6 +48,7 @@ def test_the_public_names_are_pinned() -> None:
         "presets",
         "profile_of",
         "reducer",
+        "reward",
         "start",
         "validate",
     ]
