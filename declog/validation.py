@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest, nesting
+from declog.model import FIX
+from declog.rehearsal_spec import CaptureSpec, Expected, ExpectedTable, RankInput, StepInput, TestSpec
 from declog.spec import (
-    FIX,
     IDENTIFIER,
     SECTIONS,
     AlertSpec,
@@ -59,7 +60,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     problems = [*_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
     problems += [Problem("DL201", "unknown key `deleted`", ("deleted",))] if "deleted" in data else []
     try:
-        spec = LogSpec.model_validate({**_without_null(data), "deleted": deleted})
+        spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
     except ValidationError as error:
         problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
         raise ConfigError(_distinct(problems)) from None
@@ -92,7 +93,7 @@ def _with_text_keys(data: Any, depth: int = 0) -> Any:
     if not isinstance(data, Mapping):
         return data
     return {
-        str(key): value if depth == 0 and key in ("run_config", "tests") else _with_text_keys(value, depth + 1)
+        str(key): value if depth == 0 and key == "run_config" else _with_text_keys(value, depth + 1)
         for key, value in data.items()
     }
 
@@ -103,6 +104,23 @@ def _without_null(data: Any) -> Any:
     if isinstance(data, list):
         return [_without_null(value) for value in data]
     return data
+
+
+def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The profile without its nulls; in a test they say what is missing and what must not be logged."""
+    made: dict[str, Any] = _without_null({key: value for key, value in data.items() if key != "tests"})
+    tests = data.get("tests")
+    if isinstance(tests, Mapping):
+        made["tests"] = {
+            name: {key: value for key, value in test.items() if value is not None}
+            if isinstance(test, Mapping)
+            else test
+            for name, test in tests.items()
+            if test is not None
+        }
+    elif tests is not None:
+        made["tests"] = tests
+    return made
 
 
 def _ids(data: Mapping[str, Any]) -> list[Problem]:
@@ -177,7 +195,7 @@ def _key_path(loc: tuple[str | int, ...]) -> Path:
 
 
 def _is_key(model: Any, part: str) -> bool:
-    return isinstance(model, tuple) or (
+    return isinstance(model, tuple | list) or (
         isinstance(model, type) and issubclass(model, BaseModel) and part in model.model_fields
     )
 
@@ -185,13 +203,15 @@ def _is_key(model: Any, part: str) -> bool:
 _ENTRIES: dict[str, Any] = {
     "constants": ConstantSpec, "modes": ModeSpec, "signals": SignalSpec, "metrics": MetricSpec, "filters": FilterSpec,
     "schemas": dict, "tables": TableSpec, "profiles": ProfileSpec, "alerts": AlertSpec, "sinks": SinkSpec,
-    "columns": ColumnSpec, "selectors": SelectorSpec,
+    "tests": TestSpec, "columns": ColumnSpec, "selectors": SelectorSpec,
 }  # fmt: skip
 
 
 def _below(model: Any, part: str | int) -> Any:
     if model is LogSpec:
-        nodes: dict[str, type[BaseModel]] = {"axes": AxesSpec, "metric_defaults": MetricDefaults}
+        nodes: dict[str, type[BaseModel]] = {
+            "axes": AxesSpec, "metric_defaults": MetricDefaults, "capture": CaptureSpec,
+        }  # fmt: skip
         return nodes.get(str(part), (dict, part) if part in SECTIONS else None)
     if isinstance(model, tuple):
         entry = _ENTRIES[str(model[1])]
@@ -200,6 +220,11 @@ def _below(model: Any, part: str | int) -> Any:
         return {"group": GroupAxis, "completion": CompletionAxis, "token": TokenAxis}.get(str(part))
     if model is ProfileSpec:
         return (dict, "selectors")
+    if isinstance(model, list):  # what a test's maps and lists hold
+        return model[0]
+    if isinstance(model, type) and issubclass(model, StepInput):
+        inside = {"steps": [StepInput], "ranks": [RankInput], "expect": [Expected], "tables": [ExpectedTable]}
+        return inside.get(str(part))
     return None  # a leaf, or a map of leaves
 
 
