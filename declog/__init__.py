@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from declog.with_hydra import register as _register
 
 if TYPE_CHECKING:
-    from declog.active import current, log_extra, log_metric, observe
+    from declog.active import current, log_extra, log_metric, merge, observe, timer
+    from declog.adapters.trl import attach
     from declog.compiler import compile
     from declog.compose import compose, presets, profile_of
     from declog.errors import (
@@ -40,21 +41,22 @@ if TYPE_CHECKING:
     from declog.validation import validate
 
 _HOMES = {
+    "attach": "adapters.trl",
     "compile": "compiler", "compose": "compose", "presets": "compose", "profile_of": "compose",
     "CommError": "errors", "CompositionError": "errors", "ConfigError": "errors", "DeclogError": "errors",
     "InputError": "errors", "MissingSignalError": "errors", "PlanMismatchError": "errors", "SinkError": "errors",
     "UnknownSignalError": "errors", "UsageError": "errors",
     "function": "functions", "Plan": "plan", "Recorder": "recorder", "current": "active", "log_extra": "active",
-    "log_metric": "active", "observe": "active", "reducer": "reducers", "reward": "rewards",
-    "plan": "planning", "start": "run",
+    "log_metric": "active", "merge": "active", "observe": "active", "timer": "active", "reducer": "reducers",
+    "reward": "rewards", "plan": "planning", "start": "run",
     "LogSpec": "spec", "validate": "validation",
 }  # fmt: skip
 
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
-    "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "compile", "compose",
-    "current", "function", "log_extra", "log_metric", "observe", "plan", "presets", "profile_of", "reducer", "reward",
-    "start", "validate",
+    "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach", "compile", "compose",
+    "current", "function", "log_extra", "log_metric", "merge", "observe", "plan", "presets", "profile_of", "reducer",
+    "reward", "start", "timer", "validate",
 ]  # fmt: skip
 
 

@@ -7,6 +7,8 @@ Imports nothing of declog while it runs.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +42,19 @@ def observe(**signals: Any) -> None:
     recorder = current()
     if recorder is not None and recorder.in_step:
         recorder.observe(**signals)
+
+
+def merge(exports: Iterable[bytes]) -> None:
+    """``Recorder.merge`` of the active recorder: a driver's, of what its actors exported; outside one nothing."""
+    recorder = current()
+    if recorder is not None:
+        recorder.merge(exports)
+
+
+def timer(name: str) -> AbstractContextManager[None]:
+    """``Recorder.timer`` of the active recorder, from anywhere; outside one nothing is timed."""
+    recorder = current()
+    return nullcontext() if recorder is None else recorder.timer(name)
 
 
 def log_metric(name: str, value: Any) -> None:

@@ -19,6 +19,7 @@ from declog.frame import Grouping, Key
 from declog.functions import DEFAULT, Functions
 from declog.inputs import DTYPES, NDIM, Observed, accept, describe, length
 from declog.plan import EventOp, SignalOp
+from declog.timing import Timed
 
 Tensor = torch.Tensor
 _HALF = (torch.bfloat16, torch.float16)
@@ -45,9 +46,17 @@ class BatchRecord:
     elapsed: float
     order: int
     packs: list[Pack]
-    numbers: dict[Key, float | int]
+    numbers: dict[Key, float | int | Timed]
     texts: dict[Key, tuple[Axis, list[Any]]]
     sketches: list[Pack] = field(default_factory=list)  # histograms of tokens, one column each
+    timed: bool = False  # whether a number is a duration that is not known yet
+
+    def read_timers(self) -> None:
+        """Wait for the ends of what was timed. Called by the worker."""
+        self.numbers = {
+            key: number.seconds() if isinstance(number, Timed) else number for key, number in self.numbers.items()
+        }
+        self.timed = False
 
 
 class OpenBatch:
@@ -61,7 +70,8 @@ class OpenBatch:
         self.counts: dict[str, tuple[int, str]] = {}  # how many of what, and which signal said so first
         self._members: set[Key] = set()
         self._tensors: dict[_Place, tuple[list[Key], list[Tensor]]] = {}
-        self._numbers: dict[Key, float | int] = {}
+        self._numbers: dict[Key, float | int | Timed] = {}
+        self._timed = False
         self._texts: dict[Key, tuple[Axis, list[Any]]] = {}
         self._inputs: dict[str, Tensor] = {}  # what folds read
         self.failure: RuntimeFailure | None = None  # what could not be computed when it closed
@@ -130,7 +140,10 @@ class OpenBatch:
         elif checked is not None:
             self._put_plain(op, key, label, checked)
 
-    def _put_plain(self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | str) -> None:
+    def _put_plain(
+        self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | str | Timed
+    ) -> None:
+        self._timed |= isinstance(value, Timed)
         count = length(op, value)
         if count is not None:
             self._counted(op, label, count)
@@ -193,6 +206,12 @@ class OpenBatch:
                     "observe a clone, or change it after the step",
                 )
         for column, values in self.extras.items():
+            if not self.counts:
+                raise InputError(
+                    "DL509",
+                    f"the column `{column}` was given for a batch of event `{self.event.name}` that has no rows",
+                    "give it with the rows that it describes, once: a column given again opens the next batch",
+                )
             if len(values) != rows:
                 raise InputError(
                     "DL509",
@@ -202,7 +221,9 @@ class OpenBatch:
             self._texts[f"extra:{column}", None] = (Axis.COMPLETION, values)
         sketches = self._fold(functions) if self.event.folds and self._inputs else []
         packs = [_pack(place, keys, values) for place, (keys, values) in self._tensors.items()]
-        return BatchRecord(step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, sketches)
+        return BatchRecord(
+            step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, sketches, self._timed
+        )
 
     def _fold(self, functions: Functions) -> list[Pack]:
         """Fold the tokens: statistics are columns like others; histograms are returned."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from declog.axes import Axis, Kind
 from declog.errors import RuntimeFailure
 from declog.evaluate import View
-from declog.frame import Block, Frame
+from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
 from declog.plan import JoinOp, Plan, PreviousOp
 
@@ -31,6 +31,20 @@ class Carry:
         self._functions = functions
         self._rows: dict[str, Frame] = {}  # each source event's batches of its latest step, by rank
         self._previous: dict[str, dict[int, tuple[int, float]]] = {op.name: {} for op in plan.previous}
+
+    def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
+        """For a checkpoint: the rows by event, and the previous values."""
+        known = {
+            name: [[rank, step, value] for rank, (step, value) in values.items()]
+            for name, values in self._previous.items()
+        }
+        return dict(self._rows), {"previous": known}
+
+    def load(self, rows: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._rows = dict(rows)
+        for name, values in data.get("previous", {}).items():
+            self._previous[name] = {rank: (step, value) for rank, step, value in values}
 
     def apply(self, frames: Mapping[str, Frame], report: Report) -> dict[str, Frame]:
         """The window's frames with the columns that come from other rows than theirs."""
@@ -77,32 +91,31 @@ class Carry:
             if values[place] == values[place]:
                 pending[rank] = (step, float(values[place]))
         known.update(pending)
-        return _with(frame, op.name, Axis.STEP, column)
+        return frame.with_column(op.name, Axis.STEP, column, Kind.NUMBER)
 
     # -- joins
 
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
-        rows = target.count(Axis.COMPLETION)
         text = op.expr.type.kind in (Kind.TEXT, Kind.OBJECT)
         if source is None:
             raise RuntimeFailure(
                 "DL511", f"nothing of event `{op.source}` came before `{op.target}`: `{op.expr}` has no rows to match"
             )
-        values = np.asarray(View(source, self._functions).rows(op.expr, Axis.COMPLETION))
+        view = View(source, self._functions)
+        values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
         places = self._places(op, source, target)
-        found = places >= 0
-        blank: Any = None if text else np.nan
-        picked = values[..., np.maximum(places, 0)] if values.shape[-1] else np.full((*values.shape[:-1], rows), np.nan)
-        if not found.all():
-            picked = np.where(found, picked if text else picked.astype(np.float64), blank)
-        members = View(source, self._functions).members(op.expr) if op.expr.type.family else ()
-        return _with(target, op.name, Axis.COMPLETION, picked, members)
+        members = view.members(op.expr) if op.expr.type.family else ()
+        if not values.shape[-1]:
+            values = np.full((*values.shape[:-1], len(places)), None if text else np.nan)
+        else:
+            values = values[..., places]
+        return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.kind, members)
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> NDArray[np.int64]:
         """For each row of the target, its row in the source: by id, or by position where that is unambiguous."""
         ids = self._plan.ids
-        source_ids = None if ids is None else source.column(ids)
-        target_ids = None if ids is None else target.column(ids)
+        source_ids = None if ids is None else source.column(ids, exact=True)
+        target_ids = None if ids is None else target.column(ids, exact=True)
         if ids is not None and (source_ids is None or target_ids is None):
             event = op.source if source_ids is None else op.target
             raise RuntimeFailure(
@@ -150,6 +163,7 @@ class Carry:
 def _by_id(known: Array, rows: NDArray[np.int64], wanted: Array) -> NDArray[np.int64]:
     """The row of each wanted id, the latest of equal ones; -1 where it is not known."""
     table = dict(zip(known.tolist(), rows.tolist(), strict=True))
+    table.pop(None, None)  # a row without an id is nobody's
     return np.array([table.get(item, -1) for item in wanted.tolist()], np.int64)
 
 
@@ -160,13 +174,3 @@ def _latest_step(frame: Frame) -> Frame:
         mine = frame.batches.rank == rank
         keep |= mine & (frame.batches.step == frame.batches.step[mine].max())
     return frame.take(np.flatnonzero(keep))
-
-
-def _with(frame: Frame, name: str, axis: Axis, values: Array, members: tuple[str, ...] = ()) -> Frame:
-    """The frame with one more column, or one more family."""
-    if values.dtype.kind == "O":
-        texts = {**frame.texts, (name, None): (axis, values)}
-        return Frame(frame.event, frame.batches, frame.blocks, texts, frame.grouping)
-    keys = tuple((name, member) for member in members) if members else ((name, None),)
-    data = values if values.ndim > 1 else values[None]
-    return Frame(frame.event, frame.batches, [*frame.blocks, Block(axis, keys, data)], frame.texts, frame.grouping)

@@ -1,21 +1,23 @@
 """How ranks send their windows to rank 0: no collectives, nothing that can interleave with training.
 
-``LocalComm`` is one process. ``StoreComm`` is a star over a TCPStore that rank 0 opens for declog alone; the
-place of it is passed through the store that the training job already has. Every wait is bounded. Tests use
-``declog.testing.FakeComm``. Imports torch.distributed, and nothing of plans.
+``LocalComm`` is one process. ``StoreComm`` is a star over a TCPStore: one that rank 0 opens for declog alone, whose
+place is passed through the store that the training job already has, or a connection of its own to that store.
+Every wait is bounded. Tests use ``declog.testing.FakeComm``. Imports torch.distributed, and nothing of plans.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import socket
+import stat
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch.distributed as dist
 
@@ -23,8 +25,11 @@ from declog.errors import CommError, UsageError
 
 log = logging.getLogger("declog")
 
+Via = Literal["store", "clone"]
+
 CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
 POLL = 0.001
+KEPT_ANSWERS = 16  # log events whose published values may still be read
 _TIMEOUT = timedelta(seconds=30)
 
 
@@ -33,6 +38,10 @@ class Comm(Protocol):
 
     rank: int
     world_size: int
+
+    @property
+    def collects(self) -> bool:
+        """Whether this process evaluates the rows of all ranks: rank 0 does."""
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         """Every rank's ``text`` on a topic, by rank, on every rank: for what all must know at the start."""
@@ -43,6 +52,15 @@ class Comm(Protocol):
     def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
         """The messages of ranks 1.. on rank 0; None for a rank that has left, or did not answer in time."""
 
+    def publish(self, event: int, data: bytes) -> None:
+        """Rank 0's answer to a log event, for all ranks to read."""
+
+    def answer(self, event: int, deadline_s: float) -> bytes | None:
+        """What rank 0 published for a log event; None where it did not in time."""
+
+    def interrupt(self) -> None:
+        """Make the call that is under way fail, and all later ones: a thread in it must end. From any thread."""
+
     def close(self) -> None:
         """Let go of what was opened; idempotent."""
 
@@ -52,6 +70,7 @@ class LocalComm:
 
     rank = 0
     world_size = 1
+    collects = True
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         return [text]
@@ -62,6 +81,15 @@ class LocalComm:
     def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
         return []
 
+    def publish(self, event: int, data: bytes) -> None:
+        return None
+
+    def answer(self, event: int, deadline_s: float) -> bytes | None:
+        return None
+
+    def interrupt(self) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
@@ -71,29 +99,53 @@ class StoreComm:
 
     A rank that once missed a deadline is only checked for, so that it costs one wait, until what it missed
     arrives: that is deleted and counted in ``late``. A rank that said that it leaves costs no wait at all.
+    Rank 0 says which event it took last; a rank whose connection breaks knows by that what was lost.
+
+    ``double`` is for a process that holds the rows of a rank that another process stands for: it sends nothing.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, *, owner: bool) -> None:
+    def __init__(
+        self, store: Any, rank: int, world_size: int, *, opened: Sequence[Connection] = (), double: bool = False
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._store = store
-        self._owner = owner
+        self.double = double
+        self.collects = rank == 0 and not double
         self.late = 0
+        self.lost = 0  # log events of this rank that rank 0 did not take before the connection broke
+        self._store = store
+        self._opened = tuple(opened)
         self._missed: dict[int, deque[int]] = {rank: deque() for rank in range(1, world_size)}  # events, by rank
         self._suspects: set[int] = set()
+        self._unacknowledged: deque[int] = deque()
+        self._answers: deque[int] = deque()
         self._stopped = False
+        self._broken: CommError | None = None
 
     @classmethod
-    def connect(cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str) -> StoreComm:
-        """Open rank 0's store, and tell the others where it is through the job's own store."""
+    def connect(
+        cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str, via: Via = "store"
+    ) -> StoreComm:
+        """Open rank 0's store and tell the others where it is, or connect to the job's own store once more.
+
+        Of several processes with one rank, the first stands for it.
+        """
+        double = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) > 1
+        if via == "clone":
+            with _new_connections() as opened:
+                own = job_store.clone()
+            own = dist.PrefixStore(f"declog/{namespace}", own)  # type: ignore[attr-defined]
+            if rank == 0 and not double:
+                own.set(_ACK, "-1")
+            return cls(own, rank, world_size, opened=opened, double=double)
         place = f"declog/{namespace}/place"
-        timeout = timedelta(seconds=deadline_s)
-        if rank == 0:
+        if rank == 0 and not double:
             own = _tcp_store("0.0.0.0", 0, master=True)
+            own.set(_ACK, "-1")
             job_store.set(place, json.dumps([_address(), own.port]))
-            return cls(own, rank, world_size, owner=True)
+            return cls(own, rank, world_size)
         try:
-            job_store.wait([place], timeout)
+            job_store.wait([place], timedelta(seconds=deadline_s))
         except (RuntimeError, ValueError) as error:
             raise CommError(
                 "DL603",
@@ -101,12 +153,21 @@ class StoreComm:
                 "call declog.start on every rank",
             ) from error
         host, port = json.loads(job_store.get(place))
-        own = _tcp_store(host, port)
-        return cls(own, rank, world_size, owner=False)
+        try:
+            with _new_connections() as opened:
+                own = _tcp_store(host, port)
+        except RuntimeError as error:
+            raise CommError(
+                "DL603",
+                f"rank {rank} cannot reach the port that rank 0 opened for declog ({host}:{port})",
+                "comm: clone",
+            ) from error
+        return cls(own, rank, world_size, opened=opened, double=double)
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
-        self._store.set(keys[self.rank], text)
+        if not self.double:
+            self._store.set(keys[self.rank], text)
         try:
             self._store.wait(keys, timedelta(seconds=deadline_s))
         except (RuntimeError, ValueError) as error:
@@ -118,12 +179,47 @@ class StoreComm:
             ) from error
         return [bytes(self._store.get(key)).decode() for key in keys]
 
+    # -- ranks above 0
+
     def send(self, event: int, data: bytes) -> None:
-        chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)] or [b""]
-        for place, chunk in enumerate(chunks[1:], 1):
-            self._store.set(_key(event, self.rank, place), chunk)
-        # the first chunk tells that all are there, and how many
-        self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
+        if self.double:
+            return
+        self._unacknowledged.append(event)
+        with self._connected():
+            chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)] or [b""]
+            for place, chunk in enumerate(chunks[1:], 1):
+                self._store.set(_key(event, self.rank, place), chunk)
+            # the first chunk tells that all are there, and how many
+            self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
+            taken = int(self._store.get(_ACK))
+            while self._unacknowledged and self._unacknowledged[0] <= taken:
+                self._unacknowledged.popleft()
+
+    def answer(self, event: int, deadline_s: float) -> bytes | None:
+        end = time.monotonic() + deadline_s
+        with self._connected():
+            while not self._store.check([_answer(event)]):
+                if time.monotonic() >= end or self._stopped or self._store.check([_left(0)]):
+                    return None
+                time.sleep(POLL)
+            return bytes(self._store.get(_answer(event)))
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Says once that the connection broke; after that nothing is tried, and what would be sent is counted."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            yield
+        except RuntimeError as error:
+            self._broken = CommError(
+                "DL603",
+                f"the connection of rank {self.rank} to rank 0 is lost: {str(error).splitlines()[0]}",
+                "rank 0 has gone: this rank's rows are not logged any more",
+            )
+            raise self._broken from None
+
+    # -- rank 0
 
     def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
         self._drop_late()
@@ -143,8 +239,15 @@ class StoreComm:
                 self._suspects |= waiting
                 for rank in waiting:
                     self._missed[rank].append(event)
+                self._store.set(_ACK, str(event))
                 return found
             time.sleep(POLL)
+
+    def publish(self, event: int, data: bytes) -> None:
+        self._store.set(_answer(event), data)
+        self._answers.append(event)
+        while len(self._answers) > KEPT_ANSWERS:
+            self._store.delete_key(_answer(self._answers.popleft()))
 
     def _drop_late(self) -> None:
         """Delete what came after its time; a rank that sends it is alive, and is waited for again."""
@@ -162,23 +265,70 @@ class StoreComm:
             self._store.delete_key(_key(event, rank, place))
         return b"".join(chunks)
 
+    # -- the end
+
+    def interrupt(self) -> None:
+        """A call to a process that is stopped, not dead, waits for ever: its connection is shut."""
+        self._stopped = True
+        for descriptor, _ in _connections().intersection(self._opened):
+            with contextlib.suppress(OSError):
+                one = socket.socket(fileno=descriptor)
+                try:
+                    one.shutdown(socket.SHUT_RDWR)
+                finally:
+                    one.detach()
+
     def close(self) -> None:
         """Rank 0 keeps its store open until the others have left, for a bounded while."""
-        if self._stopped:
+        if self._store is None:
             return
-        self._stopped = True
         if self.late:
             log.warning("%d windows of other ranks came too late and were dropped", self.late)
-        try:
-            self._store.set(_left(self.rank), b"1")
-            if self._owner:
-                keys = [_left(rank) for rank in range(1, self.world_size) if rank not in self._suspects]
-                end = time.monotonic() + 5.0
-                while keys and time.monotonic() < end and not all(self._store.check([key]) for key in keys):
-                    time.sleep(0.01)
-        except RuntimeError:
-            pass  # the other side has gone: there is nobody left to tell
+        if self._broken is not None:
+            self.lost = len(self._unacknowledged)
+            log.warning("rank 0 has gone: %d log events of rank %d were not taken by it", self.lost, self.rank)
+        elif not self._stopped and not self.double:
+            try:
+                self._store.set(_left(self.rank), b"1")
+                if self.rank == 0:
+                    keys = [_left(rank) for rank in range(1, self.world_size) if rank not in self._suspects]
+                    end = time.monotonic() + 5.0
+                    while keys and time.monotonic() < end and not all(self._store.check([key]) for key in keys):
+                        time.sleep(0.01)
+            except RuntimeError:
+                pass  # the other side has gone: there is nobody left to tell
+        self._stopped = True
         self._store = None
+
+
+Connection = tuple[int, Any]  # a socket's file descriptor, and its own address
+
+
+@contextlib.contextmanager
+def _new_connections() -> Iterator[list[Connection]]:
+    """The connections that a store opens inside the block: torch does not tell, and a stuck call needs them shut."""
+    opened: list[Connection] = []
+    before = _connections()
+    yield opened
+    opened += sorted(_connections() - before)
+
+
+def _connections() -> set[Connection]:
+    """The connected sockets of this process."""
+    found = set()
+    for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
+        descriptor = int(name)
+        try:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                one = socket.socket(fileno=descriptor)
+                try:
+                    one.getpeername()
+                    found.add((descriptor, one.getsockname()))
+                finally:
+                    one.detach()
+        except OSError:
+            continue  # closed meanwhile, or not connected
+    return found
 
 
 def _tcp_store(host: str, port: int, *, master: bool = False) -> Any:
@@ -193,6 +343,13 @@ def _left(rank: int) -> str:
 
 def _key(event: int, rank: int, place: int) -> str:
     return f"w/{event}/{rank}/{place}"
+
+
+def _answer(event: int) -> str:
+    return f"answer/{event}"
+
+
+_ACK = "taken"  # the last event that rank 0 took
 
 
 def _address() -> str:
@@ -214,25 +371,29 @@ def connect(
     *,
     namespace: str = "0",
     deadline_s: float = 60.0,
+    via: Via = "store",
 ) -> Comm:
     """The communication that this process has: none, an initialised process group, or torchrun's environment.
 
-    ``rank`` and ``world_size`` are the data-parallel ones where they differ from the job's.
+    ``rank`` and ``world_size`` are the data-parallel ones where they differ from the job's; of processes that pass
+    the same rank, one is heard. ``via`` says whether messages go through a store that rank 0 opens, or through one
+    more connection to the job's own.
     """
     grouped = dist.is_available() and dist.is_initialized()
-    if world_size is None:
-        world_size = dist.get_world_size(process_group) if grouped else int(os.environ.get("WORLD_SIZE", "1"))
+    processes = dist.get_world_size(process_group) if grouped else int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = processes if world_size is None else world_size
     if rank is None:
         rank = dist.get_rank(process_group) if grouped else int(os.environ.get("RANK", "0"))
     if not 0 <= rank < world_size:
         raise UsageError(
             "DL510", f"rank {rank} is not below world_size {world_size}", "pass the data-parallel rank and size"
         )
-    if world_size == 1:
+    if world_size == processes == 1:
         return LocalComm()
     # torchrun's store outlives a restart of the workers: what an earlier attempt left there is not ours
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return StoreComm.connect(rank, world_size, _job_store(grouped), deadline_s, f"{namespace}.{attempt}")
+    store = _job_store(grouped)
+    return StoreComm.connect(rank, world_size, store, deadline_s, f"{namespace}.{attempt}", via)
 
 
 def _job_store(grouped: bool) -> Any:

@@ -11,20 +11,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from declog import cells, tables
+from declog import cells
 from declog.axes import Axis, Kind
 from declog.cells import Cells
 from declog.errors import RuntimeFailure
 from declog.evaluate import View
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
+from declog.held import Held
 from declog.kernels import present
+from declog.meter import RANKS
 from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
 from declog.records import Alert, Histogram, Records, Scalar, Table
+from declog.tables import Tables
 from declog.together import Reductions
 from declog.tree import METRIC, SIGNAL, Node, walk
 
 log = logging.getLogger("declog")
+NO_FIGURES: Mapping[str, float] = {}
+SKIPPED = "declog/skipped"
 Report = Callable[[BaseException], None]
 
 
@@ -60,6 +65,7 @@ class Dispatcher:
         self._totals: dict[str, dict[tuple[str, str], float]] = {}  # of cumulative metrics, over all modes
         self._combine = {op.key: op.combine for op in plan.outputs}
         self._told: set[str] = set()
+        self._samples = Tables(functions)
         self._gaps = _expected_gaps(plan)  # metrics whose missing values are told already, or are no news
         self._periods = {op.key: op.every for op in plan.outputs}
         self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
@@ -68,39 +74,62 @@ class Dispatcher:
             item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
         }
 
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: totals, and where alerts and sinks are in their counts."""
+        return {
+            "streaks": [[mode, alert, count] for (mode, alert), count in self._streaks.items()],
+            "events": dict(self._events),
+            "tables": self._samples.state(),
+            "totals": {key: [[*cell, value] for cell, value in cells.items()] for key, cells in self._totals.items()},
+        }
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint; what this plan does not have is left out."""
+        self._streaks.update({(mode, alert): count for mode, alert, count in data["streaks"]})
+        self._events.update(data["events"])
+        self._samples.load(data["tables"])
+        for key, values in data["totals"].items():
+            if key in self._periods:
+                self._totals[key] = {(member, label): value for member, label, value in values}
+
     def dispatch(
         self,
         step: int,
-        due: Mapping[int, Mapping[str, Frame]],
+        due: Mapping[int, Held],
         report: Report,
         *,
         mode: str = "train",
         partial: int | None = None,
-    ) -> None:
-        """Evaluate the metrics and tables whose windows end here, and hand the records to the sinks.
+        figures: Mapping[str, float] = NO_FIGURES,
+    ) -> dict[str, float]:
+        """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
 
-        ``partial`` is how many ranks there are rows of, where some are missing: every sink is told.
+        ``partial`` is how many ranks there are rows of, where some are missing: every sink is told. ``figures`` are
+        what declog itself cost, for the profiles that ask.
         """
         if not any(due.values()):
-            return  # nothing came since the last log event
+            return {}  # nothing came since the last log event
         prefix = self._plan.modes[mode].prefix
         outputs: list[_Output] = []
         picked: list[Table] = []
         everything: dict[str, Cells] = {}
-        for period, frames in due.items():
+        for period, held in due.items():
+            frames = held.frames
             views = {name: View(frame, self._functions) for name, frame in frames.items()}
             found = self._metrics(period, views, report)
             everything.update(found)
             outputs += self._outputs(period, found, partial is not None, report)
             picked += self._tables(period, frames, report)
         alerts = tuple(self._alerts(mode, everything, due.keys(), report))
+        skipped = sum(item.skipped for item in everything.values())
+        own = [Scalar(name, value, name) for name, value in {**figures, SKIPPED: skipped}.items()] if figures else []
         blank = Records(mode, time.time())
         self._events[mode] += 1
         for route in self._routes:
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
                 hidden = self._hidden(self._plan.profiles[route.profile], everything, report)
                 shown = [item for item in outputs if (item.key, item.alias) not in hidden]
-                records = self._share(route, shown, picked, alerts, route.prefix + prefix, blank, partial)
+                records = self._share(route, shown, picked, alerts, route.prefix + prefix, blank, partial, own)
             else:  # an alert waits for no sink's turn
                 records = replace(blank, alerts=alerts if "alert" in route.accepts else ())
             if records:
@@ -108,6 +137,8 @@ class Dispatcher:
                     route.submit(step, records)
                 except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
                     report(error)
+        scalars = [item.record for item in outputs if isinstance(item.record, Scalar)]
+        return {prefix + scalar.name: scalar.value for scalar in scalars}
 
     # -- values
 
@@ -233,7 +264,7 @@ class Dispatcher:
 
     def _table(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
         try:
-            return tables.build(op, frame, lambda part: View(part, self._functions))
+            return self._samples.build(op, frame, report)
         except RuntimeFailure as error:
             report(error)
         except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
@@ -266,11 +297,14 @@ class Dispatcher:
         prefix: str,
         blank: Records,
         partial: int | None,
+        own: Sequence[Scalar],
     ) -> Records:
         profile = self._plan.profiles[route.profile]
         mine = [_prefixed(item.record, prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
         if mine and partial is not None:
             mine.append(Scalar(route.prefix + RANKS, partial, RANKS))
+        if profile.self_metrics:
+            mine += [_prefixed(item, route.prefix) for item in own]
         takers = {op.id: op.sinks for op in self._plan.tables}
         shown = [
             _prefixed(table, prefix)
@@ -288,7 +322,6 @@ class Dispatcher:
 
 
 CODE = "<code>"  # the route of sinks that are given in code
-RANKS = "declog/ranks"  # how many ranks there are rows of; logged under every profile where some are missing
 
 
 def _expected_gaps(plan: Plan) -> set[str]:

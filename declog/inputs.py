@@ -14,7 +14,9 @@ import torch
 
 from declog.axes import Axis, Kind
 from declog.errors import InputError
+from declog.extras import plain_value
 from declog.plan import SignalOp
+from declog.timing import Timed
 
 Tensor = torch.Tensor
 Observed = Tensor | float | int | bool | list[Any] | str | None
@@ -89,11 +91,11 @@ def _shape_fix(op: SignalOp, ndim: int) -> str:
     return f"reduce or index it, or declare `{op.name}: {{axis: {guess}}}`" if guess else "reduce or index it"
 
 
-def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | None:
+def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
         value = value.item()
-    if value is None:
-        return None
+    if value is None or isinstance(value, Timed):
+        return value
     if not isinstance(value, float | int | str):
         raise InputError(
             "DL503",
@@ -130,10 +132,14 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
             f"`{label}` is declared {_declared(op)}, and its value {at} is {describe(value[at])}",
             f"convert it, or declare another type for `{op.name}`",
         )
+    if op.kind is Kind.INT and type(None) in types and not op.folded:  # as floats they would lose bits
+        if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
+            raise _too_great(op, label)
+        return list(value)
     try:
-        if op.kind is Kind.NUMBER or type(None) in types:  # NaN is what is missing, also among ints and bools
+        if op.kind is Kind.NUMBER or type(None) in types:  # NaN is what is missing, also among bools
             if op.kind is Kind.INT and any(item is not None and abs(item) > 2**53 for item in value):
-                raise _too_great(op, label, "53 bits, as it must where others are missing")
+                raise _too_great(op, label, "53 bits, as it must where others are missing and tokens are folded with it")
             return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
         return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64)
     except (OverflowError, RuntimeError, ValueError) as error:
@@ -194,7 +200,7 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
         if op.kind is Kind.TEXT and value is not None and not isinstance(value, str):
             raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came")
-        return [value] if op.kind is Kind.OBJECT else value
+        return [_object(op, label, value)] if op.kind is Kind.OBJECT else value
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
         raise InputError(
             "DL503",
@@ -202,6 +208,8 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
             "give one value per row",
         )
     items = list(value)
+    if op.kind is Kind.OBJECT:
+        return [_object(op, f"{label}[{place}]", item) for place, item in enumerate(items)]
     if op.kind is Kind.TEXT:
         for place, item in enumerate(items):
             if item is not None and not isinstance(item, str):
@@ -211,6 +219,20 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
                     f"convert it, or declare `{op.name}: {{type: object}}`",
                 )
     return items
+
+
+def _object(op: SignalOp, label: str, item: Any) -> Any:
+    """A copy of an object, which JSON must be able to hold: it is sent and written as that."""
+    if item is None or isinstance(item, str):
+        return item
+    try:
+        return plain_value(item)
+    except ValueError as error:
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and JSON cannot hold it: {error}",
+            "give numbers, texts, and lists and maps of those",
+        ) from error
 
 
 def length(op: SignalOp, value: Observed) -> int | None:

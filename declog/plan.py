@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from declog.axes import Axis, Kind
+from declog.columns import RowFunction
 from declog.frame import Grouping
 from declog.records import Level
 from declog.reducers import Reduction, Stat
@@ -163,7 +164,10 @@ class FormulaOp:
 
 @dataclass(frozen=True)
 class FilterOp:
-    """Which rows are taken; ``source`` is filtered first."""
+    """Which rows of ``axis`` are taken; ``source`` is filtered first.
+
+    ``keyed`` says where there is a key whose text may stay on its rank. ``ids`` name rows, where a filter goes by that.
+    """
 
     id: str
     kind: str
@@ -178,6 +182,9 @@ class FilterOp:
     seed: int
     limit: int | None
     source: FilterOp | None = None
+    axis: Axis = Axis.COMPLETION
+    keyed: Node | None = None
+    ids: Node | None = None
 
     @cached_property
     def chain(self) -> tuple[FilterOp, ...]:
@@ -187,7 +194,7 @@ class FilterOp:
 
 @dataclass(frozen=True)
 class ColumnOp:
-    """A column of a table. ``expr`` None: columns of ``log_extra`` go here."""
+    """A column of a table: an ``expr``, a ``call`` with its ``args`` by name, or the place of ``log_extra``'s columns."""
 
     id: str
     template: str
@@ -197,7 +204,19 @@ class ColumnOp:
     nullable: bool
     max_chars: int | None
     redact: tuple[tuple[str, str], ...]
-    undeclared: str = "drop"
+    undeclared: str | None = None
+    call: RowFunction | None = None
+    args: tuple[tuple[str, Node], ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What the column reads."""
+        return tuple(node for _, node in self.args) if self.expr is None else (self.expr,)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether columns of ``log_extra`` go here."""
+        return self.undeclared == "keep"
 
 
 @dataclass(frozen=True)
@@ -213,7 +232,9 @@ class TableOp:
     every: int
     keep: str
     sinks: tuple[str, ...]
-    texts: tuple[str, ...]  # text signals that only picked rows need
+    texts: tuple[str, ...] = ()  # columns of text that only picked rows need
+    as_trace: bool = False
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -225,6 +246,7 @@ class ProfileOp:
     tables: frozenset[str]
     conditions: tuple[tuple[frozenset[tuple[Key, bool]], Node], ...] = ()
     runtime: bool = True  # values of log_metric are shown
+    self_metrics: bool = False  # what declog itself costs is shown
 
 
 @dataclass(frozen=True)
@@ -253,6 +275,17 @@ class SinkOp:
     overflow: Literal["block_worker", "drop_oldest"]
     queue_bytes: int
     accepts: frozenset[str]
+
+
+@dataclass(frozen=True)
+class CaptureOp:
+    """What is kept of what the training code gives: each N-th log event, within bounds in bytes."""
+
+    every: int
+    mode: str | None  # of this mode only
+    limit: int
+    queue: int
+    folder: str | None
 
 
 @dataclass(frozen=True)
@@ -307,6 +340,13 @@ class Plan:
     output_dir: str | None = None
     strict: bool = False
     blocking: bool = False
+    via: Literal["store", "clone"] = "store"  # how ranks reach rank 0
+    window_bytes: int = 256 * 2**20  # what a window may hold before its closed steps are folded
+    capture: CaptureOp | None = None
+    redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # of texts that are captured
+    given: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter gave
+    wanted: frozenset[str] = frozenset()  # profiles of sinks that are given in code
+    defaulted: frozenset[str] | None = None  # metrics that `metric_defaults` are for; None: all
 
     @property
     def outputs(self) -> tuple[MetricOp | FormulaOp, ...]:
@@ -377,7 +417,7 @@ class Plan:
         for table in self.tables:
             chain = table.filter.chain if table.filter else ()
             parts[f"table {table.id}"] = (
-                f"{[(column.id, _text(column.expr), column.type) for column in table.columns]} "
+                f"per {table.axis.label} {[_column(column) for column in table.columns]} "
                 f"{[_canonical(one) for one in chain]} every {table.every} {table.keep}"
             )
         return parts
@@ -407,7 +447,12 @@ class Plan:
 
 def _canonical(op: FilterOp) -> tuple[object, ...]:
     choice = (op.top, op.bottom, op.within, op.n, op.fraction, op.seed, op.limit)
-    return (op.kind, _text(op.key), _text(op.where), *choice)
+    return (op.kind, _text(op.key), _text(op.where), _text(op.ids), *choice)
+
+
+def _column(op: ColumnOp) -> tuple[object, ...]:
+    reads = tuple(definition(node) for node in op.nodes)
+    return (op.id, op.type, reads, op.call.name if op.call is not None else "", op.undeclared)
 
 
 def _text(node: Node | None) -> str:

@@ -12,31 +12,50 @@ import functools
 import logging
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from declog import active
+from declog import active, actors, timing
 from declog.axes import Axis
 from declog.batch import OpenBatch
+from declog.checkpoint import RecorderState, pack, unpack
+from declog.collector import Collector
 from declog.comm import Comm
 from declog.dispatch import Dispatcher, Route
-from declog.errors import InputError, MissingSignalError, SinkError, UnknownSignalError, UsageError, did_you_mean
-from declog.extras import plain_column
+from declog.errors import (
+    InputError,
+    MissingSignalError,
+    RuntimeFailure,
+    SinkError,
+    UnknownSignalError,
+    UsageError,
+    did_you_mean,
+)
+from declog.extras import Undeclared, plain_column
+from declog.failures import Failures
+from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
+from declog.handoff import Answer, Handoff
+from declog.meter import Meter
 from declog.plan import Plan, SignalOp
+from declog.sending import Sender
 from declog.sinks.runner import SinkRunner
 from declog.tape import Tape
 from declog.window import Window
-from declog.worker import Handoff, Worker
+from declog.worker import Task, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 log = logging.getLogger("declog")
+TIMERS = "timers"  # the signal that `timer` feeds
+PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
 
 
 class Recorder:
@@ -70,13 +89,25 @@ class Recorder:
         self._order = 0
         self._event = 0
         self._event_told = False
-        self._told_columns: set[str] = set()
-        self._keeps_extra = any(
-            column.expr is None and column.undeclared != "drop" for table in plan.tables for column in table.columns
-        )
+        self._flushed = False  # whether this block of a mode has flushed
+        self._undeclared = Undeclared(plan)
+        self._timed: dict[str, timing.Timed] = {}  # of this step, by name
         self._closed = False
         self._process = os.getpid()
-        self._worker = Worker(plan, comm, Dispatcher(plan, routes, functions), functions=functions, wait_s=wait_s)
+        self._wait_s = wait_s
+        self._meter = Meter()
+        self._failures = Failures()
+        self._collector = None
+        if comm.collects:
+            dispatcher = Dispatcher(plan, routes, functions)
+            self._collector = Collector(
+                plan, comm, dispatcher, self._failures, functions=functions, wait_s=wait_s, queued=self._queued
+            )
+        self._merger = None
+        if isinstance(comm, actors.DriverComm) and self._collector is not None:
+            self._merger = actors.Merger(plan, self._collector, self._failures, comm.world_size)
+        sender = Sender(plan, comm.rank, self._failures, functions)
+        self._worker = Worker(comm, sender, self._collector, self._failures)
         atexit.register(self.close)
 
     # -- the run
@@ -93,7 +124,7 @@ class Recorder:
         self.close(failed=error is not None)
 
     def close(self, *, failed: bool = False) -> None:
-        """Flush the tail window, wait for the worker and the sinks within a deadline; idempotent.
+        """Flush the tail window, wait for the worker and the sinks, each within a deadline; idempotent.
 
         With ``strict: true`` the first failure of declog's own is raised, unless the run itself failed.
         """
@@ -107,12 +138,18 @@ class Recorder:
                 self._close_batches(quietly=True)
                 for mode in self._windows or ("train",):  # also for windows that are longer than the profile's `every`
                     self._flush(mode, tail=True)
+                if self._merger is not None:
+                    self._worker.submit(Task(self._merger.finish))
         self._tape.close()
         atexit.unregister(self.close)
-        self._worker.close(hurry=failed)
-        reports = [runner.close(self._close_s) for runner in self._runners.values()]
+        self._worker.finish(hurry=failed)
+        in_time = self._worker.join(self._wait_s + self._close_s)
+        if not in_time:  # it waits for a sink whose queue is full, or in a call to a process that is stopped
+            self._comm.interrupt()
+        reports = [runner.close(self._close_s if in_time else 0.0) for runner in self._runners.values()]
+        self._worker.join()
         self._comm.close()
-        failures = self._worker.failures
+        failures = self._failures
         if failures.counts:
             log.warning(
                 "declog finished with %d failure(s) of its own: %s",
@@ -126,6 +163,11 @@ class Recorder:
             if first is not None:
                 raise first
 
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """What failed behind the training thread's back so far: how often, by message."""
+        return dict(self._failures.counts)
+
     # -- a step
 
     def step(self, step: int) -> _Step:
@@ -133,9 +175,22 @@ class Recorder:
         return _Step(self, int(step))
 
     @property
+    def closed(self) -> bool:
+        """Whether the run is over: nothing is recorded any more."""
+        return self._closed
+
+    @property
     def in_step(self) -> bool:
         """Whether signals may be observed: in a step, or in a block of another mode than train."""
         return self._step is not None or self._mode != "train"
+
+    def _queued(self) -> dict[str, float]:
+        """What the sinks' queues say about themselves."""
+        runners = self._runners.values()
+        return {
+            "declog/queue_bytes": sum(runner.queued_bytes for runner in runners),
+            "declog/dropped": sum(runner.dropped for runner in runners),
+        }
 
     def _begin_step(self, step: int) -> None:
         self._alive()
@@ -146,25 +201,33 @@ class Recorder:
             self._batch_numbers.clear()
 
     def _end_step(self, *, quietly: bool) -> None:
+        began = time.perf_counter()
         with self._lock, self._tape.call("end", quietly):
             assert self._step is not None
             failed = True
             try:
+                if self._timed:
+                    self._keep_timers()
                 self._close_batches(quietly=quietly)
                 failed = quietly
             finally:  # a step that fails is a step all the same: ranks stay at one count
                 self._last_step, self._step = self._step, None
                 self._windows.setdefault(self._mode, Window())
                 self._counts[self._mode] += 1
-                every = self.plan.modes[self._mode].every
-                if every and self._counts[self._mode] % every == 0 and not self._closed:
+                self._meter.steps += 1
+                self._meter.recording += time.perf_counter() - began
+                every, count = self.plan.modes[self._mode].every, self._counts[self._mode]
+                if every and count % every == 0 and not self._closed:
                     self._log(tail=self._mode != "train", failed=failed)
+                elif count % PART == 0 and not self._closed:  # a long window goes to rank 0 in parts
+                    self._flush(self._mode, tail=False, part=True)
 
     @contextmanager
     def mode(self, name: str) -> Iterator[None]:
         """A block of another mode, such as ``eval``: its own windows and names; the end of the block logs it.
 
-        Inside it signals may be observed without a step. What was open before is closed at its begin.
+        Inside it signals may be observed without a step. What was open before is closed at its begin. Where the
+        block has flushed and nothing came since, its end logs nothing.
         """
         self._alive()
         if name not in self.plan.modes:
@@ -175,6 +238,7 @@ class Recorder:
             before, self._mode = self._mode, name
             numbers, self._batch_numbers = self._batch_numbers, Counter()
             self._windows.setdefault(name, Window())
+            self._flushed = False
         failed = True
         try:
             with _Active(self):
@@ -183,34 +247,46 @@ class Recorder:
         finally:
             with self._lock, self._tape.call("leave", failed):
                 try:
+                    if self._timed:
+                        self._keep_timers()
                     self._close_batches(quietly=failed)
                 finally:
-                    if not self.plan.modes[name].every and name != "train" and not self._closed:
+                    news = self._windows[name].batches or not self._flushed
+                    if not self.plan.modes[name].every and name != "train" and not self._closed and news:
                         self._log(tail=True, failed=failed)
                     self._mode, self._batch_numbers = before, numbers
 
-    def flush(self) -> None:
+    def flush(self, wait_s: float | None = None) -> dict[str, float] | None:
         """Log what came since the last log event, now: for trainers that decide when (`every: trainer`).
 
-        Every rank must call it alike. Slower metrics and tables are logged with it, whatever their `every`.
+        Every rank must call it alike. Slower metrics and tables are logged with it, whatever their `every`. With
+        ``wait_s`` it waits, at most so many seconds, and returns on every rank the scalars that rank 0 logs at this
+        event, by name (those of sinks have the sink's prefix besides); None where they did not come in time.
         """
         self._alive()
+        answer = None if wait_s is None else Answer(wait_s)
         with self._lock, self._tape.call("flush"):
             self._close_batches(quietly=False)
-            self._log(tail=True)
+            self._flushed = True
+            self._log(tail=True, answer=answer)
+        return None if answer is None else answer.wait()
 
-    def _log(self, *, tail: bool, failed: bool = False) -> None:
-        handoff = self._flush(self._mode, tail=tail)
+    def _log(self, *, tail: bool, failed: bool = False, answer: Answer | None = None) -> None:
+        handoff = self._flush(self._mode, tail=tail, answer=answer)
         if not self._event_told and not failed:
             self._event_told = True
             self._tell_silent_events()
-        if handoff.done is not None:
-            handoff.done.wait()
-            for runner in self._runners.values():
-                try:
-                    runner.flush(self._close_s)
-                except SinkError as error:
-                    self._worker.failures.report(error)
+        if handoff.done is None:
+            return
+        if not handoff.done.wait(self._wait_s + self._close_s):
+            message = f"a log event took longer than {self._wait_s + self._close_s:g} s: the step goes on without"
+            self._failures.report(RuntimeFailure("DL605", message, "see which sink is slow, or drop `blocking: true`"))
+            return
+        for runner in self._runners.values():
+            try:
+                runner.flush(self._close_s)
+            except SinkError as error:
+                self._failures.report(error)
 
     def _tell_silent_events(self) -> None:
         """A required signal is missed when its event's first batch closes; an event without any batch says it here."""
@@ -246,7 +322,9 @@ class Recorder:
         [completions], [groups], or one number per step; a family is a mapping of member to values. Raises
         ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name.
         """
+        began = time.perf_counter()
         self._observe(signals, strict=True)
+        self._meter.recording += time.perf_counter() - began
 
     def _observe(self, signals: Mapping[str, Any], *, strict: bool) -> None:
         self._in_step("observe")
@@ -328,11 +406,36 @@ class Recorder:
             known = self._open.get(op.event)
             self._batch(op.event, again=known is not None and known.has(op, name)).add(op, {name: value})
 
+    @contextmanager
+    def timer(self, name: str) -> Iterator[None]:
+        """Time a block of the step: seconds, summed over the blocks of one name in a step. No device is waited for.
+
+        They feed the signal ``timers``, a family per step, where the profile declares it; else they are logged as
+        ``log_metric`` of ``time/{name}``. On a GPU the time is the device's, between what the block's begin and end
+        queue.
+        """
+        stop = timing.begin()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._timed.setdefault(name, timing.Timed()).append(stop())
+
+    def _keep_timers(self) -> None:
+        timed, self._timed = self._timed, {}
+        if TIMERS in self.plan.sources:
+            with self._tape.call("observe", {TIMERS: timed}):
+                self._keep({TIMERS: timed})
+        elif TIMERS not in self.plan.known:
+            for name, value in timed.items():
+                self.log_metric(f"time/{name}", value)
+
     def log_extra(self, column: str, values: Any) -> None:
         """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
 
         A column that the profile declares as a signal is observed as one. Others go to the tables whose schema
-        says `undeclared: keep`; where none does they are dropped, and that is said once.
+        says `undeclared: keep`; where none does they are dropped, and that is said once. Raises ``InputError`` for
+        what cannot be a column, and for any column where a table says `undeclared: error`.
         """
         if self._closed:
             return
@@ -343,10 +446,7 @@ class Recorder:
         if column in self.plan.known:
             self._keep({column: values})
             return
-        if not self._keeps_extra:
-            if column not in self._told_columns:
-                self._told_columns.add(column)
-                log.warning("the column `%s` is dropped: no active table keeps undeclared columns", column)
+        if not self._undeclared.wanted(column):
             return
         event = self.plan.extra
         assert event is not None
@@ -364,7 +464,7 @@ class Recorder:
                 self._close_batch(event, partly=quietly)
             except Exception as error:  # noqa: BLE001  (raised below, or reported)
                 if quietly and not isinstance(error, InputError):
-                    self._worker.failures.report(error)
+                    self._failures.report(error)
                 first = first or error
         if first is not None and not quietly:
             raise first
@@ -385,22 +485,115 @@ class Recorder:
                 raise
             raise self._locate(error) from None
         if open_batch.failure is not None:
-            self._worker.failures.report(open_batch.failure)
+            self._failures.report(open_batch.failure)
         if not partly:
             self._seen.add(event)
         self._batch_numbers[event] = number + 1
         self._windows.setdefault(self._mode, Window()).batches.setdefault(event, []).append(record)
 
-    def _flush(self, mode: str, *, tail: bool) -> Handoff:
+    def _flush(self, mode: str, *, tail: bool, part: bool = False, answer: Answer | None = None) -> Handoff:
+        began = time.perf_counter()
         window, self._windows[mode] = self._windows.get(mode, Window()), Window()
         window.hand_off()
         step = self._last_step if self._step is None else self._step
-        done = threading.Event() if self.plan.blocking else None
-        handoff = Handoff(self._event, step, self._counts[mode], window, tail, mode, done)
+        done = threading.Event() if self.plan.blocking and not part else None
+        figures = {} if part else self._meter.read()
+        handoff = Handoff(self._event, step, self._counts[mode], window, tail, mode, part, done, answer, figures)
         self._event += 1
         self._worker.submit(handoff)
-        self._tape.logged(mode)
+        if not part:
+            self._tape.logged(mode)
+        self._meter.handing += time.perf_counter() - began
         return handoff
+
+    # -- actors
+
+    def export(self) -> bytes:
+        """On an actor (``role="actor"``): the log events since the last export, for the driver's ``merge``.
+
+        Call it between steps, and once more after ``close`` for the tail window.
+        """
+        if not isinstance(self._comm, actors.ActorComm):
+            raise UsageError("DL510", "`export` is for actors", 'declog.start(..., role="actor", rank=, world_size=)')
+        if not self._closed:
+            self._worker.call(lambda: None, self._close_s).check()
+        return self._comm.take(self.plan.fingerprint)
+
+    def merge(self, exports: Iterable[bytes]) -> None:
+        """On the driver (``role="driver"``): log what actors exported. Returns at once.
+
+        A log event is finished when all actors' parts have come; one that some actors do not export is finished
+        without them after two more calls, and marked as partial.
+        """
+        self._alive()
+        if self._merger is None:
+            raise UsageError("DL510", "`merge` is for the driver", 'declog.start(..., role="driver", world_size=)')
+        taken = [actors.read(data, self.plan, self._comm.world_size) for data in exports]
+        self._worker.submit(Task(partial(self._merger.merge, taken), report=self._failures.report))
+
+    # -- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state between two steps: its open windows, and on rank 0 totals and what windows hold.
+
+        Plain values and one uint8 tensor, for ``torch.save`` and ``torch.load(..., weights_only=True)``. Every rank
+        saves its own. What was logged before is in rank 0's files when this returns.
+        """
+        self._alive()
+        if self._step is not None or self._open:
+            raise UsageError("DL510", "`state_dict` is called inside a step", "call it between two steps")
+        with self._lock:
+            frames = {
+                f"window/{mode}/{event}": frame
+                for mode, window in self._windows.items()
+                for event, frame in window.frames(self.plan.events, self._comm.rank, self.plan.grouping).items()
+            }
+            mine = RecorderState(
+                self._last_step, self._event, self._order, dict(self._counts), sorted(self._seen), self._tape.elapsed()
+            )
+            task = self._worker.call(self._collected, 2 * self._wait_s + self._close_s)
+        if task.error is not None or not task.done.is_set():
+            problem = task.error or "rank 0 is not done with earlier log events"
+            log.warning("the state lacks what rank 0 holds of earlier log events: %s", problem)
+        others, data = task.result or ({}, None)
+        return pack(self.plan, self._comm, mine, frames | others, data, self.output_dir)
+
+    def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
+        """On the worker thread, when all earlier log events are done: rank 0's state, its files being written."""
+        if self._collector is None:
+            return {}, None
+        for runner in self._runners.values():
+            runner.flush(self._close_s)
+        return self._collector.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a run where ``state_dict`` was called: windows, totals, files. Before the first step.
+
+        Files lose the rows of later steps, so that none is there twice. Where the profile was changed since, totals
+        are continued and open windows are dropped, with a warning.
+        """
+        self._alive()
+        if self._event or self._counts or self._open:
+            raise UsageError("DL510", "`load_state_dict` is called after the first step", "call it before the run")
+        mine, frames, data, equal = unpack(self.plan, self._comm, state)
+        collector = self._collector
+        with self._lock:
+            self._last_step, self._event, self._order = mine.step, mine.event, mine.order
+            self._counts.update(mine.counts)
+            self._seen.update(mine.seen)
+            self._tape.resume(mine.elapsed)
+            for name, frame in frames.items() if equal else ():
+                kind, mode, event = (*name.split("/", 2), "", "")[:3]
+                if kind == "window":
+                    self._windows.setdefault(mode, Window()).earlier[event] = frame
+        if collector is None:
+            return
+        if data is not None:
+            self._worker.call(
+                partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self._close_s
+            ).check()
+        for runner in self._runners.values():
+            runner.rewind(mine.step, self._close_s)
 
     def _alive(self) -> None:
         if self._closed:
@@ -408,6 +601,8 @@ class Recorder:
 
     def _in_step(self, what: str) -> None:
         self._alive()
+        if self._merger is not None:
+            raise UsageError("DL510", "a driver records nothing: its actors do", "merge what they export")
         if not self.in_step:
             raise UsageError("DL510", f"`{what}` is called outside a step", "with log.step(step): ...")
 

@@ -9,18 +9,22 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from declog import comm as comms
 from declog import sinks as sink_kinds
+from declog.actors import ActorComm, DriverComm
+from declog.capturing import CapturingTape, free_folder
 from declog.comm import Comm
+from declog.compiler import captures
 from declog.compose import application_directory, compose, located, profile_of
 from declog.dispatch import CODE, Route
-from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError
+from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError, UsageError
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.plan import Plan
@@ -32,6 +36,9 @@ from declog.reducers import Reductions
 from declog.sinks import Sink
 from declog.sinks.runner import SinkRunner
 from declog.spec import LogSpec
+from declog.tape import Tape
+from declog.termination import close_on_sigterm
+from declog.validation import validate
 
 log = logging.getLogger("declog")
 _runs = itertools.count()  # every rank starts its runs in the same order: the number names them
@@ -47,8 +54,12 @@ def start(
     rank: int | None = None,
     world_size: int | None = None,
     process_group: Any = None,
+    role: Literal["rank", "actor", "driver"] = "rank",
     comm: Comm | None = None,
+    resume: Mapping[str, Any] | None = None,
     wait_s: float = 30.0,
+    on_sigterm: Literal["close"] | None = None,
+    capture: bool | Mapping[str, Any] | None = None,
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
 ) -> Recorder:
@@ -58,8 +69,14 @@ def start(
     ``overrides``). ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants``
     fill the profile's constants. ``rank`` and ``world_size`` are the data-parallel ones, where they are not
     those of the process group. ``wait_s`` is how long rank 0 waits for another rank's rows, in the background,
-    before it logs without them. Everything that is wrong with the profile raises here, before step 0:
+    before it logs without them. ``capture`` stands for the profile's own: what the training code gives is kept in
+    files, for ``declog preview``. Everything that is wrong with the profile raises here, before step 0:
     ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with different plans: ``PlanMismatchError``.
+
+    ``resume`` is this rank's ``state_dict`` of an earlier run, which is continued, in its folder unless another is
+    named. ``role`` is for actor systems, where ranks have no connection: an ``actor`` exports, the ``driver`` merges
+    (both need ``world_size``, the number of actors, and an actor its ``rank``). ``on_sigterm="close"`` closes the
+    recorder when the process is told to end, before it ends as it would have: only for the main thread.
     """
     if isinstance(config, str):
         config = compose(config, overrides)
@@ -73,32 +90,79 @@ def start(
                 )
             ]
         )
-    wanted = (_profile(config),) if sinks else ()
+    wanted = (_profile(config),) if sinks or role != "rank" else ()
     made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
-    channel = comm if comm is not None else comms.connect(rank, world_size, process_group, namespace=str(next(_runs)))
+    channel = comm if comm is not None else _channel(made, role, rank, world_size, process_group)
     given = channel.agree("sinks", "given" if sinks else "", 60.0)
     if any(given) and not sinks:  # sinks may be given on rank 0 only; what they show is in every rank's plan
         wanted = (_profile(config),)
         made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
+    if capture is not None:
+        made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
     _agree(channel, made)
-    runners, routes, folder = _open(channel, made, sinks, output_dir)
-    if channel.rank == 0:
+    runners, routes, folder = _open(channel, made, sinks, output_dir or _resumed_folder(resume))
+    if channel.collects:
         for warning in made.warnings:
             log.warning("%s", warning)
         for what, why in made.inactive:
             log.debug("%s is inactive: %s", what, why)
-    return Recorder(
-        made, channel, runners, routes, folder, functions=functions, wait_s=wait_s, locate=partial(_located, config)
-    )
+    tape = _tape(channel, made, folder, runners.values())
+    recorder = Recorder(
+        made, channel, runners, routes, folder, functions=functions, wait_s=wait_s, locate=partial(locate, config),
+        tape=tape,
+    )  # fmt: skip
+    if resume is not None:
+        try:
+            recorder.load_state_dict(resume)
+        except BaseException:
+            recorder.close(failed=True)
+            raise
+    if on_sigterm == "close":
+        close_on_sigterm(recorder)
+    return recorder
 
 
-def _located(config: Any, error: MissingSignalError) -> MissingSignalError:
+def _channel(made: Plan, role: str, rank: int | None, world_size: int | None, process_group: Any) -> Comm:
+    """How this process reaches the others."""
+    if role == "rank":
+        return comms.connect(rank, world_size, process_group, namespace=str(next(_runs)), via=made.via)
+    if world_size is None or (role == "actor" and rank is None):
+        needed = "`rank` and `world_size`" if role == "actor" else "`world_size`"
+        raise UsageError("DL510", f"`role: {role}` needs {needed}", "world_size is the number of actors")
+    return DriverComm(world_size) if role == "driver" else ActorComm(rank or 0, world_size)
+
+
+def _resumed_folder(state: Mapping[str, Any] | None) -> str | None:
+    """The folder of the run that is continued, where it is still there."""
+    folder = None if state is None else state.get("output_dir")
+    return folder if folder is not None and Path(folder).is_dir() else None
+
+
+def locate(config: Any, error: MissingSignalError) -> MissingSignalError:
     """A missing signal's error with the place that declares it, where that is known."""
     name = error.signals[0]
     section = "signals" if name in (profile_of(config).get("signals") or {}) else "metrics"
     problem = Problem(error.code, error.message, (section, name), error.fix)
     (found,) = located(ConfigError([problem]), config).problems
     return error if found.where is None else error.at(found.text())
+
+
+def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner]) -> Tape | None:
+    """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
+    op = made.capture
+    base = op.folder if op is not None and op.folder is not None else folder and folder / "capture"
+    chosen = channel.agree("capture", "" if base is None else str(free_folder(Path(base).absolute(), channel.rank)), 60.0)[0]
+    if op is None:
+        return None
+    try:
+        if not chosen:
+            raise SinkError("DL601", "the capture has no folder on this rank", "set `capture.folder`")
+        return CapturingTape(made, op, Path(chosen), channel.rank, channel.world_size)
+    except SinkError:
+        channel.close()
+        for runner in runners:
+            runner.close(5.0)
+        raise
 
 
 def _profile(config: Any) -> str:
@@ -140,7 +204,7 @@ def _open(
     routes: list[Route] = []
     folder: Path | None = None
     failure: BaseException | None = None
-    if channel.rank == 0:
+    if channel.collects:
         try:
             folder = _folder(made, output_dir)
             run = _run_info(channel, made, folder)

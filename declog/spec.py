@@ -9,26 +9,20 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-Scalar = bool | int | float | str
+from declog.model import FIX, Model, Scalar
+from declog.rehearsal_spec import CaptureSpec, TestSpec
+
 Every = int | Literal["trainer"]
 AxisName = Literal["step", "group", "completion", "token"]
 TypeName = Literal["float", "int", "bool", "text", "object"]
 Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
 Combine = Literal["mean", "min", "max", "sum", "last", "var"]
 
-FIX = " | fix: "  # parts the message of a model's own check from its fix
 IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
-SECTIONS = ("constants", "modes", "signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks")
-
-
-class Model(BaseModel):
-    """A map of the profile: keys are checked, values are frozen."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
+SECTIONS = ("constants", "modes", "signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks",
+            "tests")  # fmt: skip
 
 
 class ConstantSpec(Model):
@@ -175,7 +169,6 @@ class MetricSpec(Model):
     cumulative: bool = False
     """From the start of the run."""
     ranks: Literal["all", "main"] = "all"
-    blocking: bool = False
     axis: AxisName | None = None
     """Declares a signal of the metric's id in place."""
     type: TypeName = "float"
@@ -197,7 +190,7 @@ class FilterSpec(Model):
     kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
     """How rows are chosen; `unique` takes the first row of each key."""
     key: str | None = None
-    """What `top_bottom` orders by, one number per completion, or what `unique` tells rows apart by."""
+    """What `top_bottom` orders by, one number per row, or what `unique` tells rows apart by."""
     top: int = Field(0, ge=0)
     """How many of the greatest."""
     bottom: int = Field(0, ge=0)
@@ -225,15 +218,15 @@ class ColumnSpec(Model):
     name: str | None = None
     expr: Scalar | None = None
     call: str | None = None
-    """A registered function of the row; not executed yet."""
+    """A registered Python function of the row; its parameters are names of signals or constants."""
     nullable: bool = False
     """Whether a value may be missing."""
     max_chars: int | None = Field(None, ge=1)
-    """Longer texts are cut."""
+    """Longer texts are cut, also inside lists and maps."""
     redact: dict[str, str] = {}
-    """Regular expressions whose matches are replaced by `[label]`."""
+    """Regular expressions whose matches are replaced by `[label]`, also inside lists and maps."""
     undeclared: Literal["keep", "drop", "error"] | None = None
-    """What happens to columns of log_extra that the schema does not name."""
+    """What happens to columns of log_extra that the schema does not name; `error` raises where they are given."""
     help: str = ""
 
     @model_validator(mode="before")
@@ -247,7 +240,7 @@ class TableSpec(Model):
 
     name: str | None = None
     rows: Literal["completion", "group", "step"] = "completion"
-    """What a row is; only completions are executed yet."""
+    """What a row is; `step`: a batch of its event on one rank, which is what a signal per step has values of."""
     schema_: str = Field(alias="schema")
     """Its columns."""
     filter: str | None = None
@@ -258,7 +251,9 @@ class TableSpec(Model):
     to: dict[str, bool] = {}
     """Which sinks take it; by default all that take tables."""
     as_: Literal["table", "trace"] = Field("table", alias="as")
+    """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""
     max_bytes: int | None = Field(None, ge=1)
+    """How much one log event may hold: later rows are cut, and that is said."""
     enabled: bool | str = True
     help: str = ""
 
@@ -284,6 +279,8 @@ class ProfileSpec(Model):
     """Only these; by default everything."""
     exclude: dict[str, SelectorSpec] = {}
     """Not these."""
+    self_metrics: bool = False
+    """Show what declog itself costs, under `declog/...`."""
     help: str = ""
 
 
@@ -338,6 +335,12 @@ class LogSpec(Model):
     """Raise declog's own later failures instead of reporting them: for tests."""
     blocking: bool = False
     """Finish each log event inside its step."""
+    comm: Literal["store", "clone"] = "store"
+    """How ranks reach rank 0: through a store that it opens, or through one more connection to the job's own."""
+    window_bytes: int = Field(256 * 2**20, ge=1)
+    """What a window may hold on rank 0, in bytes, before the rows of its closed steps are folded to statistics."""
+    capture: CaptureSpec = CaptureSpec(enabled=False)
+    """What is kept of what the training code gives, for `declog preview`."""
     constants: dict[str, ConstantSpec] = {}
     """Values known at compile time."""
     axes: AxesSpec = AxesSpec()
@@ -364,6 +367,6 @@ class LogSpec(Model):
     """Where it goes."""
     run_config: dict[str, Any] = {}
     """Run metadata, sent once."""
-    tests: dict[str, Any] = {}
+    tests: dict[str, TestSpec] = {}
     """Profile tests."""
     deleted: frozenset[str] = Field(frozenset(), exclude=True)

@@ -27,6 +27,10 @@ class Tape:
         """Seconds since the recorder's start, as ``elapsed`` in expressions."""
         return time.perf_counter() - self._started
 
+    def resume(self, elapsed: float) -> None:
+        """The run had taken so many seconds when it was interrupted."""
+        self._started -= elapsed
+
     def logged(self, mode: str) -> None:
         """A log event of a mode was handed to the worker, inside a call."""
 

@@ -56,6 +56,7 @@ class FakeComm:
     def __init__(self, rank: int, world_size: int, shared: _Shared) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.collects = rank == 0
         self._shared = shared
 
     @classmethod
@@ -89,6 +90,19 @@ class FakeComm:
             )
             return [messages.pop((event, rank), None) for rank in ranks]
 
+    def publish(self, event: int, data: bytes) -> None:
+        with self._shared.changed:
+            self._shared.answers[event] = data
+            self._shared.changed.notify_all()
+
+    def answer(self, event: int, deadline_s: float) -> bytes | None:
+        with self._shared.changed:
+            self._shared.changed.wait_for(lambda: event in self._shared.answers or 0 in self._shared.left, deadline_s)
+            return self._shared.answers.get(event)
+
+    def interrupt(self) -> None:
+        return None
+
     def close(self) -> None:
         with self._shared.changed:
             self._shared.left.add(self.rank)
@@ -100,6 +114,7 @@ class _Shared:
         self.changed = threading.Condition()
         self.told: dict[str, dict[int, str]] = {}
         self.messages: dict[tuple[int, int], bytes] = {}
+        self.answers: dict[int, bytes] = {}
         self.left: set[int] = set()
         self.sent = 0
 
@@ -129,9 +144,9 @@ def run_ranks(world_size: int, body: Callable[[FakeComm], Result], *, timeout_s:
     end = time.monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
+    if errors:  # told first: others may hang because of it
+        raise errors[min(errors)]
     hung = [comm.rank for comm, thread in zip(comms, threads, strict=True) if thread.is_alive()]
     if hung:
         raise TimeoutError(f"ranks {hung} did not end within {timeout_s:g} s")
-    if errors:
-        raise errors[min(errors)]
     return [results[rank] for rank in range(world_size)]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from declog import sketch
-from declog.axes import Axis
+from declog.axes import Axis, Kind
 from declog.batch import BatchRecord, Pack
 from declog.frame import Block, Frame, Grouping, Key, batches_of, texts_of
 from declog.plan import EventOp
@@ -25,6 +25,7 @@ class Window:
     """The batches since the last log event, by event."""
 
     batches: dict[str, list[BatchRecord]] = field(default_factory=dict)
+    earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
 
     def hand_off(self) -> None:
         """Start copying what is on a CUDA device to pinned memory; returns at once."""
@@ -44,10 +45,15 @@ class Window:
 
     def frames(self, events: Mapping[str, EventOp], rank: int, grouping: Grouping | None) -> dict[str, Frame]:
         """The window on the host, one frame per event that had a batch. Called by the worker."""
-        return {name: _frame(name, records, rank, grouping) for name, records in self.batches.items() if name in events}
+        found = {name: frame for name, frame in self.earlier.items() if name in events}
+        for name, records in self.batches.items():
+            if name in events:
+                made = _frame(events[name], records, rank, grouping)
+                found[name] = Frame.merge([found[name], made]) if name in found else made
+        return found
 
 
-def _frame(event: str, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
+def _frame(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
     runs: list[list[BatchRecord]] = []
     before: Any = None
     for record in records:
@@ -70,9 +76,13 @@ def _layout(record: BatchRecord) -> tuple[object, ...]:
     )
 
 
-def _joined(event: str, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
+def _joined(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
     """The frame of batches of one layout, in order."""
+    for record in records:
+        if record.timed:
+            record.read_timers()
     first = records[0]
+    integers = {signal.name for signal in event.signals if signal.kind is Kind.INT}
     blocks = []
     for place, pack in enumerate(first.packs):
         parts = [_on_host(record.packs[place]) for record in records]
@@ -83,15 +93,18 @@ def _joined(event: str, records: Sequence[BatchRecord], rank: int, grouping: Gro
     for keys in by_type.values():
         data = np.array([[record.numbers[key] for record in records] for key in keys])
         blocks.append(Block(Axis.STEP, tuple(keys), data))
-    texts = {
-        key: (axis, texts_of([item for record in records for item in record.texts[key][1]]))
-        for key, (axis, _) in first.texts.items()
-    }
+    texts = {}
+    for key, (axis, _) in first.texts.items():
+        values = texts_of([item for record in records for item in record.texts[key][1]])
+        if key[0] in integers:  # a list with None in it
+            blocks.append(Block.of_integers(axis, (key,), values))
+        else:
+            texts[key] = axis, values
     for place, pack in enumerate(first.sketches):
         found = [sketch.sparse(_on_host(record.sketches[place])[0]) for record in records]
         texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
     entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
-    return Frame(event, batches_of(entries), blocks, texts, grouping)
+    return Frame(event.name, batches_of(entries), blocks, texts, grouping)
 
 
 def _on_host(pack: Pack) -> np.ndarray[Any, Any]:

@@ -1,230 +1,119 @@
-"""The background side of a log event: to the host, exchange, evaluate, dispatch.
+"""The background side of a log event: one thread per process, fed through a queue that never blocks training.
 
-One thread per process, fed by the training thread through a queue that never blocks it. Ranks above 0 send
-their rows to rank 0; rank 0 evaluates the rows of all ranks as one process would. The thread is never
-abandoned inside torch: it is told to stop and joined.
+Ranks above 0 send their rows to rank 0, which evaluates those of all ranks. The thread is never abandoned inside
+torch: it is told to stop and joined.
 """
 
 from __future__ import annotations
 
-import logging
+import json
 import queue
 import threading
-import traceback
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from declog import filters
-from declog.axes import Axis
-from declog.carry import Carry
+from declog.collector import Collector
 from declog.comm import Comm
-from declog.dispatch import Dispatcher
-from declog.errors import CommError, DeclogError, RuntimeFailure
-from declog.evaluate import View
-from declog.frame import Block, Frame
-from declog.functions import DEFAULT, Functions
-from declog.kernels import NOTHING
-from declog.message import decode, encode
-from declog.plan import Plan, TableOp
-from declog.tables import EXTRA
-from declog.window import Window
+from declog.failures import Failures
+from declog.handoff import Handoff
+from declog.meter import Meter
+from declog.sending import Sender
 
-log = logging.getLogger("declog")
 HURRY_S = 2.0  # how long a run that failed still waits for another rank's rows
 
 
 @dataclass
-class Handoff:
-    """One log event of one rank: the window, and where in the run it is."""
+class Task:
+    """Something to do on the worker thread, after all that was handed over before."""
 
-    event: int
-    step: int
-    count: int  # optimizer steps so far, of this run
-    window: Window
-    tail: bool = False  # every window of the mode ends here
-    mode: str = "train"
-    done: threading.Event | None = None  # set when the event is finished, where somebody waits
+    run: Callable[[], Any]
+    report: Callable[[BaseException], None] | None = None  # where nobody waits
+    result: Any = None
+    error: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
 
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, DeclogError) else f"{type(error).__name__}: {error}"
-
-
-@dataclass
-class Failures:
-    """What went wrong behind the training thread's back: counted, the first of a kind told at once."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-    first: BaseException | None = None
-
-    def report(self, error: BaseException) -> None:
-        """Note an error; its traceback is logged the first time."""
-        name = str(error) if isinstance(error, RuntimeFailure) else f"{type(error).__name__}: {error}"
-        known = self.counts.get(name, 0)
-        self.counts[name] = known + 1
-        self.first = self.first or error
-        if not known:
-            cause = error.__cause__ if isinstance(error, RuntimeFailure) else error
-            detail = "" if cause is None else "\n" + "".join(traceback.format_exception(cause))
-            log.error("a log event could not be finished: %s%s", name, detail)
+    def check(self) -> None:
+        """Raise what went wrong."""
+        if self.error is not None:
+            raise self.error
 
 
 class Worker:
-    """Takes windows in order; ``submit`` returns at once."""
+    """Takes windows in order; ``submit`` returns at once. ``collector`` is rank 0's."""
 
-    def __init__(
-        self, plan: Plan, comm: Comm, dispatcher: Dispatcher, *, functions: Functions = DEFAULT, wait_s: float = 30.0
-    ) -> None:
-        self.failures = Failures()
-        self._plan = plan
+    def __init__(self, comm: Comm, sender: Sender, collector: Collector | None, failures: Failures) -> None:
         self._comm = comm
-        self._dispatcher = dispatcher
-        self._functions = functions
-        self._wait_s = wait_s
-        self._queue: queue.SimpleQueue[Handoff | None] = queue.SimpleQueue()
-        self._held: dict[str, dict[int, list[dict[str, Frame]]]] = {
-            mode: {period: [] for period in plan.periods} for mode in plan.modes
-        }
-        self._carries = {mode: Carry(plan, functions) for mode in plan.modes}
+        self._sender = sender
+        self._collector = collector
+        self._failures = failures
+        self._meter = Meter()
+        self._queue: queue.SimpleQueue[Handoff | Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
         self._thread.start()
 
-    def submit(self, handoff: Handoff) -> None:
-        """Hand over one log event."""
-        self._queue.put(handoff)
+    def submit(self, item: Handoff | Task) -> None:
+        """Hand over one log event, or something to do after those before."""
+        self._queue.put(item)
 
-    def close(self, *, hurry: bool = False) -> None:
-        """Finish what was handed over, and join the thread; in a hurry without long waits for other ranks."""
-        if hurry:
-            self._wait_s = min(self._wait_s, HURRY_S)
-        if self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
+    def call(self, run: Callable[[], Any], wait_s: float) -> Task:
+        """Do something on the thread when all that was handed over is done; the caller waits, at most so long."""
+        task = Task(run)
+        self.submit(task)
+        end = time.monotonic() + wait_s
+        while not task.done.wait(0.05) and time.monotonic() < end and self._thread.is_alive():
+            pass
+        return task
+
+    def finish(self, *, hurry: bool = False) -> None:
+        """No more will be handed over; in a hurry other ranks are not waited for long."""
+        if hurry and self._collector is not None:
+            self._collector.wait_s = min(self._collector.wait_s, HURRY_S)
+        self._queue.put(None)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the thread's end; false where time ran out."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _main(self) -> None:
-        while (handoff := self._queue.get()) is not None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, Task):
+                self._run(item)
+                continue
             try:
-                self._process(handoff)
+                self._process(item)
             # The worker outlives any event: what goes wrong is counted and told, and raised under `strict`.
             except Exception as error:  # noqa: BLE001
-                self.failures.report(error)
+                self._failures.report(error)
             finally:
-                if handoff.done is not None:
-                    handoff.done.set()
+                if item.answer is not None:
+                    item.answer.give(None)  # unless it was given
+                if item.done is not None:
+                    item.done.set()
+
+    def _run(self, task: Task) -> None:
+        try:
+            task.result = task.run()
+        except Exception as error:  # noqa: BLE001  (raised by whoever waits)
+            task.error = error
+            if task.report is not None:
+                task.report(error)
+        task.done.set()
 
     def _process(self, handoff: Handoff) -> None:
+        figures = {**handoff.figures, **self._meter.read_worker()}
         with np.errstate(all="ignore"):
-            if self._comm.rank:
-                self._comm.send(handoff.event, self._message(handoff))
+            if self._collector is None:
+                self._comm.send(handoff.event, self._sender.message(handoff, figures))
+                if handoff.answer is not None:
+                    told = self._comm.answer(handoff.event, handoff.answer.left)
+                    handoff.answer.give(None if told is None else json.loads(told))
                 return
-            frames, local_error = self._local(handoff)
-            ranks = 1
-            if self._comm.world_size > 1:
-                ranks, frames = self._gather(handoff, frames)
-            if local_error is not None:
-                self.failures.report(RuntimeFailure("DL605", local_error))
-            self._finish(handoff, frames, ranks)
-
-    # -- this rank
-
-    def _message(self, handoff: Handoff) -> bytes:
-        """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
-        meta: dict[str, Any] = {"step": handoff.step, "count": handoff.count, "tail": handoff.tail}
-        meta |= {"error": None, "whole": True}
-        try:
-            frames, meta["error"] = self._local(handoff)
-            return encode(self._slim(frames), meta)
-        except Exception as error:  # noqa: BLE001  (reported here, and told to rank 0)
-            self.failures.report(error)
-            return encode({}, {**meta, "error": f"rank {self._comm.rank} sent no rows: {_told(error)}", "whole": False})
-
-    def _local(self, handoff: Handoff) -> tuple[dict[str, Frame], str | None]:
-        """This rank's frames with its local columns, and why they lack some of those."""
-        frames = handoff.window.frames(self._plan.events, self._comm.rank, self._plan.grouping)
-        try:
-            for name, event in self._plan.events.items():
-                if name in frames and event.locals:
-                    frames[name] = self._with_locals(frames[name], name)
-        except Exception as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
-            return frames, f"rank {self._comm.rank}: {_told(error)}"
-        return frames, None
-
-    def _with_locals(self, frame: Frame, event: str) -> Frame:
-        for op in self._plan.events[event].locals:
-            axis = op.expr.type.axis
-            if axis is None:
-                continue
-            values = np.asarray(View(frame, self._functions).rows(op.expr, axis))
-            frame = Frame(
-                frame.event,
-                frame.batches,
-                [*frame.blocks, Block(axis, ((op.name, None),), values[None])],
-                frame.texts,
-                frame.grouping,
-            )
-        return frame
-
-    def _slim(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
-        """What rank 0 needs: numbers, labels, and the text of rows that a filter may take."""
-        found = {}
-        for name, frame in frames.items():
-            keep = np.zeros(int(frame.batches.rows.sum()), bool)
-            texts: set[str] = set()
-            for table in self._plan.tables:
-                if table.event == name:
-                    texts |= set(table.texts)
-                    keep[self._candidates(table, frame)] = True
-            travels = self._plan.events[name].travels
-            whole = {}
-            for key, (axis, values) in frame.texts.items():
-                if key[0] in travels or axis is not Axis.COMPLETION:
-                    whole[key] = (axis, values)
-                elif key[0] in texts or key[0].startswith(EXTRA):
-                    whole[key] = (axis, np.where(keep, values, NOTHING))
-            found[name] = Frame(frame.event, frame.batches, frame.blocks, whole, frame.grouping)
-        return found
-
-    def _candidates(self, table: TableOp, frame: Frame) -> filters.Rows | slice:
-        """Rows that may be in the table: of the last batch, the last rows of the frame, where it keeps only that."""
-        kept = frame.tail() if table.keep == "last_batch" else frame
-        skipped = frame.count(Axis.COMPLETION) - kept.count(Axis.COMPLETION)
-        if table.filter is None:
-            return slice(skipped, None)
-        return skipped + filters.candidates(table.filter, View(kept, self._functions))
-
-    # -- rank 0
-
-    def _gather(self, handoff: Handoff, frames: dict[str, Frame]) -> tuple[int, dict[str, Frame]]:
-        parts, whole = [frames], 1
-        for rank, data in enumerate(self._comm.receive(handoff.event, self._wait_s), 1):
-            if data is None:
-                message = f"rank {rank} sent no window: it left, or was not in time"
-                self.failures.report(CommError("DL603", message, "its rows are missing from the values of this step"))
-                continue
-            try:
-                other, meta = decode(data, self._plan.grouping)
-            except CommError as error:
-                self.failures.report(error)
-                continue
-            if meta["error"] is not None:
-                self.failures.report(RuntimeFailure("DL605", meta["error"]))
-            parts.append(other)
-            whole += meta["whole"] and (handoff.tail or not meta["tail"])  # a rank that left early sent its tail
-        names = dict.fromkeys(name for part in parts for name in part)
-        return whole, {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
-
-    def _finish(self, handoff: Handoff, frames: dict[str, Frame], ranks: int) -> None:
-        """Evaluate what is due at this event; slower metrics keep the window until theirs is."""
-        frames = self._carries[handoff.mode].apply(frames, self.failures.report)
-        due: dict[int, dict[str, Frame]] = {}
-        for period, held in self._held[handoff.mode].items():
-            held.append(frames)
-            if handoff.tail or (period and handoff.count % period == 0):
-                names = dict.fromkeys(name for part in held for name in part)
-                due[period] = {name: Frame.merge([part[name] for part in held if name in part]) for name in names}
-                held.clear()
-        partial = None if ranks == self._comm.world_size else ranks
-        self._dispatcher.dispatch(handoff.step, due, self.failures.report, mode=handoff.mode, partial=partial)
+            values = self._collector.collect(handoff, *self._sender.frames(handoff), figures)
+            if handoff.answer is not None:
+                self._comm.publish(handoff.event, json.dumps(values).encode())
+                handoff.answer.give(values)

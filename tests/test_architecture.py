@@ -36,31 +36,33 @@ ROOMS = (
     Room("records", "records"),
     # the runtime: from what is observed to records
     Room("kernels", "kernels sketch", others="numpy"),
-    Room("language", "axes registry tree functions reducers syntax expr", "errors kernels", "numpy"),
+    Room("language", "axes registry tree functions columns reducers syntax expr", "errors kernels", "numpy"),
     Room("plan", "frame plan explain", "errors records kernels language", "numpy"),
-    Room("evaluation", "evaluate cells together carry filters tables container message dispatch",
+    Room("evaluation", "evaluate cells together carry held filters cellvalues tables travel container message meter dispatch",
          "errors records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "active rewards fold layout extras inputs batch window tape worker recorder",
+    Room("recording", "active rewards fold layout extras inputs batch window timing tape snapshots capturing failures "
+         "handoff sending collector actors checkpoint worker recorder",
          "errors records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan
     Room("places", "places scalars diagnostics", "errors", "yaml"),
-    Room("composer", "searchpath provenance file_errors composition_errors resolve compose words", "errors places",
+    Room("composer", "searchpath provenance file_errors composition_errors resolve compose words catalogue", "errors places",
          "hydra omegaconf yaml"),
-    Room("spec", "spec validation", "errors", "pydantic"),
+    Room("spec", "model rehearsal_spec spec validation", "errors", "pydantic"),
     Room("compiler", "compiler", "errors language plan spec sinks", lazily="torch"),
     # where the arrows meet
     Room("pages", "error_pages", "errors"),
     Room("reference", "reference", "errors pages language spec", "pydantic"),
     Room("planning", "planning", "errors language plan composer spec compiler"),
-    Room("run", "run", "errors records language plan planning evaluation ranks recording sinks composer spec compiler"),
+    Room("run", "run termination",
+         "errors records language plan planning evaluation ranks recording sinks composer spec compiler"),
     Room("api", "__init__ with_hydra", "composer"),
     Room("testing", "testing", "errors records"),
     Room("adapters", "adapters", "api errors records sinks"),
     Room("cli", "cli __main__",
-         "api run planning errors pages records language plan places composer spec compiler sinks", lazily="rich"),
+         "api run planning errors pages records language plan places composer spec compiler sinks", lazily="rich yaml"),
 )  # fmt: skip
 RUNTIME = ("errors", "records", "kernels", "language", "plan", "evaluation", "ranks", "recording", "sinks")
 TRACKERS = ("pyarrow", "rich", "tensorboard", "trackio", "wandb", "pydantic", "torch", "numpy")

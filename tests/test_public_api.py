@@ -43,6 +43,7 @@ def test_the_public_names_are_pinned() -> None:
         "function",
         "log_extra",
         "log_metric",
+        "merge",
         "observe",
         "plan",
         "presets",
@@ -50,6 +51,7 @@ def test_the_public_names_are_pinned() -> None:
         "reducer",
         "reward",
         "start",
+        "timer",
         "validate",
     ]
 

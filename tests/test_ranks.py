@@ -262,7 +262,7 @@ def test_what_fails_on_a_rank_is_told_on_rank_0(tmp_path: Path) -> None:
         log = declog.start(config, sinks=[sink] if comm.rank == 0 else [], output_dir=tmp_path, comm=comm, wait_s=60.0)
         with log, log.step(0):
             log.observe(meta=[{"k": 1}] if comm.rank == 0 else [{1, 2}], x=[1.0 + comm.rank])
-        return list(log._worker.failures.counts)
+        return list(log._failures.counts)
 
     cause = "TypeError: Object of type set is not JSON serializable"
     told = run_ranks(2, rank, timeout_s=20.0)

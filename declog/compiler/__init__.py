@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from declog import columns as _columns
 from declog import functions as _functions
 from declog import reducers as _reducers
-from declog.compiler import checks, formulas, lowering, metrics, outputs, signals, tables
+from declog.compiler import captures, checks, formulas, lowering, metrics, outputs, signals, tables
 from declog.compiler.draft import Constant, Draft
 from declog.errors import ConfigError, Problem
 from declog.plan import Plan
@@ -21,16 +22,9 @@ from declog.spec import LogSpec
 Pass = Callable[[Draft], None]
 
 
-def unsupported(draft: Draft) -> None:
-    """What the language has and is not executed yet is refused, never ignored."""
-    spec = draft.spec
-    if spec.tests:
-        draft.report("DL205", "profile tests are not executed yet", "tests", fix="drop `tests`")
-
-
 PASSES: tuple[tuple[Pass, ...], ...] = (
     (signals.constants, signals.switches),
-    (unsupported, signals.modes, signals.declarations, signals.default_event, signals.groups, signals.typing,
+    (signals.modes, signals.declarations, signals.default_event, signals.groups, signals.typing,
      metrics.metrics, formulas.formulas, formulas.conditions,
      outputs.names, outputs.destinations, outputs.profiles, tables.filters, tables.tables, tables.alerts),
     (outputs.selection, checks.surprises, checks.tensors),
@@ -45,6 +39,7 @@ def compile(
     profiles: Iterable[str] = (),
     functions: _functions.Functions = _functions.DEFAULT,
     reductions: _reducers.Reductions = _reducers.DEFAULT,
+    columns: _columns.RowFunctions = _columns.DEFAULT,
     config: Mapping[str, Any] | None = None,
     defaulted: frozenset[str] | None = None,
 ) -> Plan:
@@ -54,7 +49,7 @@ def compile(
     ``config`` is the plain configuration, kept in the plan for the run's metadata. ``defaulted`` are the
     metrics that `metric_defaults` are for, where it is known who declared them (None: all of them).
     """
-    draft = Draft(spec, functions, reductions, constants or {}, defaulted, frozenset(profiles))
+    draft = Draft(spec, functions, reductions, constants or {}, defaulted, frozenset(profiles), columns)
     for stage in PASSES:
         for one in stage:
             one(draft)
@@ -87,10 +82,17 @@ def compile(
         known=frozenset(signal.from_ or name for name, signal in draft.signals.items() if signal.expr is None),
         known_events=draft.known_events,
         run_config=spec.run_config,
-        config=config or {},
+        config={key: value for key, value in (config or {}).items() if key != "tests"},
         output_dir=spec.output_dir,
         strict=spec.strict,
         blocking=spec.blocking,
+        via=spec.comm,
+        window_bytes=spec.window_bytes,
+        capture=captures.capture(spec.capture),
+        redactions=captures.redactions(draft),
+        given=dict(draft.given),
+        wanted=draft.wanted,
+        defaulted=defaulted,
     )
 
 

@@ -62,8 +62,6 @@ class _Metric:
     def _limits(self) -> None:
         """What a metric may say and is not executed yet, and `every`."""
         draft, spec, path = self.draft, self.spec, ("metrics", self.id)
-        if spec.blocking:
-            draft.report("DL205", "`blocking` of a metric is not executed yet", *path, "blocking", fix="drop it")
         draft.window(spec.every, *path, "every")
         if spec.combine is not None and _pooling(draft, self.id, spec)[0] == "window":
             message = "`combine` joins the values of pieces, and `pool: window` has one"

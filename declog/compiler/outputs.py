@@ -125,7 +125,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
             continue
         shown -= outputs
         kept -= matched
-    return ProfileOp(name, frozenset(shown & every), frozenset(kept), tuple(conditions), runtime=not spec.include)
+    return ProfileOp(name, frozenset(shown & every), frozenset(kept), tuple(conditions), runtime=not spec.include, self_metrics=spec.self_metrics)
 
 
 def _conditional(

@@ -1,0 +1,187 @@
+"""Actor systems without collectives (Ray, Monarch): recorders that export their windows, and one that merges them.
+
+An actor's recorder keeps its messages until ``Recorder.export`` takes them as bytes; the driver's ``Recorder.merge``
+finishes a log event when all actors' messages of it are there. Imports the collector and the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from declog.collector import Collector
+from declog.errors import CommError, PlanMismatchError, Problem, RuntimeFailure, UsageError
+from declog.failures import Failures
+from declog.frame import Frame
+from declog.handoff import Handoff
+from declog.message import decode
+from declog.plan import Plan
+from declog.window import Window
+
+log = logging.getLogger("declog")
+_MAGIC = b"DECLOGX1"
+PATIENCE = 2  # merges that a log event waits for actors whose part of it has not come
+
+
+class ActorComm:
+    """One actor of a job: what it would send is kept until it is exported."""
+
+    collects = False
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._lock = threading.Lock()
+        self._messages: list[bytes] = []
+
+    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        return [text]
+
+    def send(self, event: int, data: bytes) -> None:
+        with self._lock:
+            self._messages.append(data)
+
+    def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
+        return []
+
+    def publish(self, event: int, data: bytes) -> None:
+        return None
+
+    def answer(self, event: int, deadline_s: float) -> bytes | None:
+        return None
+
+    def interrupt(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+    def take(self, fingerprint: str) -> bytes:
+        """The messages since the last time, as bytes."""
+        with self._lock:
+            messages, self._messages = self._messages, []
+        header = {"fingerprint": fingerprint, "rank": self.rank, "sizes": [len(item) for item in messages]}
+        text = json.dumps(header).encode()
+        return b"".join([_MAGIC, len(text).to_bytes(4, "little"), text, *messages])
+
+
+class DriverComm:
+    """The driver of a job of actors: it records nothing itself, and has the sinks."""
+
+    collects = True
+    rank = 0
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+
+    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        return [text]
+
+    def send(self, event: int, data: bytes) -> None:
+        raise UsageError("DL510", "a driver has nobody to send to")
+
+    def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
+        return []
+
+    def publish(self, event: int, data: bytes) -> None:
+        return None
+
+    def answer(self, event: int, deadline_s: float) -> bytes | None:
+        return None
+
+    def interrupt(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def read(data: bytes, plan: Plan, world_size: int) -> tuple[int, list[bytes]]:
+    """The actor's rank and the messages of an export; raises where it is none, or of another plan."""
+    try:
+        if bytes(data[:8]) != _MAGIC:
+            raise ValueError("it does not begin as an export does")
+        end = 12 + int.from_bytes(data[8:12], "little")
+        header = json.loads(bytes(data[12:end]))
+        messages = []
+        for size in header["sizes"]:
+            messages.append(bytes(data[end : end + size]))
+            end += size
+        if end != len(data):
+            raise ValueError(f"it has {len(data)} bytes, and its header says {end}")
+        rank, fingerprint = int(header["rank"]), header["fingerprint"]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CommError("DL603", f"this is no export of a recorder: {error}", "pass what `export` returned") from None
+    if fingerprint != plan.fingerprint:
+        message = f"actor {rank} runs another plan ({fingerprint}) than the driver ({plan.fingerprint})"
+        raise PlanMismatchError([Problem("DL604", message, fix="start actors and driver from the same configuration")])
+    if not 0 <= rank < world_size:
+        raise UsageError("DL510", f"actor {rank} is not below world_size {world_size}", "pass the number of actors")
+    return rank, messages
+
+
+class Merger:
+    """The driver's log events that wait for some of their actors. Used on the worker thread."""
+
+    def __init__(self, plan: Plan, collector: Collector, failures: Failures, world_size: int) -> None:
+        self._plan = plan
+        self._collector = collector
+        self._failures = failures
+        self._world_size = world_size
+        self._waiting: dict[int, dict[int, tuple[dict[str, Frame], Mapping[str, Any]]]] = {}
+        self._waited: Counter[int] = Counter()
+        self._done = -1
+
+    def merge(self, exports: Iterable[tuple[int, list[bytes]]]) -> None:
+        """Take exports, and finish every log event that is whole, or has waited long enough."""
+        for rank, messages in exports:
+            for data in messages:
+                self._take(rank, data)
+        for event in sorted(self._waiting):
+            if len(self._waiting[event]) < self._world_size and self._waited[event] < PATIENCE:
+                self._waited.update(sorted(self._waiting))
+                break  # those after it wait, too: log events are finished in order
+            self._finish(event)
+
+    def finish(self) -> None:
+        """Finish all, with what there is."""
+        for event in sorted(self._waiting):
+            self._finish(event)
+
+    def _take(self, rank: int, data: bytes) -> None:
+        try:
+            frames, meta = decode(data, self._plan.grouping)
+        except CommError as error:
+            self._failures.report(error)
+            return
+        event = int(meta["event"])
+        if event <= self._done:
+            message = f"actor {rank} exported a log event that was finished without it"
+            self._failures.report(CommError("DL603", message, "merge the exports of all actors together"))
+            return
+        self._waiting.setdefault(event, {})[rank] = frames, meta
+
+    def _finish(self, event: int) -> None:
+        found = self._waiting.pop(event)
+        del self._waited[event]
+        self._done = event
+        first = next(iter(found.values()))[1]
+        tail = all(meta["tail"] for _, meta in found.values())
+        missing = sorted(set(range(self._world_size)) - set(found))
+        if missing:
+            message = f"actors {missing} exported no window: those of this step are without their rows"
+            self._failures.report(CommError("DL603", message))
+        parts, ranks = [], 0
+        for _, (frames, meta) in sorted(found.items()):
+            part, whole = self._collector.opened(frames, meta, tail=tail)
+            parts.append(part)
+            ranks += whole
+        handoff = Handoff(event, first["step"], first["count"], Window(), tail, first["mode"], first["part"])
+        try:
+            self._collector.finish(handoff, parts, ranks)
+        except RuntimeFailure as error:
+            self._failures.report(error)

@@ -1,0 +1,55 @@
+"""What declog itself costs: its own metrics, under `declog/...`, for profiles that say `self_metrics: true`.
+
+Every rank measures itself between two log events; rank 0 shows the greatest. Standard library only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+SELF = "declog/"  # the prefix of what declog logs about itself
+RANKS = SELF + "ranks"  # how many ranks there are rows of; logged under every profile where some are missing
+
+HELP = {
+    "declog/observe_us": "microseconds of the training thread per step for recording: observe, and the step's end",
+    "declog/flush_us": "microseconds of the training thread for handing over a log event",
+    "declog/worker_ms": "milliseconds of processor time that the worker thread took since the log event before",
+    "declog/queue_bytes": "bytes that wait in the sinks' queues",
+    "declog/dropped": "log events that sinks had no room for, and windows of other ranks that came too late, so far",
+    "declog/skipped": "missing values that metrics left out in this window",
+}
+
+
+@dataclass
+class Meter:
+    """The seconds of one process since it was last read. Written by the training thread, ``worker`` by the worker."""
+
+    recording: float = 0.0
+    handing: float = 0.0
+    steps: int = 0
+    worker: float = 0.0
+
+    def read(self) -> dict[str, float]:
+        """The training thread's figures since the last reading, by name."""
+        found = {
+            "declog/observe_us": 1e6 * self.recording / max(self.steps, 1),
+            "declog/flush_us": 1e6 * self.handing,
+        }
+        self.recording = self.handing = 0.0
+        self.steps = 0
+        return found
+
+    def read_worker(self) -> dict[str, float]:
+        """The worker's figures since the last reading, by name. Called by the worker."""
+        now = time.thread_time()
+        found = {"declog/worker_ms": 1e3 * (now - self.worker)}
+        self.worker = now
+        return found
+
+
+def greatest(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each figure of the rank that has most of it."""
+    names = dict.fromkeys(name for one in figures for name in one)
+    return {name: max(one[name] for one in figures if name in one) for name in names}

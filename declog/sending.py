@@ -1,0 +1,57 @@
+"""A rank's share of a log event: its frames, and of those what rank 0 needs, as a message.
+
+Imports the window, evaluation and the plan; torch only through the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from declog.errors import DeclogError
+from declog.failures import Failures
+from declog.frame import Frame
+from declog.functions import DEFAULT, Functions
+from declog.handoff import Handoff
+from declog.message import encode
+from declog.plan import Plan
+from declog.travel import slim, with_locals
+
+
+class Sender:
+    """Makes the frames and the messages of one rank."""
+
+    def __init__(self, plan: Plan, rank: int, failures: Failures, functions: Functions = DEFAULT) -> None:
+        self._plan = plan
+        self._rank = rank
+        self._failures = failures
+        self._functions = functions
+
+    def frames(self, handoff: Handoff) -> tuple[dict[str, Frame], str | None]:
+        """This rank's frames with its local columns, and why they lack some of those."""
+        frames = handoff.window.frames(self._plan.events, self._rank, self._plan.grouping)
+        try:
+            for name, event in self._plan.events.items():
+                if name in frames and event.locals:
+                    frames[name] = with_locals(frames[name], event, self._functions)
+        except Exception as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
+            return frames, f"rank {self._rank}: {_told(error)}"
+        return frames, None
+
+    def message(self, handoff: Handoff, figures: Mapping[str, float]) -> bytes:
+        """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
+        meta: dict[str, Any] = {
+            "event": handoff.event, "mode": handoff.mode, "step": handoff.step, "count": handoff.count,
+            "tail": handoff.tail, "part": handoff.part, "error": None, "whole": True, "figures": dict(figures),
+        }  # fmt: skip
+        try:
+            frames, meta["error"] = self.frames(handoff)
+            slim_ones = {name: slim(self._plan, frame, self._functions) for name, frame in frames.items()}
+            return encode(slim_ones, meta)
+        except Exception as error:  # noqa: BLE001  (reported here, and told to rank 0)
+            self._failures.report(error)
+            return encode({}, {**meta, "error": f"rank {self._rank} sent no rows: {_told(error)}", "whole": False})
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, DeclogError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,47 @@
+"""How long blocks of a step take, without making the device wait: CUDA events where there is a GPU, else the clock.
+
+Imports torch only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Seconds = Callable[[], float]  # tells a duration; on a GPU it waits for the block's end: called by the worker
+
+
+def begin() -> Callable[[], Seconds]:
+    """Start a clock; what is returned stops it, and gives the way to read it."""
+    if not torch.cuda.is_initialized():
+        started = time.perf_counter()
+        return lambda: _known(time.perf_counter() - started)
+    first: Any = torch.cuda.Event(enable_timing=True)
+    first.record()
+    return lambda: _between(first)
+
+
+def _known(seconds: float) -> Seconds:
+    return lambda: seconds
+
+
+def _between(first: Any) -> Seconds:
+    last: Any = torch.cuda.Event(enable_timing=True)
+    last.record()
+
+    def read() -> float:
+        last.synchronize()
+        return float(first.elapsed_time(last)) / 1e3
+
+    return read
+
+
+class Timed(list[Seconds]):
+    """The durations of one name in one step; together they are one number per step."""
+
+    def seconds(self) -> float:
+        """Their sum. Called by the worker."""
+        return sum(read() for read in self)
