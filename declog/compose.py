@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 from declog.composition_errors import composition_error, unknown_preset
 from declog.diagnostics import attach_places
 from declog.errors import CompositionError, ConfigError, Path, Problem, did_you_mean, nesting
-from declog.file_errors import first_line
+from declog.file_errors import first_line, lost
 from declog.places import FilePlace
 from declog.provenance import ORIGIN, Origin, provenance_of
 from declog.resolve import key_path, resolved
@@ -74,10 +74,7 @@ def composed(origin: Origin) -> DictConfig:
     del config["hydra"]
     OmegaConf.set_struct(config, True)
     if GROUP not in config:
-        what, fix = f"the preset `{origin.config_name}`", "a preset has keys, and no `# @package` line"
-        if origin.application:
-            what, fix = f"`{origin.config_name}`", f"choose a preset in its defaults list: - {GROUP}: grpo"
-        raise CompositionError([Problem("DL101", f"nothing of {what} stands under `{GROUP}`", fix=fix)])
+        raise CompositionError([lost(loader, origin)])
     OmegaConf.get_cache(config)[ORIGIN] = origin
     return config
 
@@ -107,6 +104,22 @@ def profile_of(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         raise located(CompositionError(problems), config)
     return data
+
+
+def written(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The profile in ``config`` as it is in effect, and as it was written: with ``${...}`` and ``???``.
+
+    Nothing raises for a value that is missing or does not resolve: in effect it is what was written.
+    """
+    node = _node(config)
+    as_written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
+    data, problems = resolved(node)
+    for path in (problem.path for problem in problems):
+        at, source = data, as_written
+        for key in path[:-1]:
+            at, source = at[key], source[key]
+        at[path[-1]] = source[path[-1]]
+    return data, as_written
 
 
 def application_directory() -> FilePath | None:

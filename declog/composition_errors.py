@@ -7,14 +7,15 @@ errors only; imports Hydra and OmegaConf.
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig
@@ -28,15 +29,17 @@ from declog.searchpath import GROUP, HYDRA_ERRORS
 
 def composition_error(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> CompositionError:
     """Why ``loader`` could not compose ``origin``: every wrong override, or else what is wrong in the files."""
-    problems: dict[int, Problem] = {}
+    problems, broken_apart = _broken_apart(origin.overrides)
     overrides: list[tuple[int, Override]] = []
     for index, line in enumerate(origin.overrides):
+        if index in broken_apart:
+            continue
         try:
             overrides += [(index, parsed) for parsed in OverridesParser.create().parse_overrides([line])]
         except HydraException as refused:
             problems[index] = _unreadable(line, refused)
     problems |= _refused(loader, origin, overrides)
-    return CompositionError([problems[index] for index in sorted(problems)] or [file_problem(loader, error)])
+    return CompositionError([problems[index] for index in sorted(problems)] or [file_problem(loader, origin, error)])
 
 
 def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
@@ -47,15 +50,17 @@ def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None =
     return Problem("DL104", f"there is no preset `{name}`", fix=fix)
 
 
-def unknown_key(root: DictConfig, dotted: str) -> str | None:
-    """A fix for a key that the configuration does not have; None if it has it."""
+def nearest_key(root: DictConfig, dotted: str) -> str | None:
+    """The key that is meant by one that the configuration does not have; None if it has it, or nothing is close."""
     keys = dotted.split(".")
     known, node = _deepest(root, keys)
     if len(known) == len(keys):
         return None
-    wrong, names = keys[len(known)], _names(node)
-    close = nearest(wrong, names)
-    return f"did you mean `{'.'.join([*known, close])}`?" if close else did_you_mean(wrong, names, what="known keys")
+    below = root[GROUP] if not known and GROUP in _names(root) else None
+    if isinstance(below, DictConfig) and len(_deepest(below, keys)[0]) == len(keys):
+        return f"{GROUP}.{dotted}"
+    close = nearest(keys[len(known)], _names(node))
+    return ".".join([*known, close, *keys[len(known) + 1 :]]) if close else None
 
 
 def _refused(loader: ConfigLoaderImpl, origin: Origin, overrides: Iterable[tuple[int, Override]]) -> dict[int, Problem]:
@@ -81,6 +86,26 @@ def _load(loader: ConfigLoaderImpl, root: str, lines: list[str]) -> DictConfig:
     return loader.load_configuration(root, lines, RunMode.RUN, from_shell=False)
 
 
+def _broken_apart(lines: Sequence[str]) -> tuple[dict[int, Problem], set[int]]:
+    """Overrides with blanks around the ``=``, which a shell hands over in pieces; and which lines those are."""
+    problems: dict[int, Problem] = {}
+    pieces: set[int] = set()
+    for index, line in enumerate(lines):
+        if index in pieces or not re.fullmatch(r"\+{0,2}[\w./@]+=?", line):
+            continue
+        rest = lines[index + 1 : index + 3]
+        equals = line.endswith("=") or (rest[:1] != [] and rest[0].startswith("="))
+        count = 1 if line.endswith("=") or (rest[:1] != [] and len(rest[0]) > 1) else 2
+        value = "".join(rest[:count])
+        if not equals or len(rest) < count or (line.endswith("=") and re.match(r"[\w./@]+=", value)):
+            continue
+        given = " ".join([line, *rest[:count]])
+        message = "an override has no blanks around its `=`"
+        problems[index] = _problem(given, message, shlex.quote(line + value), span=(len(line), given.rindex("=") + 1))
+        pieces |= set(range(index, index + count + 1))
+    return problems, pieces
+
+
 def _unreadable(line: str, error: Exception) -> Problem:
     """An override that Hydra's grammar does not take: mostly an expression without quotes."""
     key, equals, value = line.partition("=")
@@ -88,15 +113,15 @@ def _unreadable(line: str, error: Exception) -> Problem:
         fix = "a key cannot hold `/`: give the entry an identifier, and what trackers see as its `name`"
         return _problem(line, f"Hydra cannot read the key `{key.lstrip('+~')}`", fix, span=(0, len(key)))
     if not equals:
-        return _problem(
-            line, f"Hydra cannot read this: {_detail(error)}", "an override is key=value, +key=value or ~key"
-        )
+        if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
+            return _problem(line, "this override has no value", f"{line}=...")
+        return _problem(line, "this is no override", "an override is key=value, +key=value or ~key")
     quoted = _quoted(key, value)
     if quoted is not None:
         return _problem(line, f"Hydra cannot read `{value}` without quotes", quoted, value=True)
     if value[:1] in ("[", "{"):
-        fix = "inside [...] and {...}, quote a text that is more than a word"
-        return _problem(line, "Hydra cannot read this value", fix, value=True)
+        message = "inside [...] and {...}, Hydra wants a text that is more than words in quotes"
+        return _problem(line, message, _quoted_inside(key, value), value=True)
     return _problem(line, f"Hydra cannot read this value: {_detail(error)}", None, value=True)
 
 
@@ -119,6 +144,39 @@ def _quoted(key: str, value: str) -> str | None:
     return shlex.quote(line) if parsed.value() == value else None
 
 
+def _quoted_inside(key: str, value: str) -> str | None:
+    """The override with each text in its braces quoted that Hydra would not read, if it then reads the whole."""
+    line = f"{key}={_requoted(value)}"
+    try:
+        OverridesParser.create().parse_overrides([line])
+    except HydraException:
+        return None
+    return shlex.quote(line)
+
+
+def _requoted(value: str) -> str:
+    if value[:1] in ("[", "{") and value[-1:] in ("]", "}"):
+        parts = (part.strip() for part in _parts(value[1:-1]))
+        return value[0] + ", ".join(map(_requoted, parts)) + value[-1]
+    name, colon, rest = value.partition(":")
+    if colon and name.strip().isidentifier():
+        return f"{name}: {_requoted(rest.strip())}"
+    if re.fullmatch(r"[\w.+ /-]*", value) or value[:1] in ("'", '"'):
+        return value
+    return '"' + value.replace('"', '\\"') + '"'
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text cut at the commas that stand in no brackets."""
+    depth, start = 0, 0
+    for at, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
+
+
 def _explained(
     loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
 ) -> Problem:
@@ -128,7 +186,7 @@ def _explained(
         message = f"`{value}` is a sweep over several values, which needs --multirun"
         return _problem(line, message, f"{key}=[{value}] for a list, {_quoted(key, value)} for one text", value=True)
     if loader.repository.group_exists(key):
-        return _group_problem(loader, override, line, error)
+        return _group_problem(loader, override, line, error, config)
     if "/" in key:
         groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
         span = (line.find(key), line.find(key) + len(key))
@@ -136,7 +194,9 @@ def _explained(
     return _key_problem(loader, override, line, error, config)
 
 
-def _group_problem(loader: ConfigLoaderImpl, override: Override, line: str, error: Exception) -> Problem:
+def _group_problem(
+    loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
+) -> Problem:
     group, given = override.key_or_group, override.value()
     options = loader.get_group_options(group)
     for name in given if isinstance(given, list) else [given]:
@@ -149,8 +209,14 @@ def _group_problem(loader: ConfigLoaderImpl, override: Override, line: str, erro
             return _problem(line, f"there is no `{name}` in the group {group}", fix, span=span)
     if override.is_delete():
         return _problem(line, "a group that holds a list of options cannot be deleted", f"{group}=[]")
-    addable = "No match in the defaults list" in str(error)
-    return _problem(line, first_line(error), f"+{line}" if addable else None)
+    if "No match in the defaults list" in str(error):
+        # What lands under a key that is no part of a profile, such as a pack, is meant for the profile itself.
+        known = (
+            group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in _names(config[GROUP])
+        )
+        fix = f"+{line}" if known else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
+        return _problem(line, f"nothing is chosen of the group {group} yet: add it", fix, span=(0, line.find("=")))
+    return _problem(line, first_line(error), None)
 
 
 def _key_problem(
@@ -190,9 +256,25 @@ def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error
         group = key.replace(".", "/")
         fix = line.replace(key, group, 1) if loader.repository.group_exists(group) else f"'{key}={{entry: ...}}'"
         return _problem(line, f"{key} is a mapping, which cannot become a list", fix, value=True)
+    if isinstance(node, DictConfig) and isinstance(value, dict):
+        new = [name for name in value if name not in list(node)]
+        lines = [shlex.quote(f"+{key}.{name}={_written(value[name])}") for name in new]
+        message = f"{key} is a map, and has no `{'`, `'.join(map(str, new))}`: + adds a key to it"
+        return _problem(line, message, " ".join(lines), value=True)
     if isinstance(node, ListConfig) and isinstance(value, dict):
         return _problem(line, f"{key} is a list, which cannot become a mapping", f"{key}=[...]", value=True)
     return _problem(line, first_line(error), None)
+
+
+def _written(value: object) -> str:
+    """A value as an override has it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_written(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    if isinstance(value, QuotedString):
+        return value.with_quotes()
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _problem(

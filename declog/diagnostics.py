@@ -81,7 +81,7 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
     if not layers:
         return problem
     where = place_of(problem, layers[-1].place, provenance.texts, ".".join(map(str, known)))
-    return replace(problem, where=replace(where, earlier=tuple(dict.fromkeys(_others(layers)))))
+    return replace(problem, where=replace(where, earlier=tuple(dict.fromkeys(others(layers)))))
 
 
 def place_of(problem: Problem, place: Place, texts: Mapping[str, str], key: str = "") -> Where:
@@ -104,6 +104,12 @@ def in_file(problem: Problem, place: FilePlace, text: str) -> Where:
         found = within(raw, place.style, problem.source, problem.span)
         at = value if found is None else _part(raw, value, *found)
     return Where(shown_path(place.file), at.line, at.column, excerpt=_excerpt(lines, at))
+
+
+def at_key(place: FilePlace, text: str) -> Where:
+    """The place of a key."""
+    at = place.key or place.value
+    return Where(shown_path(place.file), at.line, at.column, excerpt=_excerpt(LINE_BREAK.split(text), at))
 
 
 def _raw(lines: list[str], span: Span) -> str:
@@ -149,7 +155,7 @@ def shown_path(file: str) -> str:
     return str(path.relative_to(FilePath.cwd())) if path.is_relative_to(FilePath.cwd()) else file
 
 
-def _others(layers: tuple[Layer, ...]) -> Iterable[Where]:
+def others(layers: tuple[Layer, ...]) -> Iterable[Where]:
     """The layers that lost, the latest of them first."""
     for layer in reversed(layers[:-1]):
         if isinstance(layer.place, FilePlace):

@@ -7,7 +7,7 @@ PyYAML; the result is plain data (``places.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path as FilePath
@@ -131,7 +131,7 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
         file = None if source is None else source_file(source, name)
         if file is not None:
             path, texts[path] = file
-            add(_in_file(path, texts[path], package))
+            add(_in_file(path, texts[path], package, ("defaults",) if package else ("defaults", "hydra")))
         elif source is not None:
             content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
             add(_in_value(package, content, StorePlace(f"{source.scheme()}://{name}")))
@@ -167,18 +167,18 @@ def chooses_profile(text: str) -> bool:
     return GROUP in entries or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in chosen)
 
 
-def keys_of_file(file: str, text: str) -> Iterator[tuple[Path, FilePlace]]:
-    """Every key of one YAML file, as it stands there."""
-    for path, place, _ in _in_file(file, text, ()):
+def keys_of_file(file: str, text: str, *, defaults: bool = False) -> Iterator[tuple[Path, FilePlace]]:
+    """Every key of one YAML file, as it stands there; the defaults list too, if it is asked for."""
+    for path, place, _ in _in_file(file, text, (), () if defaults else ("defaults", "hydra")):
         if isinstance(place, FilePlace):
             yield path, place
 
 
-def _in_file(file: str, text: str, package: Path) -> Iterator[Setting]:
+def _in_file(file: str, text: str, package: Path, skipped: Collection[str] = ("defaults",)) -> Iterator[Setting]:
     root = yaml.compose(text, Loader=YAML_LOADER)
     if isinstance(root, yaml.MappingNode):
         for key, value in root.value:
-            if key.value != "defaults" and (package or key.value != "hydra"):
+            if key.value not in skipped:
                 yield from _in_entry(file, package, key, value)
 
 

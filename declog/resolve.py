@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from declog.composition_errors import unknown_key
+from declog.composition_errors import nearest_key
 from declog.errors import Path, Problem
 from declog.file_errors import first_line
 
@@ -52,10 +52,7 @@ class _Walk:
         try:
             value = container[key]
         except OmegaConfBaseException as error:
-            cause = first_line(error).split(" raised while resolving interpolation: ")[-1].strip('"')
-            source = _source(container, key)
-            fix = _interpolation_fix(container, source or "", error)
-            self.problems.append(Problem("DL103", cause, here, fix=fix, source=source))
+            self.problems.append(_unresolved(container, _source(container, key), error).at(*here))
             return None
         if id(value) in above:
             message = f"{dotted} refers to what it is a part of"
@@ -77,10 +74,17 @@ def _source(container: DictConfig | ListConfig, key: Any) -> str | None:
     return written if isinstance(written, str) else None
 
 
-def _interpolation_fix(container: DictConfig | ListConfig, source: str, error: OmegaConfBaseException) -> str | None:
-    """The nearest key for one that is not there, if it was written from the top: ``${a.b}``, not ``${.b}``."""
+def _unresolved(container: DictConfig | ListConfig, source: str | None, error: OmegaConfBaseException) -> Problem:
+    """DL103, with the nearest key for one that is not there, if it was written from the top: ``${a.b}``."""
+    cause = first_line(error).split(" raised while resolving interpolation: ")[-1].strip('"')
     named = re.search(r"'([^']+)' not found", str(error))
     root = container._get_root()
     if not isinstance(error, InterpolationKeyError) or named is None or not isinstance(root, DictConfig):
-        return None
-    return unknown_key(root, named[1]) if "${" + named[1] in source else None
+        return Problem("DL103", cause, source=source)
+    written = "${" + named[1] + "}"
+    at = (source or "").find(written)
+    if at < 0:
+        return Problem("DL103", cause, source=source)
+    close = nearest_key(root, named[1])
+    fix = f"did you mean `${{{close}}}`?" if close else "an interpolation starts at the top of the whole configuration"
+    return Problem("DL103", f"there is no key `{named[1]}`", (), fix, source, (at, at + len(written)))

@@ -35,8 +35,9 @@ GROUP = "declog"
 ROOT = "declog_root"
 TEAMS = "declog.presets"  # the entry points of installed packages with presets: each names the package of its `conf`
 
-# All that composing raises for something that a user wrote: ValueError for malformed defaults lists and keys.
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
+# All that composing raises for something that a user wrote: ValueError for malformed defaults lists and keys,
+# RecursionError for presets that extend each other.
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError)
 
 
 def conf_location() -> str:

@@ -353,10 +353,10 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
             "+declog.metrics.by_task={name: reward/{label}}",
             """
             error[DL101] override '+declog.metrics.by_task={name: reward/{label}}'
-              Hydra cannot read this value
+              inside [...] and {...}, Hydra wants a text that is more than words in quotes
                 +declog.metrics.by_task={name: reward/{label}}
                                         ^^^^^^^^^^^^^^^^^^^^^^
-              fix: inside [...] and {...}, quote a text that is more than a word
+              fix: '+declog.metrics.by_task={name: "reward/{label}"}'
             """,
         ),
         (
@@ -464,7 +464,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
             "name: x\nmetrics:\n  x: 1\n  x: 2\n",
             """
             error[DL101] declog/broken.yaml:4:3
-              this is not valid YAML: found duplicate key x
+              this is not valid YAML: the key `x` stands here a second time
                 4 |   x: 2
                   |   ^
               fix: keep one of the two
@@ -474,10 +474,10 @@ def test_one_text_is_no_list_of_overrides() -> None:
             "name: x\nmetrics:\n  x: mean: kl\n",
             """
             error[DL101] declog/broken.yaml:3:10
-              this is not valid YAML: mapping values are not allowed here
+              this is not valid YAML: a colon and a space start a map, and this is inside a text
                 3 |   x: mean: kl
                   |          ^
-              fix: quote the text: in YAML a colon and a space start a mapping
+              fix: x: 'mean: kl'
             """,
         ),
         (
@@ -503,19 +503,21 @@ def test_one_text_is_no_list_of_overrides() -> None:
         (
             'metrics:\n  x: "mean ${kl"\n',
             r"""
-            error[DL103] declog/broken.yaml:2:6 in metrics.x
-              no viable alternative at input '${kl'
+            error[DL103] declog/broken.yaml:2:12 in metrics.x
+              this `${` is not closed
                 2 |   x: "mean ${kl"
-                  |      ^^^^^^^^^^^
-              fix: a text that holds ${ as it is needs \${
+                  |            ^^^^
+              fix: close it with `}`, or write \${ for a text that holds it as it is
             """,
         ),
         (
             "# @package logging\nname: x\n",
             """
-            error[DL101] <profile>
-              nothing of the preset `broken` stands under `declog`
-              fix: a preset has keys, and no `# @package` line
+            error[DL101] declog/broken.yaml:1:1
+              this line takes the preset `broken` out of the node `declog`
+                1 | # @package logging
+                  | ^^^^^^^^^^^^^^^^^^
+              fix: delete it, and write the keys of a profile at the top, without `declog:`
             """,
         ),
     ],
@@ -569,10 +571,10 @@ def test_everything_that_does_not_resolve_is_told_with_its_place(base: Path, wri
               |             ^^^^^^^^^^^^^^^^^^^^^^^^
 
         error[DL103] declog/open.yaml:4:23 in run_config.method
-          Interpolation key 'declog.nam' not found
+          there is no key `declog.nam`
             4 | run_config: {method: "${declog.nam}", self: "${declog.run_config}"}
               |                       ^^^^^^^^^^^^^
-          fix: did you mean `declog.name`?
+          fix: did you mean `${declog.name}`?
 
         error[DL103] declog/open.yaml:4:46 in run_config.self
           Interpolation to parent node detected
@@ -595,7 +597,7 @@ def test_relative_interpolations_are_told_as_they_were_written() -> None:
     assert [(each.path, each.source, each.fix) for each in caught.value.problems] == [
         (("a", "b"), "${.name}", None),
         (("a", "c"), "${..d.e}", None),
-        (("d",), "${nowhere}", "known keys: declog, name"),
+        (("d",), "${nowhere}", "an interpolation starts at the top of the whole configuration"),
     ]
 
 
