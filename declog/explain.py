@@ -86,14 +86,18 @@ _ROWS = {
 }
 
 
-def _size(event: EventOp) -> str:
-    """How much the event records per completion; texts and what a family has more of are not counted."""
+def completion_bytes(event: EventOp) -> int:
+    """How much an event records per completion; texts and what a family has more of are not counted."""
     signals = [signal for signal in event.signals if signal.recorded and signal.axis is Axis.COMPLETION]
     size = sum(_BYTES.get(signal.kind, 0) for signal in signals)
-    size += sum(8 if stat == "n" else 4 for fold in event.folds for stat in fold.stats if stat != "hist")
+    return size + sum(8 if stat == "n" else 4 for fold in event.folds for stat in fold.stats if stat != "hist")
+
+
+def _size(event: EventOp) -> str:
+    size = completion_bytes(event)
     if not size:
         return ""
-    families = any(signal.family for signal in signals)
+    families = any(signal.family for signal in event.signals if signal.recorded and signal.axis is Axis.COMPLETION)
     return f": {_count(size, 'byte')} per completion" + (", a family counted once" if families else "")
 
 

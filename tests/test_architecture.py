@@ -54,15 +54,18 @@ ROOMS = (
     Room("compiler", "compiler", "errors language plan spec sinks", lazily="torch"),
     # where the arrows meet
     Room("pages", "error_pages", "errors"),
-    Room("reference", "reference", "errors pages language spec", "pydantic"),
+    Room("reference", "reference json_schema", "errors pages language spec sinks", "pydantic"),
     Room("planning", "planning", "errors language plan composer spec compiler"),
     Room("run", "run termination",
          "errors records language plan planning evaluation ranks recording sinks composer spec compiler"),
     Room("api", "__init__ with_hydra", "composer"),
-    Room("testing", "testing", "errors records"),
+    Room("testing", "testing", "errors records language rehearsing"),
+    Room("rehearsing", "rehearsal capture comparing profile_tests",
+         "errors records language plan planning evaluation recording composer spec compiler run testing", "torch"),
     Room("adapters", "adapters", "api errors records sinks"),
     Room("cli", "cli __main__",
-         "api run planning errors pages records language plan places composer spec compiler sinks", lazily="rich yaml"),
+         "api run planning errors pages reference records language plan places composer spec compiler sinks",
+         lazily="rich yaml"),
 )  # fmt: skip
 RUNTIME = ("errors", "records", "kernels", "language", "plan", "evaluation", "ranks", "recording", "sinks")
 TRACKERS = ("pyarrow", "rich", "tensorboard", "trackio", "wandb", "pydantic", "torch", "numpy")

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import error_text, write_error
-from declog.errors import CompositionError, DeclogError, did_you_mean
+from declog.cli.output import write_error, write_json
+from declog.errors import CompositionError, ConfigError, DeclogError, did_you_mean
 
 OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
 
@@ -36,6 +36,14 @@ class Verb:
 
 VERBS = (
     Verb("check", "declog.cli.check", "compile a profile and say everything that is wrong with it"),
+    Verb("show", "declog.cli.show", "show a profile as it is in effect, and where each value came from"),
+    Verb("why", "declog.cli.why", "say who set a key, a metric or a signal, layer by layer"),
+    Verb("diff", "declog.cli.diff", "compare what two profiles log, and what it costs"),
+    Verb("test", "declog.cli.test", "run a profile's own tests"),
+    Verb("preview", "declog.cli.preview", "say what a profile would have logged of a captured run"),
+    Verb("ls", "declog.cli.ls", "list metrics, signals, functions, reductions, presets, sinks and more"),
+    Verb("schema", "declog.cli.schema", "write the JSON Schema of profiles, for editors"),
+    Verb("explain", "declog.cli.explain", "explain an error code"),
 )  # fmt: skip
 
 
@@ -48,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(wrong, file=sys.stderr)
         return INVALID
     except DeclogError as error:
-        write_error(error_text(error))
+        write_error(error)
         return UNCOMPOSED if isinstance(error, CompositionError) else INVALID
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,7 +82,17 @@ def _run(words: list[str]) -> int:
     parser = Parser(verb.name, verb.help, module.__doc__ or "")
     module.arguments(parser)
     given = parser.read(words[1:])
-    return OK if given is None else int(module.run(given))
+    if given is None:
+        return OK
+    try:
+        return int(module.run(given))
+    except ConfigError as error:
+        if "format" not in given or given.format != "json":
+            raise
+        from declog.diagnostics import as_dict
+
+        write_json({"ok": False, "problems": [as_dict(problem) for problem in error.problems]})
+        return UNCOMPOSED if isinstance(error, CompositionError) else INVALID
 
 
 def _help() -> str:

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from declog.errors import did_you_mean
 
+DIVIDER = "\0--"  # argparse would take `--` away
+
 
 class Wrong(Exception):
     """The command line itself is wrong."""
@@ -51,7 +53,9 @@ class Parser:
     def read(self, words: Sequence[str]) -> argparse.Namespace | None:
         """What was given; None where only help was asked for. Raises ``Wrong``."""
         try:
-            given, unknown = self._argparse.parse_known_intermixed_args(words)
+            given, unknown = self._argparse.parse_known_intermixed_args(
+                [DIVIDER if word == "--" else word for word in words]
+            )
         except SystemExit:  # --help has printed
             return None
         for word in unknown:

@@ -1,31 +1,107 @@
-"""``declog check``: a profile compiled without training.
+"""``declog check``: a profile compiled without training, with its sinks' options.
 
 All that is wrong is told at once, each at its place. Exit codes: 0 all is well, 1 warnings under --strict,
 2 the profile is wrong, 3 Hydra could not compose it.
+
+  declog check grpo metrics.reward.reduce=p95 'metrics.spread=std(reward)' sinks=[jsonl]
+  declog check conf/declog/mine.yaml --strict
+  declog check --config-dir conf --config-name train algorithm=rloo
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import time
+from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser
-from declog.cli.output import write
-from declog.cli.profiles import chosen
+from declog.cli.output import DIM, GREEN, YELLOW, paint, write_json
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from declog.plan import Plan
 
 
 def arguments(parser: Parser) -> None:
-    """A profile."""
+    """A profile, and what to make of warnings."""
     parser.profile()
     parser.formats()
     parser.add("--strict", action="store_true", help="exit with 1 where there are warnings")
+    parser.add("--timings", action="store_true", help="say how long imports, Hydra and declog took")
 
 
 def run(given: argparse.Namespace) -> int:
     """Compile it."""
+    clock = [time.perf_counter()]
+    from declog.cli.profiles import chosen
     from declog.planning import plan
 
-    made = plan(chosen(given))
-    for warning in made.warnings:
-        write(f"warning: {warning}")
-    write(f"ok: {made.name}")
-    return int(bool(made.warnings) and given.strict)
+    clock.append(time.perf_counter())
+    config = chosen(given)
+    clock.append(time.perf_counter())
+    made = plan(config)
+    clock.append(time.perf_counter())
+    warnings = [*map(str, made.warnings), *_shadowed(config)]
+    timings = {
+        name: round(end - start, 4)
+        for name, start, end in zip(("imports", "hydra", "declog"), clock, clock[1:], strict=False)
+    }
+    if given.format == "json":
+        write_json(_as_dict(made, warnings, timings if given.timings else None))
+    else:
+        _tell(made, warnings, timings if given.timings else {})
+    return int(bool(warnings) and given.strict)
+
+
+def _shadowed(config: DictConfig) -> list[str]:
+    """Where two installed packages ship an option of one name, and this profile uses it."""
+    from declog.catalogue import clashes
+
+    return [
+        f"{clash.option} is shipped by {clash.loser} too, which nobody sees: that of {clash.winner} is used"
+        for clash in clashes(config)
+    ]
+
+
+def _tell(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
+    for warning in warnings:
+        print(f"{paint('warning:', YELLOW)} {warning}")
+    for kind in _missing(made):
+        print(f"note: the sink {kind} is not installed here: pip install 'declog[{kind}]'")
+    if made.inactive:
+        shown = ", ".join(what for what, _ in made.inactive[:4]) + (", ..." if len(made.inactive) > 4 else "")
+        print(paint(f"inactive: {shown}: `declog show --inactive` says why", DIM))
+    parts = [
+        _count(sum(len(op.names) for op in made.outputs if op.shown), "output"),
+        _count(len(made.tables), "table"),
+        _count(len(made.alerts), "alert"),
+        f"{_count(len(made.sinks), 'sink')} ({', '.join(op.id for op in made.sinks)})" if made.sinks else "no sink",
+    ]
+    print(f"{paint('ok', GREEN)} {made.name}: {', '.join(parts)}")
+    for name, seconds in timings.items():
+        print(f"  {name:<8} {seconds:.3f} s")
+
+
+def _missing(made: Plan) -> list[str]:
+    """The enabled sinks of declog's own whose package is not installed; their extras have the kinds' names."""
+    kinds = {op.kind for op in made.sinks} & {"tensorboard", "trackio", "wandb"}
+    return sorted(kind for kind in kinds if importlib.util.find_spec(kind) is None)
+
+
+def _as_dict(made: Plan, warnings: list[str], timings: dict[str, float] | None) -> dict[str, Any]:
+    found = {
+        "ok": True,
+        "name": made.name,
+        "fingerprint": made.fingerprint,
+        "problems": [],
+        "warnings": warnings,
+        "inactive": dict(made.inactive),
+        "not_installed": _missing(made),
+    }
+    return found if timings is None else {**found, "timings": timings}
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

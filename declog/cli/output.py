@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
-from declog.errors import DeclogError
+from declog.errors import ConfigError, DeclogError
 
-RED, YELLOW, GREEN, BLUE, DIM, BOLD = "31", "33", "32", "34", "2", "1"
-
-# What stands out in a rendered problem: its head, the caret, the fix.
-_PAINTED = (
-    (re.compile(r"^error\[DL\d+\]", re.MULTILINE), f"{BOLD};{RED}"),
-    (re.compile(r"^warning(?:\[DL\d+\])?", re.MULTILINE), f"{BOLD};{YELLOW}"),
-    (re.compile(r"(?<= )\^+$", re.MULTILINE), RED),
-    (re.compile(r"^  fix:", re.MULTILINE), GREEN),
-)
+RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
 
 
 def coloured(stream: TextIO) -> bool:
@@ -26,24 +18,18 @@ def coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
-    """The text in a colour, where it goes to a terminal."""
-    return f"\x1b[{colour}m{text}\x1b[0m" if coloured(stream or sys.stdout) else text
+def paint(text: str, colour: str) -> str:
+    """The text in a colour, where standard output is a terminal."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if coloured(sys.stdout) else text
 
 
-def write(text: str, stream: TextIO | None = None) -> None:
-    """Print problems, warnings or anything else."""
-    stream = stream or sys.stdout
-    if coloured(stream):
-        for pattern, colour in _PAINTED:
-            text = pattern.sub(lambda found, colour=colour: f"\x1b[{colour}m{found[0]}\x1b[0m", text)  # type: ignore[misc]
-    print(text, file=stream)
-
-
-def write_error(text: str) -> None:
-    """Print problems where they do not get into a pipe."""
+def write_error(error: DeclogError) -> None:
+    """Print what is wrong, where it does not get into a pipe."""
     sys.stdout.flush()
-    write(text, sys.stderr)
+    if isinstance(error, ConfigError):
+        print(error.text(colour=coloured(sys.stderr)), file=sys.stderr)
+    else:
+        print(f"error{error}" if str(error).startswith("[") else f"error: {error}", file=sys.stderr)
 
 
 def write_json(data: Any) -> None:
@@ -51,7 +37,14 @@ def write_json(data: Any) -> None:
     print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
-def error_text(error: DeclogError) -> str:
-    """An error as people read it."""
-    text = str(error)
-    return text if text.startswith("error[") else f"error{text}" if text.startswith("[DL") else f"error: {text}"
+def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None = None) -> str:
+    """Rows as text in aligned columns; the first column in ``colour``."""
+    widths = [max((len(row[place]) for row in rows if place < len(row)), default=0) for place in range(8)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        line = "  ".join(cells).rstrip()
+        if colour is not None and row[0]:
+            line = paint(row[0], colour) + line[len(row[0]) :]
+        lines.append(f"{indent}{line}".rstrip())
+    return "\n".join(lines)

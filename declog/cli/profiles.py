@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declog.cli.arguments import Wrong
+from declog.cli.arguments import DIVIDER, Wrong
 from declog.errors import nearest
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     from declog.provenance import Origin
 
     names = [word for word in words if "=" not in word and word[:1] not in ("+", "~")]
+    if DIVIDER in words:
+        raise Wrong("`--` divides the two profiles of `declog diff`", "leave it out")
     if names != list(words[: len(names)]) or len(names) > 1:
         raise Wrong(f"`{names[-1]}` is no override", "one profile, then key=value, +key=value or ~key")
     name, rest = (names[0] if names else None), tuple(words[len(names) :])

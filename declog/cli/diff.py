@@ -1,0 +1,179 @@
+"""``declog diff``: what two profiles log, side by side: outputs, tables, alerts, sinks, and what they cost.
+
+  declog diff grpo rloo                                    two profiles; overrides behind them are for both
+  declog diff grpo metrics.reward.reduce=p95               a profile, and the same with overrides
+  declog diff grpo every=2 -- rloo every=4                 each with its own overrides
+  declog diff --config-dir conf --config-name train -- algorithm=rloo
+
+`-` is what only the first one has, `+` what only the second one has, `~` what differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from declog.cli.arguments import DIVIDER, Parser, Wrong
+from declog.cli.output import BOLD, GREEN, RED, YELLOW, paint, write_json
+
+if TYPE_CHECKING:
+    from declog.plan import Plan
+
+Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whatever else decides its values
+
+
+def arguments(parser: Parser) -> None:
+    """Two profiles."""
+    parser.profile("two profiles with overrides for both; or one and overrides; or A ... -- B ...")
+    parser.formats()
+    parser.add("--strict", action="store_true", help="exit with 1 where they differ")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Compare them."""
+    from declog.cli.profiles import configured
+    from declog.planning import plan
+
+    first, second = _sides(given.words, application=given.config_name is not None)
+    before, after = plan(configured(given, first)), plan(configured(given, second))
+    both = _names(before) & _names(after)
+    sections = zip(SECTIONS, _sections(before, both), _sections(after, both), strict=True)
+    changes = {title: found for title, a, b in sections if (found := _changes(a, b))}
+    if given.format == "json":
+        write_json({"same": not changes, "changes": changes})
+    elif not changes:
+        print("they log the same")
+    else:
+        print("\n\n".join(_text(title, found) for title, found in changes.items()))
+    return int(bool(changes) and given.strict)
+
+
+def _sides(words: Sequence[str], *, application: bool) -> tuple[list[str], list[str]]:
+    """The words of the one and of the other profile."""
+    if DIVIDER in words:
+        at = words.index(DIVIDER)
+        return list(words[:at]), [word for word in words[at + 1 :] if word != DIVIDER]
+    names = [word for word in words if "=" not in word and word[:1] not in ("+", "~")]
+    rest = [word for word in words if word not in names]
+    if len(names) == 2 and not application:
+        return [names[0], *rest], [names[1], *rest]
+    if len(names) > 1 or not rest:
+        raise Wrong("diff compares two profiles", "declog diff grpo rloo, or declog diff grpo metrics.kl=null")
+    return names, [*names, *rest]
+
+
+# ---- what a plan has, by name -----------------------------------------------------------------------
+
+SECTIONS = ("outputs", "tables", "profiles", "alerts", "sinks", "signals", "cost")
+
+
+def _names(made: Plan) -> set[str]:
+    return {item.template for op in made.outputs for item in (op.names if op.shown else ())}
+
+
+def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
+    """``both`` are the outputs that both plans have: what a profile shows of others needs no second line."""
+    words = made.names()
+    outputs = {
+        item.template: (words[item.template], _without_names(made.canonical, op.key))
+        for op in made.outputs
+        for item in (op.names if op.shown else ())
+    }
+    columns = {
+        f"{table.name}.{column.id}": (column.type, str(column.expr))
+        for table in made.tables
+        for column in table.columns
+    }
+    tables = {
+        table.name: (
+            " of ".join(f"{one.kind} within {one.within}" for one in reversed(table.filter.chain))
+            if table.filter
+            else "every row",
+            made.canonical[f"table {table.id}"].partition("] ")[2],
+            f"every {table.every or 'log'} {table.keep}",
+        )
+        for table in made.tables
+    }
+    profiles = {
+        f"{profile.name} shows {item.template}": ("",)
+        for profile in made.profiles.values()
+        for op in made.outputs
+        for item in (op.names if op.shown else ())
+        if item.template in both and (op.key, item.alias) in profile.outputs
+    }
+    alerts = {each.id: (f"{each.level} if {each.when}, patience {each.patience}",) for each in made.alerts}
+    sinks = {
+        sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in made.sinks
+    }
+    signals = {
+        f"{event.name}.{signal.source}": (
+            f"{signal.kind.value}{' family' if signal.family else ''} per {signal.axis.label}"
+            + (", optional" if signal.optional else ""),
+        )
+        for event in made.events.values()
+        for signal in event.signals
+    }
+    return outputs, {**tables, **columns}, profiles, alerts, sinks, signals, _cost(made)
+
+
+def _without_names(canonical: Mapping[str, str], key: str) -> str:
+    """What decides a metric's value, its expressions down to what is observed."""
+    text = canonical.get(f"metric {key}") or canonical[f"formula {key}"]
+    return text.rpartition(" (NameOp")[0]
+
+
+def _cost(made: Plan) -> Facts:
+    from declog.explain import completion_bytes
+
+    bytes_of = {
+        f"{event.name}, bytes per completion": (str(completion_bytes(event)),) for event in made.events.values()
+    }
+    folds = sum(len(event.folds) for event in made.events.values())
+    return {
+        "operations": (str(made.ops),),
+        "token folds": (str(folds),),
+        "log event each (steps)": (str(made.every or "when the trainer logs"),),
+        **bytes_of,
+    }
+
+
+# ---- the difference ---------------------------------------------------------------------------------
+
+
+def _changes(before: Facts, after: Facts) -> list[dict[str, str | None]]:
+    found: list[dict[str, str | None]] = []
+    for name in dict.fromkeys([*before, *after]):
+        a, b = before.get(name), after.get(name)
+        if a != b:
+            was, now = _words(a, b)
+            found.append({"name": name, "before": was, "after": now})
+    return found
+
+
+def _words(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str | None, str | None]:
+    """What changed in words: of two that read the same, what lies behind the words."""
+    if a is None or b is None:
+        return (None if a is None else a[0]), (None if b is None else b[0])
+    for was, now in zip(a, b, strict=True):
+        if was != now:
+            return was, now
+    return a[0], b[0]
+
+
+def _text(title: str, changes: list[dict[str, str | None]]) -> str:
+    return "\n".join([paint(title, BOLD), *(line for change in changes for line in _lines(change))])
+
+
+def _lines(change: Mapping[str, str | None]) -> Iterator[str]:
+    name, before, after = change["name"], change["before"], change["after"]
+    if after is None:
+        yield paint(f"  - {name}: {before}".rstrip(": "), RED)
+    elif before is None:
+        yield paint(f"  + {name}: {after}".rstrip(": "), GREEN)
+    elif len(before) + len(after) < 60:
+        yield paint(f"  ~ {name}: {before} -> {after}", YELLOW)
+    else:
+        yield paint(f"  ~ {name}", YELLOW)
+        yield paint(f"      - {before}", RED)
+        yield paint(f"      + {after}", GREEN)

@@ -1,0 +1,40 @@
+"""``declog explain``: an error code's cause and cure, with an example.
+
+declog explain DL310
+declog explain          all codes in a line each
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from declog.cli.arguments import Parser, Wrong
+from declog.cli.output import BOLD, columns, write_json
+from declog.errors import CODES, did_you_mean
+
+
+def arguments(parser: Parser) -> None:
+    """A code."""
+    parser.add("code", nargs="?", metavar="CODE", help="such as DL310, 310 or dl310; without one, all of them")
+    parser.formats()
+
+
+def run(given: argparse.Namespace) -> int:
+    """Print its page."""
+    from declog.error_pages import page
+
+    if given.code is None:
+        if given.format == "json":
+            write_json(CODES)
+        else:
+            print(columns(list(CODES.items()), colour=BOLD))
+        return 0
+    code = given.code.strip("[]").upper()
+    code = code if code.startswith("DL") else f"DL{code}"
+    if code not in CODES:
+        raise Wrong(f"there is no error code `{given.code}`", did_you_mean(code, CODES, what="codes"))
+    if given.format == "json":
+        write_json({"code": code, "meaning": CODES[code], "page": page(code)})
+    else:
+        print(page(code).rstrip())
+    return 0

@@ -1,0 +1,121 @@
+"""A composed profile with its layers: what each key is, and who said so. What ``show`` and ``why`` share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from declog.errors import ConfigError, Path
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from declog.places import Layer, Place, Provenance
+
+
+@dataclass(frozen=True)
+class Layered:
+    """``data`` is the profile as it is in effect, ``written`` as it was written, ``prefix`` where it stands."""
+
+    data: Mapping[str, Any]
+    written: Mapping[str, Any]
+    provenance: Provenance
+    prefix: Path
+
+    def layers(self, path: Path) -> tuple[Layer, ...]:
+        """The layers that set exactly this key, the latest last."""
+        return self.provenance.layers.get((*self.prefix, *path), ())
+
+    def place(self, path: Path) -> str | None:
+        """The layer that decides a key, as file:line:column or as the override; None where nobody knows."""
+        _, found = self.provenance.find((*self.prefix, *path))
+        return shown_place(found[-1].place) if found else None
+
+    @cached_property
+    def gone(self) -> list[Path]:
+        """Keys that some layer set and the profile does not have any more."""
+        size = len(self.prefix)
+        below = [path[size:] for path in self.provenance.layers if path[:size] == self.prefix and len(path) > size]
+        return [path for path in below if not has(self.data, path)]
+
+
+def layered(config: DictConfig) -> Layered:
+    """A composed configuration with its layers."""
+    from declog.compose import prefix_of, written
+    from declog.places import Provenance
+    from declog.provenance import provenance_of
+    from declog.spec import LogSpec
+
+    data, as_written = written(config)
+    order = list(LogSpec.model_fields)  # the language's own order: that of composition puts the sinks first
+    data = dict(sorted(data.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    return Layered(data, as_written, provenance_of(config) or Provenance({}, {}), prefix_of(config))
+
+
+def shown_place(place: Place) -> str:
+    """A place as people would type it here."""
+    from declog.diagnostics import shown_path
+    from declog.places import FilePlace, OverridePlace
+
+    if isinstance(place, FilePlace):
+        at = place.key or place.value
+        return f"{shown_path(place.file)}:{at.line}:{at.column}"
+    return f"override '{place.text}'" if isinstance(place, OverridePlace) else place.name
+
+
+def shown_value(value: Any) -> str:
+    """A value in a line of YAML."""
+    import yaml
+
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def default(data: Mapping[str, Any], path: Path) -> tuple[bool, Any]:
+    """Whether the language has this key here although nobody wrote it, and what it then is."""
+    from declog.model import Model
+    from declog.validation import validate
+
+    try:
+        value: Any = validate(data)
+    except ConfigError:
+        return False, None
+    for key in path:
+        if isinstance(value, Model):
+            names = {field.alias or name: name for name, field in type(value).model_fields.items() if not field.exclude}
+            if key not in names:
+                return False, None
+            value = vars(value)[names[str(key)]]
+        elif isinstance(value, Mapping) and key in value:
+            value = value[key]
+        else:
+            return False, None
+    return True, value.model_dump() if isinstance(value, Model) else value
+
+
+def has(data: Any, path: Path) -> bool:
+    """Whether a key is there."""
+    for key in path:
+        keys = range(len(data)) if isinstance(data, list) else data if isinstance(data, Mapping) else ()
+        if key not in keys:
+            return False
+        data = data[key]
+    return True
+
+
+def at(data: Any, path: Path) -> Any:
+    """What stands at a key that is there."""
+    for key in path:
+        data = data[key]
+    return data
+
+
+def leaves(data: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every key that holds a value, lists and empty maps included, in order."""
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value

@@ -1,0 +1,199 @@
+"""``declog ls``: what there is: in the language, in the packages that are installed, and in one profile.
+
+declog ls                           the kinds of things, and how many there are
+declog ls functions
+declog ls presets --config-dir conf
+declog ls signals rloo              of a profile; grpo, if none is named
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from declog.cli.arguments import Parser, Wrong
+from declog.cli.output import BOLD, columns, write_json
+from declog.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from declog.cli.layers import Layered
+
+Row = tuple[str, ...]  # a name, and what is to be known of it
+
+
+def arguments(parser: Parser) -> None:
+    """What to list, and of which profile."""
+    parser.add("what", nargs="?", metavar="WHAT", help=", ".join([*OF_DECLOG, *OF_A_PROFILE]))
+    parser.profile()
+    parser.formats()
+
+
+def run(given: argparse.Namespace) -> int:
+    """List it."""
+    known = [*OF_DECLOG, *OF_A_PROFILE]
+    if given.what is None:
+        found = {what: _rows(what, given) for what in known}
+        if given.format == "json":
+            write_json({what: [row[0] for row in rows] for what, rows in found.items()})
+        else:
+            print(columns([(what, f"{len(rows):>3}", HELP[what]) for what, rows in found.items()], colour=BOLD))
+        return 0
+    if given.what not in known:
+        raise Wrong(f"there is nothing called `{given.what}` to list", did_you_mean(given.what, known, what="lists"))
+    rows = _rows(given.what, given)
+    if given.format == "json":
+        write_json([{"name": row[0], "what": [cell for cell in row[1:] if cell]} for row in rows])
+    else:
+        print(columns(rows, colour=BOLD) if rows else f"this profile has no {given.what}")
+    return 0
+
+
+def _rows(what: str, given: argparse.Namespace) -> list[Row]:
+    if what == "presets":
+        return _presets(given)
+    return OF_DECLOG[what]() if what in OF_DECLOG else OF_A_PROFILE[what](_layered(given))
+
+
+def _layered(given: argparse.Namespace) -> Layered:
+    from declog.cli.layers import layered
+    from declog.cli.profiles import chosen
+
+    return layered(chosen(given))
+
+
+# ---- the language and what is installed -------------------------------------------------------------
+
+
+def _functions() -> list[Row]:
+    from declog.expr import OPERATORS
+    from declog.functions import BUILTIN, DEFAULT
+
+    shipped = set(BUILTIN.names())
+    found = ((name, DEFAULT.get(name)) for name in DEFAULT.names())
+    return [
+        (item.signature, item.help, "" if name in shipped else item.run.__module__)
+        for name, item in found
+        if item is not None and name not in OPERATORS
+    ]
+
+
+def _reductions() -> list[Row]:
+    from declog.reducers import BUILTIN, DEFAULT
+
+    shipped = set(BUILTIN.names())
+    rows: list[Row] = [("pNN", "the NN % quantile: p05, p50, p99.9", "")]
+    for name in DEFAULT.names():
+        item = DEFAULT.get(name)
+        if item is not None:
+            params = ", ".join(f"{key}={value}" for key, value in (item.params or {}).items())
+            rows.append((name + (f"({params})" if params else ""), item.help, "" if name in shipped else "installed"))
+    return sorted(rows)
+
+
+def _sinks() -> list[Row]:
+    from declog.sinks import known_kinds, option_names, sink_class
+
+    return [
+        (kind, (sink_class(kind).__doc__ or "").split("\n")[0], f"options: {', '.join(option_names(kind))}")
+        for kind in known_kinds()
+    ]
+
+
+def _filter_kinds() -> list[Row]:
+    from declog.spec import FilterSpec
+
+    return [(kind, FILTERS.get(kind, "")) for kind in FilterSpec.model_fields["kind"].annotation.__args__]  # type: ignore[union-attr]
+
+
+FILTERS = {
+    "all": "every row",
+    "top_bottom": "the rows with the greatest and the smallest key",
+    "random": "n rows by chance, the same for the same seed",
+    "fraction": "a share of the rows by chance",
+    "first": "the first n rows",
+    "unique": "the first row of each key",
+}
+
+
+def _presets(given: argparse.Namespace) -> list[Row]:
+    from declog.catalogue import options
+
+    rows: list[Row] = []
+    for option in options(given.config_dir):
+        name = "/".join([*option.group.split("/")[1:], option.name])
+        shadows = ", ".join(str(home) for home in option.homes[1:])
+        home = str(option.homes[0]) if option.homes else "from code"
+        rows.append((name, home + (f", shadows {shadows}" if shadows else ""), option.help))
+    return rows
+
+
+# ---- a profile --------------------------------------------------------------------------------------
+
+
+def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
+    """Lists a section's entries: the keys that say what they are, their help, and where they are set."""
+
+    def rows(found: Layered) -> list[Row]:
+        listed: list[Row] = []
+        for name, entry in (found.data.get(section) or {}).items():
+            if entry is None:
+                continue
+            words, text = str(entry), ""
+            if isinstance(entry, Mapping):
+                words = ", ".join(_said(key, entry[key]) for key in keys if entry.get(key) is not None)
+                text = str(entry.get("help") or "")
+            listed.append((name, words, text, found.place((section, name)) or ""))
+        return listed
+
+    return rows
+
+
+def _said(key: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{key} {', '.join(map(str, value))}"
+    return str(value) if key in ("expr", "formula", "axis", "type", "kind", "when") else f"{key} {value}"
+
+
+def _schemas(found: Layered) -> list[Row]:
+    return [
+        (f"{name}.{column}", str(entry.get("type") or "") if isinstance(entry, Mapping) else str(entry), place)
+        for name, columns_ in (found.data.get("schemas") or {}).items()
+        for column, entry in (columns_ or {}).items()
+        if entry is not None
+        for place in (found.place(("schemas", name, column)) or "",)
+    ]
+
+
+OF_DECLOG: dict[str, Callable[[], list[Row]]] = {
+    "functions": _functions,
+    "reductions": _reductions,
+    "kinds": _filter_kinds,
+    "sinks": _sinks,
+    "presets": list,  # those of the folder that was given, too
+}
+OF_A_PROFILE: dict[str, Callable[[Layered], list[Row]]] = {
+    "metrics": _entries("metrics", "expr", "formula", "where", "by", "reduce", "name"),
+    "signals": _entries("signals", "axis", "type", "event", "expr"),
+    "constants": _entries("constants", "value", "default"),
+    "filters": _entries("filters", "kind", "key", "where", "from"),
+    "schemas": _schemas,
+    "tables": _entries("tables", "schema", "filter"),
+    "profiles": _entries("profiles", "include", "exclude"),
+    "alerts": _entries("alerts", "metric", "above", "below", "when", "level"),
+}
+HELP = {
+    "functions": "what expressions may call",
+    "reductions": "what `reduce` may be",
+    "kinds": "the kinds of filters",
+    "sinks": "the kinds of sinks, and their options",
+    "presets": "profiles and the options of their groups: the package, and what they shadow",
+    "metrics": "of the profile",
+    "signals": "of the profile: what is observed, and what is derived from it",
+    "constants": "of the profile",
+    "filters": "of the profile",
+    "schemas": "of the profile: the columns of its tables",
+    "tables": "of the profile",
+    "profiles": "what it can show: full, slim, ...",
+    "alerts": "of the profile",
+}

@@ -1,0 +1,177 @@
+"""``declog show``: a profile as it is in effect, each value with the file and line, or the override, that set it.
+
+declog show grpo metrics.reward.reduce=p95
+declog show grpo metrics.reward tables      some keys only
+declog show grpo --plan                     what is recorded, computed and sent
+declog show grpo --names                    every name that trackers see, and what it is
+declog show trl_grpo --inactive             what is switched off, and why
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from declog.cli.arguments import Parser
+from declog.cli.output import BOLD, DIM, columns, paint, write_json
+from declog.errors import ConfigError, Path
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from declog.cli.layers import Layered
+    from declog.plan import Plan
+
+COMMENTS_AT = 64  # no comment starts further to the right, unless its line is longer
+
+
+def arguments(parser: Parser) -> None:
+    """A profile, and what to show of it."""
+    parser.profile()
+    parser.formats()
+    for name, text in (
+        ("plan", "the plan in words"),
+        ("names", "every output's name, what it is, and which profiles and sinks show it"),
+        ("inactive", "what is not compiled, and why"),
+    ):
+        parser.add(f"--{name}", action="store_true", help=text)
+    parser.add("--key", action="append", metavar="KEY", help="this key only, such as metrics.reward; may be repeated")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Show it."""
+    from declog.cli.profiles import chosen
+    from declog.planning import plan
+
+    config = chosen(given)
+    if given.plan or given.names or given.inactive:
+        _of_plan(plan(config), given)
+    else:
+        _profile(config, given)
+    return 0
+
+
+# ---- what the plan says -----------------------------------------------------------------------------
+
+
+def _of_plan(made: Plan, given: argparse.Namespace) -> None:
+    outputs = _outputs(made) if given.names else []
+    if given.format == "json":
+        found: dict[str, Any] = {"plan": made.explain()} if given.plan else {}
+        found |= {"names": outputs} if given.names else {}
+        found |= {"inactive": dict(made.inactive)} if given.inactive else {}
+        write_json(found)
+        return
+    parts = [made.explain().rstrip()] if given.plan else []
+    if given.names:
+        parts.append("\n".join(map(_output_text, outputs)))
+    if given.inactive:
+        parts.append(columns(list(made.inactive), colour=BOLD) or "nothing is inactive")
+    print("\n\n".join(parts))
+
+
+def _outputs(made: Plan) -> list[dict[str, Any]]:
+    """Every name that trackers see, and who shows it."""
+    words = made.names()
+    found = []
+    for op in made.outputs:
+        for item in op.names if op.shown else ():
+            profiles = [each.name for each in made.profiles.values() if (op.key, item.alias) in each.outputs]
+            sinks = [
+                sink.id for sink in made.sinks if sink.profile in profiles and sink.accepts & {"scalar", "histogram"}
+            ]
+            found.append(
+                {
+                    "name": item.template,
+                    "metric": op.key,
+                    "what": words[item.template],
+                    "help": op.help,
+                    "alias": item.alias,
+                    "profiles": profiles,
+                    "sinks": sinks,
+                }
+            )
+    return found
+
+
+def _output_text(output: Mapping[str, Any]) -> str:
+    shown = f"profile {', '.join(output['profiles'])}" if output["profiles"] else "no profile"
+    sinks = f"; to {', '.join(output['sinks'])}" if output["sinks"] else "; to no sink"
+    lines = [paint(output["name"], BOLD) + (" (alias)" if output["alias"] else ""), f"  {output['what']}"]
+    lines += [f"  {output['help']}"] if output["help"] else []
+    return "\n".join([*lines, paint(f"  {shown}{sinks}", DIM)])
+
+
+# ---- the profile itself -----------------------------------------------------------------------------
+
+
+def _profile(config: DictConfig, given: argparse.Namespace) -> None:
+    from declog.cli.layers import at, layered, leaves
+    from declog.cli.why import known_key
+
+    found = layered(config)
+    inactive, broken = _inactive(config)
+    chosen = [known_key(found, key) for key in given.key or ()]
+    if given.format == "json":
+        data: Any = {".".join(map(str, path)): at(found.data, path) for path in chosen} if chosen else found.data
+        paths = [path for path, _ in leaves(found.data) if not chosen or any(path[: len(key)] == key for key in chosen)]
+        origins = {".".join(map(str, path)): found.place(path) for path in paths}
+        write_json({"config": data, "origins": origins, "inactive": inactive})
+        return
+    for path in chosen or [()]:
+        print("\n".join(_yaml(found, path, inactive)))
+    if broken is not None:
+        print(paint(f"# this profile does not compile ({broken}): `declog check` says what is wrong", DIM))
+
+
+def _inactive(config: DictConfig) -> tuple[dict[str, str], str | None]:
+    from declog.planning import plan
+
+    try:
+        return dict(plan(config).inactive), None
+    except ConfigError as error:
+        return {}, ", ".join(sorted({problem.code for problem in error.problems}))
+
+
+def _yaml(found: Layered, key: Path, inactive: Mapping[str, str]) -> list[str]:
+    """The profile, or one key of it, as YAML with a comment behind each value."""
+    from declog.cli.layers import at
+
+    value = at(found.data, key)
+    whole: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
+    rows = list(_rows(found, whole, key, 0, inactive))
+    if key:
+        depth = len(key) - 1
+        above = [("  " * level + f"{name}:", "") for level, name in enumerate(key[:-1])]
+        last = f"{'  ' * depth}{key[-1]}:"
+        rows = [*above, *([(last, "")] if whole else [_row(found, key, depth)])]
+        rows += list(_rows(found, whole, key, depth + 1, inactive))
+    column = min(max((len(line) for line, comment in rows if comment), default=0), COMMENTS_AT)
+    return [f"{line:<{column}}  {paint(f'# {comment}', DIM)}" if comment else line for line, comment in rows]
+
+
+def _rows(
+    found: Layered, data: Mapping[str, Any], path: Path, depth: int, inactive: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    for key, value in data.items():
+        here = (*path, key)
+        why = inactive.get(".".join(map(str, here)))
+        comment = "" if why is None else f"inactive: {why}"
+        if isinstance(value, Mapping) and value:
+            yield f"{'  ' * depth}{key}:", comment
+            yield from _rows(found, value, here, depth + 1, inactive)
+        else:
+            line, place = _row(found, here, depth)
+            yield line, "; ".join(part for part in (place, comment) if part)
+
+
+def _row(found: Layered, path: Path, depth: int) -> tuple[str, str]:
+    from declog.cli.layers import at, has, shown_value
+
+    value = at(found.data, path)
+    comment = found.place(path) or ""
+    source = at(found.written, path) if has(found.written, path) else value
+    if source != value and isinstance(source, str):
+        comment += f"  from {source}"
+    return f"{'  ' * depth}{path[-1]}: {shown_value(value)}", comment

@@ -1,0 +1,225 @@
+"""``declog why``: who set a key, layer by layer in the order in which they were read; the last one wins.
+
+KEY is a key of the profile, the id of a metric or a signal, or a name that trackers see.
+
+  declog why metrics.reward.reduce grpo metrics.reward.reduce=p95
+  declog why completions/mean_length grpo
+  declog why ratio rloo
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from declog.cli.arguments import Parser, Wrong
+from declog.cli.output import BOLD, DIM, columns, paint, write_json
+from declog.errors import ConfigError, Path, did_you_mean
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from declog.cli.layers import Layered
+    from declog.places import Layer
+    from declog.plan import Plan
+
+# Keys whose texts are expressions or names of signals.
+READERS = frozenset(
+    {"expr", "where", "weight", "by", "when", "key", "formula", "mask", "of", "ids", "lengths", "metric", "enabled"}
+)
+
+
+def arguments(parser: Parser) -> None:
+    """A key, and the profile that has it."""
+    parser.add("key", metavar="KEY", help="metrics.kl.reduce, kl, or completions/mean_length")
+    parser.profile()
+    parser.formats()
+
+
+def run(given: argparse.Namespace) -> int:
+    """Say it."""
+    from declog.cli.layers import layered
+    from declog.cli.profiles import chosen
+
+    config = chosen(given)
+    found = layered(config)
+    made = _plan(config)
+    paths = list(_paths(found, given.key, made))
+    if not paths:
+        raise Wrong(f"nothing is called `{given.key}` in this profile", _close(found, given.key, made))
+    told = [_told(found, path, made) for path in paths]
+    if given.format == "json":
+        write_json(told)
+    else:
+        print("\n\n".join(map(_text, told)))
+    return 0
+
+
+def known_key(found: Layered, key: str) -> Path:
+    """The path of a key that the profile has; raises ``Wrong`` for another."""
+    from declog.cli.layers import has
+
+    path = _split(key)
+    if not has(found.data, path):
+        raise Wrong(f"this profile has no key `{key}`", _close(found, key, None))
+    return path
+
+
+def _split(key: str) -> Path:
+    parts = key.removeprefix("declog.").split(".")
+    return tuple(int(part) if part.isdigit() else part for part in parts)
+
+
+def _plan(config: DictConfig) -> Plan | None:
+    """The plan, if the profile compiles: layers are told of one that does not, too."""
+    from declog.planning import plan
+
+    try:
+        return plan(config)
+    except ConfigError:
+        return None
+
+
+def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
+    """What a word names: a key, entries with this id, the metric behind a name."""
+    from declog.cli.layers import default, has
+
+    path = _split(key)
+    if has(found.data, path) or path in found.gone or default(found.data, path)[0]:
+        yield path
+        return
+    entries = [(section, key) for section, items in found.data.items() if isinstance(items, Mapping) and key in items]
+    entries += [each for each in found.gone if len(each) == 2 and each[1] == key]  # type: ignore[misc]
+    yield from dict.fromkeys(entries)
+    for op in made.outputs if made is not None else ():
+        if any(_matches(name.template, key) for name in op.names) or op.key == key:
+            yield ("metrics", op.id)
+
+
+def _matches(template: str, name: str) -> bool:
+    """Whether a tracker's name is one that a template can give: `rewards/{column}` gives `rewards/correct`."""
+    parts = re.split(r"(\{\w+\})", template)
+    pattern = "".join(".+" if part.startswith("{") else re.escape(part) for part in parts)
+    return template == name or re.fullmatch(pattern, name) is not None
+
+
+def _close(found: Layered, key: str, made: Plan | None) -> str:
+    from declog.cli.layers import leaves
+
+    keys: dict[str, None] = {}
+    for path, _ in leaves(found.data):
+        for depth in range(1, len(path) + 1):
+            keys[".".join(map(str, path[:depth]))] = None
+            if depth == 2:
+                keys[str(path[1])] = None
+    names = [name.template for op in made.outputs for name in op.names] if made is not None else []
+    if "." not in key and "/" not in key:
+        return did_you_mean(key, [name for name in keys if "." not in name], what="keys")
+    return did_you_mean(key, [*keys, *names], what="keys")
+
+
+# ---- what is told -----------------------------------------------------------------------------------
+
+
+def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
+    from declog.cli.layers import at, default, has, leaves, shown_place
+
+    there = has(found.data, path)
+    value = at(found.data, path) if there else None
+    if not there and not found.layers(path):
+        there, value = default(found.data, path)
+        return {"key": ".".join(map(str, path)), "value": value, "there": there, "layers": []}
+    told: dict[str, Any] = {"key": ".".join(map(str, path)), "value": value, "there": there}
+    layers = found.layers(path) or found.provenance.find((*found.prefix, *path))[1]
+    told["layers"] = [
+        {"place": shown_place(layer.place), "value": _said(layer, found)} for layer in layers if there or layer.rank
+    ]
+    if isinstance(value, Mapping):
+        below = ((".".join(map(str, inner)), each, found.place((*path, *inner))) for inner, each in leaves(value))
+        told["keys"] = [{"key": key, "value": each, "place": place} for key, each, place in below]
+    if len(path) == 2:
+        told["notes"] = list(_notes(found, path, made))
+    return told
+
+
+def _said(layer: Layer, found: Layered) -> str | None:
+    """What a layer gives a key, as it was written; None for a map."""
+    from declog.places import FilePlace, OverridePlace
+
+    place = layer.place
+    if not layer.replaces:
+        return None
+    if isinstance(place, OverridePlace):
+        return "deleted" if place.text.startswith("~") else place.text.partition("=")[2]
+    if isinstance(place, FilePlace):
+        lines = found.provenance.texts[place.file].split("\n")
+        span = place.value
+        line = lines[span.line - 1][span.column - 1 : span.end_column - 1 if span.one_line else None]
+        return line.rstrip() + ("" if span.one_line else " ...")
+    return None
+
+
+def _notes(found: Layered, path: Path, made: Plan | None) -> Iterator[str]:
+    """What becomes of an entry: its outputs, how it is observed, who reads it, why it is inactive."""
+    section, name = str(path[0]), str(path[1])
+    for what, why in made.inactive if made is not None else ():
+        if what == f"{section}.{name}":
+            yield f"inactive: {why}"
+    if section == "metrics" and made is not None:
+        words = made.names()
+        for op in made.outputs:
+            yield from (f"{each.template}: {words[each.template]}" for each in op.names if op.id == name and op.shown)
+    if section == "signals" and made is not None:
+        for event in made.events.values():
+            for signal in event.signals:
+                if signal.name == name:
+                    what = f"{signal.kind.value} per {signal.axis.label}"
+                    yield f"observed as {signal.source} in the event {event.name}, {what}"
+    if section in ("signals", "constants", "metrics", "filters", "schemas"):
+        readers = dict.fromkeys(_readers(found, name, own=path))
+        if readers:
+            yield f"read by {', '.join(readers)}"
+        elif section == "signals":
+            yield "nothing reads it"
+
+
+def _readers(found: Layered, name: str, own: Path) -> Iterator[str]:
+    """The entries whose expressions name something; `filter` and `schema` of a table name those."""
+    from declog.cli.layers import leaves
+
+    word = re.compile(rf"(?<![\w.'\"]){re.escape(name)}(?![\w'\"(])")
+    for path, value in leaves(found.data):
+        key = path[-2] if isinstance(path[-1], int) else path[-1]
+        short = len(path) == 2 and path[0] in ("signals", "metrics")
+        refers = own[0] in ("filters", "schemas") and key == own[0][:-1] and value == name
+        reads = own[0] not in ("filters", "schemas") and (short or key in READERS) and path[0] != "run_config"
+        formula = key in ("formula", "metric") or path[0] == "alerts"
+        if (
+            path[:2] != own
+            and isinstance(value, str)
+            and (refers or (reads and formula == (own[0] == "metrics") and word.search(value)))
+        ):
+            yield ".".join(map(str, path[:2]))
+    if own[0] == "signals" and name in found.data.get("metrics", {}):
+        metric = found.data["metrics"][name]
+        if isinstance(metric, Mapping) and not {"expr", "formula", "axis"} & set(metric):
+            yield f"metrics.{name}"
+
+
+def _text(told: Mapping[str, Any]) -> str:
+    from declog.cli.layers import shown_value
+
+    value = told["value"]
+    shown = "" if isinstance(value, Mapping) else f" = {shown_value(value)}" if told["there"] else " (not there)"
+    lines = [paint(told["key"], BOLD) + shown]
+    rows = [(layer["place"], layer["value"] or "", "") for layer in told["layers"]]
+    if len(rows) > 1 and not isinstance(value, Mapping):
+        rows[-1] = (*rows[-1][:2], "<- wins")
+    lines.append(columns(rows, indent="  ") if rows else "  nobody set it: that is the default")
+    if told.get("keys"):
+        keys = [(f".{each['key']}", shown_value(each["value"]), each["place"] or "") for each in told["keys"]]
+        lines.append(columns(keys, indent="  "))
+    lines += [paint(f"  {note}", DIM) for note in told.get("notes", ())]
+    return "\n".join(lines)
