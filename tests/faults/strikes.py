@@ -1,0 +1,141 @@
+"""What befalls a rank, in the middle of a step or at its end, with and without declog alike."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+import declog
+from declog.comm import StoreComm
+from declog.recorder import Recorder
+
+STEPS = 8
+AT = 4  # the step in which it happens
+ROWS = 3  # completions of a rank and step
+
+
+@dataclass
+class Run:
+    """The rank that is struck; without a log where the same job runs without declog."""
+
+    rank: int
+    ranks: int
+    folder: Path
+    log: Recorder | None
+
+
+def none(run: Run) -> None:
+    """Nothing happens."""
+
+
+def error(run: Run) -> None:
+    """The step function has a bug."""
+    raise ValueError("mine")
+
+
+def leave(run: Run) -> None:
+    """Code inside a step ends the program."""
+    sys.exit(5)
+
+
+def kill(run: Run) -> None:
+    """The kernel, out of memory, or an operator: no code of the process runs any more."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_when_written(run: Run) -> None:
+    """As `kill`, when the log event before is in the file: nothing but what came since may be lost."""
+    lines = run.folder / "run" / "lines" / "scalars.jsonl"
+    while run.log is not None and lines.read_text().count("\n") < AT:
+        time.sleep(0.01)
+    kill(run)
+
+
+def interrupt(run: Run) -> None:
+    """Ctrl-C: a KeyboardInterrupt in the training code."""
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60.0)
+
+
+def terminate(run: Run) -> None:
+    """What a scheduler sends before it kills."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60.0)
+
+
+def sleep(run: Run) -> None:
+    """A slow rank: a step that takes long on one of them."""
+    time.sleep(1.5)
+
+
+def stop(run: Run) -> None:
+    """All threads stand still for a while, as in a debugger, or on a host that swaps."""
+    with subprocess.Popen(["sh", "-c", f"sleep 1.5; kill -CONT {os.getpid()}"]):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def no_group(run: Run) -> None:
+    """The job's process group goes before the recorder is closed."""
+    dist.destroy_process_group()
+
+
+def fill_disk(run: Run) -> None:
+    """From here no file may grow: every write fails as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
+
+
+def load_data(run: Run) -> None:
+    """Workers of a DataLoader are forks: they see the recorder, and end without closing it."""
+    assert list(DataLoader(range(6), num_workers=2, collate_fn=observed)) == [[row] for row in range(6)]  # type: ignore[arg-type]
+
+
+def observed(rows: list[int]) -> list[int]:
+    """Code of a worker that logs: nobody sees it, and nothing breaks."""
+    declog.observe(reward=[1.0], kl=[[1.0]], text=["a worker's"])
+    return rows
+
+
+class Garbling(StoreComm):
+    """A rank whose message of one log event is not what rank 0 can read."""
+
+    garble: Any = None
+
+    def send(self, event: int, data: bytes) -> None:
+        if event != AT or self.garble is None:
+            return super().send(event, data)
+        self._store.set(f"w/{event}/{self.rank}/0", self.garble(data))
+
+
+def cut(data: bytes) -> bytes:
+    """Half of a message."""
+    return (1).to_bytes(4, "little") + data[: len(data) // 2]
+
+
+def other_version(data: bytes) -> bytes:
+    """A message of another version of declog."""
+    return (1).to_bytes(4, "little") + data[:6] + (99).to_bytes(2, "little") + data[8:]
+
+
+def no_message(data: bytes) -> bytes:
+    """What has nothing to do with declog; its first bytes say that there are four billion more chunks."""
+    return b"\xff" * 100
+
+
+def lacking(data: bytes) -> bytes:
+    """A message whose other chunks never come."""
+    return (3).to_bytes(4, "little") + data
+
+
+def empty(data: bytes) -> bytes:
+    """No byte at all."""
+    return b""

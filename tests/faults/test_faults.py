@@ -1,0 +1,113 @@
+"""Each fault once, with real processes: compared with the same job without declog, and with what must be in the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.faults import jobs
+from tests.faults.cases import FAULTS, Fault
+from tests.faults.jobs import Ended
+from tests.faults.strikes import AT, ROWS, STEPS, fill_disk
+
+AT_A_TIME = 3  # jobs; most of their time they wait
+Pair = tuple[Ended, Ended]
+
+
+@pytest.fixture(scope="module")
+def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Pair]]:
+    """How the job of a fault ended, with declog and without; those that were asked for run side by side."""
+    tests = [item for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")]
+    chosen = [item.callspec.params["name"] for item in tests]
+    folder = tmp_path_factory.mktemp("faults")
+    with jobs.server() as server:
+        pool = ThreadPoolExecutor(AT_A_TIME)
+        long = ThreadPoolExecutor(len(FAULTS))  # they sleep
+        try:
+            running: dict[str, Future[Pair]] = {}
+            for place, name in enumerate(dict.fromkeys(chosen)):
+                fault = FAULTS[name]
+                waits = "Slow" in str(fault.profile) or "Blocked" in str(fault.profile)
+                running[name] = (long if waits else pool).submit(both, server, name, folder / str(place))
+            yield lambda name: running[name].result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+            long.shutdown(cancel_futures=True)
+
+
+def both(server: jobs.Server, name: str, folder: Path) -> Pair:
+    """The job of a fault with declog, and without."""
+    fault = FAULTS[name]
+    return tuple(  # type: ignore[return-value]
+        jobs.run(server, folder / how, fault.ranks, [name, str(folder / how), how], limit_s=fault.limit_s)
+        for how in ("log", "bare")
+    )
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_training_is_as_without_declog_and_the_files_have_what_came(name: str, ended: Callable[[str], Pair]) -> None:
+    """Exit codes and weights are those of the job without declog; rank 0's files are whole; what failed is told."""
+    fault = FAULTS[name]
+    logged, bare = ended(name)
+    shown = "\n".join(f"---- rank {rank}\n{text[-6000:]}" for rank, text in enumerate(logged.outputs))
+    assert (logged.hung, bare.hung) == ((), ()), shown
+    assert logged.codes == bare.codes, shown
+    assert [weights(logged, rank) for rank in range(fault.ranks)] == [weights(bare, rank) for rank in range(fault.ranks)]
+    assert fault.told in logged.outputs[0], shown
+    assert fault.told_elsewhere in logged.outputs[1], shown
+    check_files(fault, logged.folder / "run", shown)
+
+
+def weights(job: Ended, rank: int) -> str:
+    """What a rank noted after each step."""
+    return (job.folder / f"trained_{rank}.txt").read_text()
+
+
+def check_files(fault: Fault, folder: Path, shown: str) -> None:
+    """Each step once, with the values of all ranks, or marked as partial where that may be; in both formats."""
+    lines = [json.loads(line) for line in (folder / "lines" / "scalars.jsonl").read_text().splitlines()]
+    steps = list(range(fault.steps))
+    assert [line["step"] for line in lines] == steps, shown
+    partial = {line["step"] for line in lines if "rows" in line.get("partial", ())}
+    assert fault.partial & set(steps) <= partial <= fault.partial | fault.maybe, shown
+    for line in lines:
+        check_values(fault, line, line["step"] in partial)
+    files = pd.read_parquet(folder / "files" / "scalars").sort_values("step")
+    assert files[files.name == "rows"]["step"].tolist() == steps
+    assert files[files.name == "reward"]["value"].tolist() == [line["scalars"]["reward"] for line in lines]
+    table = pd.read_parquet(folder / "files" / "tables" / "t").sort_values("step")
+    assert sorted(table["text"]) == sorted(text for line in lines for text in texts(fault, line))
+
+
+def check_values(fault: Fault, line: dict[str, Any], partial: bool) -> None:
+    """The sum of rewards says which ranks are in it: rank r gives 10 ** r * (step + 1) for each row."""
+    there = ranks_of(line)
+    assert line["scalars"]["rows"] == ROWS * len(there)
+    assert line["scalars"]["kl"] == 1.0
+    assert 0 in there
+    assert partial == (len(there) < fault.ranks), line
+
+
+def ranks_of(line: dict[str, Any]) -> list[int]:
+    """The ranks that a line has values of."""
+    digits = f"{line['scalars']['reward'] / (ROWS * (line['step'] + 1)):.0f}"[::-1]
+    assert set(digits) <= {"0", "1"}, line
+    return [rank for rank, digit in enumerate(digits) if digit == "1"]
+
+
+def texts(fault: Fault, line: dict[str, Any]) -> list[str]:
+    """The rows of the table that belong to a line."""
+    return [f"{rank}.{line['step']}.{row}" for rank in ranks_of(line) for row in range(ROWS)]
+
+
+def test_the_table_is_within_the_job() -> None:
+    """Each fault strikes a rank that there is, in a step that there is."""
+    assert all(set(fault.on) & set(range(fault.ranks)) for fault in FAULTS.values())
+    assert 0 < AT < STEPS - 2
+    assert fill_disk is FAULTS["the disk is full"].strike

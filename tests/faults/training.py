@@ -1,0 +1,124 @@
+"""One rank of a training job that all-reduces all the time, struck by one fault: with declog, or without.
+
+    training NAME FOLDER log|bare
+
+Notes its weights after each step in ``trained_<rank>.txt``: declog may not change them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import declog
+from declog import functions, reducers
+from declog.recorder import Recorder
+from tests.faults import strikes
+from tests.faults.cases import FAULTS, Fault
+from tests.faults.strikes import AT, ROWS, STEPS, Garbling, Run
+
+REDUCTIONS = reducers.Reductions(reducers.BUILTIN)
+FUNCTIONS = functions.Functions(functions.BUILTIN)
+PROFILE: Mapping[str, Any] = {
+    "name": "faults", "axes": {"token": {"mask": "all"}},
+    "signals": {
+        "reward": {"axis": "completion"}, "kl": {"axis": "token"}, "text": {"axis": "completion", "type": "text"},
+    },
+    "metrics": {"reward": "sum(reward)", "rows": "count(reward)", "kl": "mean(kl)"},
+    "schemas": {"s": {"step": {"type": "int", "expr": "step"}, "text": {"type": "text"}}},
+    "tables": {"t": {"schema": "s"}},
+    "sinks": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet"}},
+}  # fmt: skip
+
+
+@reducers.reducer(registry=REDUCTIONS)
+def broken(values: Any) -> float:
+    """A user's reduction with a bug: it runs on rank 0's worker."""
+    raise ZeroDivisionError("mine")
+
+
+@functions.function(registry=FUNCTIONS)
+def crash(x: torch.Tensor) -> torch.Tensor:
+    """A user's function of tokens with a bug, on one rank only: it runs on the training thread."""
+    if os.environ.get("RANK") == "1":
+        raise IndexError("mine")
+    return x
+
+
+def rows(rank: int, step: int) -> dict[str, Any]:
+    """What a rank observes in a step."""
+    return {
+        "reward": torch.full((ROWS,), float(10**rank * (step + 1))), "kl": torch.ones(ROWS, 5),
+        "text": [f"{rank}.{step}.{row}" for row in range(ROWS)],
+    }  # fmt: skip
+
+
+def start(fault: Fault, rank: int, ranks: int, folder: Path) -> Recorder:
+    """The recorder of this rank."""
+    profile = {**PROFILE, **fault.profile}
+    for part in ("sinks", "metrics"):
+        profile[part] = {**PROFILE[part], **fault.profile.get(part, {})}
+    options = dict(fault.start)
+    if fault.garble is not None:
+        store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]  # there is no public name
+        comm = Garbling.connect(rank, ranks, store, 30.0, "garbling")
+        comm.garble = fault.garble
+        options["comm"] = comm
+    return declog.start(
+        profile, output_dir=folder / "run", functions=FUNCTIONS, reductions=REDUCTIONS, **options
+    )  # fmt: skip
+
+
+def train(weights: torch.Tensor, rank: int, step: int, *, together: bool) -> torch.Tensor:
+    """An optimizer step: ten layers' gradients, each all-reduced."""
+    for layer in range(10):
+        gradient = torch.sin(weights * (layer + 1) + rank + step)
+        if together:
+            dist.all_reduce(gradient)
+        weights = weights - 0.01 * gradient
+    return weights
+
+
+def main(name: str, folder: str, how: str) -> None:
+    """All steps, the fault in the middle."""
+    fault, rank, ranks = FAULTS[name], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    log = start(fault, rank, ranks, Path(folder)) if how == "log" and rank in fault.starts else None
+    run = Run(rank, ranks, Path(folder), log)
+    weights = torch.linspace(0, 1, 1000, dtype=torch.float64)
+    trained = os.open(f"trained_{rank}.txt", os.O_CREAT | os.O_WRONLY)
+    with nullcontext() if log is None or fault.unclosed else log:
+        for step in range(STEPS):
+            with nullcontext() if log is None else log.step(step):
+                if log is not None:
+                    log.observe(**rows(rank, step))
+                if step == AT and not fault.together:
+                    dist.barrier()  # all have come this far
+                if step == AT and rank in fault.on:
+                    fault.strike(run)
+                weights = train(weights, rank, step, together=fault.together)
+            note(trained, f"{step} {float(weights.sum())!r}")
+            if step == STEPS - 2 and fault.strike in (strikes.sleep, strikes.stop):
+                time.sleep(0.5)  # what came late is there when the last step begins
+        if fault.at_the_end is not None:
+            fault.at_the_end(run)
+    print(f"rank {rank} trained {STEPS} steps", flush=True)
+
+
+def note(file: int, line: str) -> None:
+    """What training itself made of a step; on a full disk nobody can say."""
+    with suppress(OSError):
+        os.write(file, f"{line}\n".encode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
