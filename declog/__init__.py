@@ -16,6 +16,7 @@ from declog.with_hydra import register as _register
 if TYPE_CHECKING:
     from declog.active import current, log_extra, log_metric, merge, observe, timer
     from declog.adapters.trl import attach
+    from declog.columns import column
     from declog.compiler import compile
     from declog.compose import compose, presets, profile_of
     from declog.errors import (
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "attach": "adapters.trl",
-    "compile": "compiler", "compose": "compose", "presets": "compose", "profile_of": "compose",
+    "column": "columns", "compile": "compiler", "compose": "compose", "presets": "compose", "profile_of": "compose",
     "CommError": "errors", "CompositionError": "errors", "ConfigError": "errors", "DeclogError": "errors",
     "InputError": "errors", "MissingSignalError": "errors", "PlanMismatchError": "errors", "SinkError": "errors",
     "UnknownSignalError": "errors", "UsageError": "errors",
@@ -54,9 +55,9 @@ _HOMES = {
 
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
-    "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach", "compile", "compose",
-    "current", "function", "log_extra", "log_metric", "merge", "observe", "plan", "presets", "profile_of", "reducer",
-    "reward", "start", "timer", "validate",
+    "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach", "column",
+    "compile", "compose", "current", "function", "log_extra", "log_metric", "merge", "observe", "plan", "presets",
+    "profile_of", "reducer", "reward", "start", "timer", "validate",
 ]  # fmt: skip
 
 

@@ -68,14 +68,16 @@ CODES: dict[str, str] = {
     "DL506": "a tensor was changed after it was observed",
     "DL507": "rows cannot be grouped",
     "DL508": "a run-time name shadows a declared one",
-    "DL509": "a column of log_extra does not fit",
+    "DL509": "a column does not fit",
     "DL510": "the recorder is used outside its life",
     "DL511": "rows of two events cannot be matched",
+    "DL512": "a column's function failed",
     "DL601": "a sink could not be opened",
     "DL602": "a sink could not write",
     "DL603": "ranks could not exchange their windows",
     "DL604": "ranks compiled different plans",
     "DL605": "a window could not be evaluated",
+    "DL606": "ranks recorded the same rows",
 }
 
 
@@ -104,9 +106,21 @@ def nesting(data: object) -> Problem | None:
     return None
 
 
+# What other libraries call things that have another name here.
+SYNONYMS: Mapping[str, str] = {
+    "average": "mean", "avg": "mean", "median": "p50", "stddev": "std", "stdev": "std", "std_dev": "std",
+    "variance": "var", "total": "sum", "maximum": "max", "minimum": "min", "quantile": "p95", "percentile": "p95",
+    "topk": "top_bottom", "top_k": "top_bottom", "top": "top_bottom", "sample": "random", "distinct": "unique",
+    "length": "len", "pass_at_k": "pass_at", "ln": "log", "batch": "completion", "sample_id": "completion",
+}  # fmt: skip
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to ``name``, or None if nothing is close."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """The known name that is meant by ``name``: a synonym, or the one closest to it; None if nothing is close."""
+    names = list(known)
+    if (synonym := SYNONYMS.get(name)) in names:
+        return synonym
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return found[0] if found else None
 
 
@@ -136,7 +150,8 @@ class Excerpt:
 class Where:
     """The place of a problem: a line of a file, an override, or, by ``name``, neither.
 
-    ``line`` and ``column`` count from 1. ``earlier`` are the places that set the same key and lost, the latest first.
+    ``line`` and ``column`` count from 1. ``earlier`` are the places that set the same key and lost, the latest first;
+    ``related`` those of other keys that the message speaks of.
     """
 
     file: str | None = None
@@ -146,6 +161,7 @@ class Where:
     name: str | None = None
     excerpt: Excerpt | None = None
     earlier: tuple[Where, ...] = ()
+    related: tuple[tuple[str, Where], ...] = ()
 
     def __str__(self) -> str:
         if self.file is not None:
@@ -159,7 +175,8 @@ class Problem:
 
     ``path`` is the key in the composed configuration, below the ``declog`` node. ``source`` is the
     scalar's own text and ``span`` the half-open character range in it that is at fault, where known.
-    ``where`` is the place in a file or an override, once somebody has found it.
+    ``where`` is the place in a file or an override, once somebody has found it; ``related`` are keys that have to do
+    with it.
     """
 
     code: str
@@ -170,10 +187,11 @@ class Problem:
     span: tuple[int, int] | None = None
     severity: Severity = "error"
     where: Where | None = None
+    related: tuple[Path, ...] = ()
 
     def at(self, *prefix: str | int) -> Problem:
         """The same problem with ``prefix`` put before its path."""
-        return replace(self, path=(*prefix, *self.path))
+        return replace(self, path=(*prefix, *self.path))  # `related` are whole paths already
 
     @property
     def key(self) -> str:
@@ -196,6 +214,8 @@ class Problem:
                 lines.append(f"    {paint('2', ' ' * len(label) + bar)}{_blank(before)}{carets}")
         if self.where is not None and self.where.earlier:
             lines.append(f"  also set in: {', '.join(map(str, self.where.earlier))}")
+        if self.where is not None:
+            lines += [f"  see: {where} ({key})" for key, where in self.where.related]
         if self.fix:
             lines.append(f"  {paint('32', 'fix:')} {self.fix}")
         return "\n".join(lines)

@@ -62,12 +62,48 @@ class View:
             return np.broadcast_to(values, (*values.shape, self.frame.count(axis)))
         return self.frame.spread(values, own, axis)
 
+    def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
+        """The value at some rows of ``axis``; what is elementwise is computed for those alone.
+
+        An integer keeps its bits also where others are missing: the values are objects then.
+        """
+        values = self._picked(node, axis, rows)
+        if node.type.kind is Kind.INT and values.dtype.kind == "f":
+            values = self._at(node, self._whole(node), axis, rows)
+        return values if values.ndim else np.broadcast_to(values, rows.shape)
+
+    def _picked(self, node: Node, axis: Axis, rows: Array) -> Array:
+        plain = node.type.axis is axis and not node.type.family and node.index not in self._values
+        function = self._functions.get(node.op) if plain else None
+        if function is None or function.stage != "elementwise":
+            return self._at(node, self.value(node), axis, rows)
+        arrays = [self._picked(arg, axis, rows) for arg in node.args]
+        return _by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
+
+    def _at(self, node: Node, values: Array, axis: Axis, rows: Array) -> Array:
+        own = node.type.axis
+        if own is None or not values.ndim:
+            return values
+        return np.asarray(values[..., rows if own is axis else self.frame.parts(axis, own).index[rows]])
+
+    def _whole(self, node: Node) -> Array:
+        """An integer's value where something is missing: objects where it is a column, or its first or last."""
+        if node.op in ("signal", "local", "carried"):
+            values = self.frame.column(node.param("name"), exact=True)
+            return self.value(node) if values is None else values
+        if node.op in ("first", "last") and node.over is Axis.COMPLETION:
+            values = self._whole(node.args[0])
+            groups = self.frame.parts(Axis.COMPLETION, Axis.GROUP)
+            whole = values.astype(object) if values.dtype.kind == "i" else values
+            return kernels.aggregate(kernels.AGGREGATES[node.op], whole, groups) if values.ndim else values
+        return self.value(node)
+
     def _compute(self, node: Node) -> Array:
         match node.op:
             case "const":
                 value = node.param("value")
                 return np.asarray(value, object if isinstance(value, str) else None)
-            case "signal" | "local":
+            case "signal" | "local" | "carried":
                 return self._signal(node)
             case "builtin":
                 return self._builtin(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declog.axes import Axis, Kind
-from declog.plan import EventOp, FormulaOp, MetricOp, Plan
+from declog.plan import ColumnOp, EventOp, FormulaOp, MetricOp, Plan
 from declog.tree import LEAVES, Node, definition, walk
 
 
@@ -45,9 +45,12 @@ def explain(plan: Plan) -> str:
             if table.filter
             else "every row"
         )
-        columns = ", ".join(column.id for column in table.columns)
+        columns = ", ".join(_column(column) for column in table.columns)
+        what = f"table {table.id}" + (f" per {table.axis.label}" if table.axis is not Axis.COMPLETION else "")
         takers = ", ".join(table.sinks) or "sinks given in code"
-        lines.append(f"table {table.id}: {columns}; {chosen}; {_every(table.every)}; to {takers}")
+        more = "; as conversations" if table.as_trace else ""
+        more += f"; at most {_count(table.max_bytes, 'byte')}" if table.max_bytes is not None else ""
+        lines.append(f"{what}: {columns}; {chosen}{more}; {_every(table.every)}; to {takers}")
     for profile in plan.profiles.values():
         shown = len(profile.tables & {table.id for table in plan.tables})
         lines.append(f"profile {profile.name}: {_count(len(profile.outputs), 'output')}, {_count(shown, 'table')}")
@@ -66,6 +69,12 @@ def explain(plan: Plan) -> str:
         lines.append("inactive")
         lines += [f"  {what}: {why}" for what, why in plan.inactive]
     return "\n".join(lines) + "\n"
+
+
+def _column(op: ColumnOp) -> str:
+    if op.call is not None:
+        return f"{op.id} = {op.call.name}({', '.join(name for name, _ in op.args)})"
+    return f"{op.id} (undeclared columns)" if op.undeclared == "keep" else op.id
 
 
 def _every(n: int) -> str:
@@ -120,7 +129,7 @@ def _roots(plan: Plan) -> Iterator[Node]:
     for op in plan.metrics:
         yield from (node for node in (*op.args, op.where, op.by, op.weight) if node is not None)
     for table in plan.tables:
-        yield from (column.expr for column in table.columns if column.expr is not None)
+        yield from (node for column in table.columns for node in column.nodes)
         for one in table.filter.chain if table.filter else ():
             yield from (node for node in (one.key, one.where) if node is not None)
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.axes import Axis
+from declog.axes import Axis, Kind
 from declog.errors import RuntimeFailure
-from declog.kernels import Segments
+from declog.kernels import NOTHING, Segments
 
 Array = NDArray[Any]
 Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
@@ -25,11 +25,35 @@ Key = tuple[str, str | None]  # a signal or fold column, and the member of a fam
 
 @dataclass(frozen=True)
 class Block:
-    """Columns of one axis and dtype: ``data[k, rows]``, one row of it per key."""
+    """Columns of one axis and dtype: ``data[k, rows]``, one row of it per key.
+
+    ``valid``, of the same shape, says which integers or bools are there; None: all. A missing float is NaN.
+    """
 
     axis: Axis
     keys: tuple[Key, ...]
     data: Array
+    valid: Array | None = None
+
+    @classmethod
+    def of_integers(cls, axis: Axis, keys: tuple[Key, ...], values: Array) -> Block:
+        """Columns of objects, integers and None: ``[k, rows]`` or, of one key, ``[rows]``."""
+        valid = np.asarray(np.not_equal(values, NOTHING), bool).reshape(len(keys), -1)
+        data = np.where(valid, values.reshape(valid.shape), 0).astype(np.int64)
+        return cls(axis, keys, data, None if valid.all() else valid)
+
+    def column(self, row: int | slice, *, exact: bool = False) -> Array:
+        """One row or several in their own dtype; where something is missing floats, or ``exact`` objects."""
+        data = self.data[row]
+        if self.valid is None or self.valid[row].all():
+            return data
+        if exact and data.dtype.kind in "iu":
+            return np.where(self.valid[row], data.astype(object), NOTHING)
+        return np.where(self.valid[row], data, np.nan)
+
+    def pick(self, rows: Array) -> Block:
+        """Some of the rows, in some order."""
+        return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
 
 
 @dataclass(frozen=True)
@@ -93,8 +117,11 @@ class Frame:
         found = [member for member, _, _ in self._places.get(name, []) if member is not None]
         return tuple(found) + tuple(member for text, member in self.texts if text == name and member is not None)
 
-    def column(self, name: str) -> Array | None:
-        """A column ``[rows]`` or a family ``[members, rows]`` in its own dtype; None where it never came."""
+    def column(self, name: str, *, exact: bool = False) -> Array | None:
+        """A column ``[rows]`` or a family ``[members, rows]`` in its own dtype; None where it never came.
+
+        Where an integer is missing, the column is of floats, with NaN for that; ``exact``: of objects, with None.
+        """
         places = self._places.get(name)
         if places is None:
             texts = [values for (text, _), (_, values) in self.texts.items() if text == name]
@@ -103,10 +130,10 @@ class Frame:
             return texts[0] if (name, None) in self.texts else np.stack(texts)
         member, block, row = places[0]
         if member is None:
-            return block.data[row, :]
+            return block.column(row, exact=exact)
         if all(other is block for _, other, _ in places) and len(places) == places[-1][2] - row + 1:
-            return block.data[row : row + len(places)]
-        return np.stack([other.data[place].astype(np.float64) for _, other, place in places])
+            return block.column(slice(row, row + len(places)), exact=exact)
+        return np.stack([other.column(place, exact=exact) for _, other, place in places])
 
     def count(self, axis: Axis) -> int:
         """How many entries an axis has."""
@@ -153,7 +180,7 @@ class Frame:
         batches = self.batches
         rows = np.repeat(np.arange(len(batches)), batches.rows)
         if grouping.of is not None:
-            ids = self.column(grouping.of)
+            ids = self.column(grouping.of, exact=True)
             if ids is None:
                 raise RuntimeFailure(
                     "DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in event `{self.event}`"
@@ -227,9 +254,20 @@ class Frame:
                 picks[axis] = _ranges(self._sizes(axis), order)
             return picks[axis]
 
-        blocks = [replace(block, data=block.data[:, pick(block.axis)]) for block in self.blocks]
+        blocks = [block.pick(pick(block.axis)) for block in self.blocks]
         texts = {key: (axis, values[pick(axis)]) for key, (axis, values) in self.texts.items()}
         return Frame(self.event, self.batches.take(order), blocks, texts, self.grouping)
+
+    def with_column(self, name: str, axis: Axis, values: Array, kind: Kind, members: Sequence[str] = ()) -> Frame:
+        """The frame with one more column ``[rows]``, or one more family ``[members, rows]``."""
+        if kind in (Kind.TEXT, Kind.OBJECT):
+            return replace(self, texts={**self.texts, (name, None): (axis, values)})
+        keys = tuple((name, member) for member in members) if members else ((name, None),)
+        if values.dtype.kind == "O":
+            block = Block.of_integers(axis, keys, values)
+        else:
+            block = Block(axis, keys, values if values.ndim > 1 else values[None])
+        return replace(self, blocks=[*self.blocks, block])
 
     def _sizes(self, axis: Axis) -> NDArray[np.int64]:
         if axis is Axis.STEP:
@@ -262,18 +300,47 @@ def _joined(frames: Sequence[Frame]) -> list[Block]:
     layouts = [tuple((block.axis, block.keys, block.data.dtype) for block in frame.blocks) for frame in frames]
     if all(layout == layouts[0] for layout in layouts):
         return [
-            Block(block.axis, block.keys, np.concatenate([frame.blocks[place].data for frame in frames], axis=1))
+            _end_to_end(block.axis, block.keys, [frame.blocks[place] for frame in frames])
             for place, block in enumerate(frames[0].blocks)
         ]
     axes: dict[Key, Axis] = {key: block.axis for frame in frames for block in frame.blocks for key in block.keys}
     blocks = []
     for key, axis in axes.items():
-        pieces = []
-        for frame in frames:
-            found = next((block.data[block.keys.index(key)] for block in frame.blocks if key in block.keys), None)
-            pieces.append(np.full(int(frame._sizes(axis).sum()), np.nan) if found is None else found)
-        blocks.append(Block(axis, (key,), np.concatenate(pieces)[None]))
+        found = [_alone(frame, key) for frame in frames]
+        integers = all(block is None or block.data.dtype.kind in "iub" for block in found)
+        dtype = np.result_type(*(block.data for block in found if block is not None)) if integers else np.float64
+        pieces = [
+            _missing(axis, key, int(frame._sizes(axis).sum()), np.dtype(dtype)) if block is None
+            else block if integers or block.valid is None
+            else Block(axis, (key,), block.column(0)[None])
+            for frame, block in zip(frames, found, strict=True)
+        ]  # fmt: skip
+        blocks.append(_end_to_end(axis, (key,), pieces))
     return blocks
+
+
+def _end_to_end(axis: Axis, keys: tuple[Key, ...], blocks: Sequence[Block]) -> Block:
+    data = np.concatenate([block.data for block in blocks], axis=1)
+    if all(block.valid is None for block in blocks):
+        return Block(axis, keys, data)
+    valid = [np.ones(block.data.shape, bool) if block.valid is None else block.valid for block in blocks]
+    return Block(axis, keys, data, np.concatenate(valid, axis=1))
+
+
+def _alone(frame: Frame, key: Key) -> Block | None:
+    """One column as a block of its own; None where the frame lacks it."""
+    for block in frame.blocks:
+        if key in block.keys:
+            row = slice(block.keys.index(key), block.keys.index(key) + 1)
+            return Block(block.axis, (key,), block.data[row], None if block.valid is None else block.valid[row])
+    return None
+
+
+def _missing(axis: Axis, key: Key, rows: int, dtype: np.dtype[Any]) -> Block:
+    """A column without any value."""
+    if dtype.kind == "f":
+        return Block(axis, (key,), np.full((1, rows), np.nan, dtype))
+    return Block(axis, (key,), np.zeros((1, rows), dtype), np.zeros((1, rows), bool))
 
 
 def _joined_texts(frames: Sequence[Frame]) -> dict[Key, tuple[Axis, Array]]:

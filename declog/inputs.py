@@ -139,7 +139,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     try:
         if op.kind is Kind.NUMBER or type(None) in types:  # NaN is what is missing, also among bools
             if op.kind is Kind.INT and any(item is not None and abs(item) > 2**53 for item in value):
-                raise _too_great(op, label, "53 bits, as it must where others are missing and tokens are folded with it")
+                raise _too_great(op, label, "53 bits, as it must where tokens are folded with it")
             return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
         return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64)
     except (OverflowError, RuntimeError, ValueError) as error:

@@ -27,7 +27,9 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
         events[name] = {
             "batches": {part: packer.put(getattr(frame.batches, part)) for part in PARTS},
             "blocks": [
-                {"axis": block.axis.value, "keys": block.keys, "data": packer.put(block.data)} for block in frame.blocks
+                {"axis": block.axis.value, "keys": block.keys, "data": packer.put(block.data)}
+                | ({} if block.valid is None else {"valid": packer.put(block.valid)})
+                for block in frame.blocks
             ],
             "texts": [[*key, axis.value, _sparse(values)] for key, (axis, values) in frame.texts.items()],
         }
@@ -52,6 +54,7 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
                     Axis(block["axis"]),
                     tuple((key, member) for key, member in block["keys"]),
                     message.get(block["data"]),
+                    message.get(block["valid"]) if "valid" in block else None,
                 )
                 for block in event["blocks"]
             ]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from declog.columns import DEFAULT as COLUMNS
+from declog.columns import RowFunctions
 from declog.compiler import compile
 from declog.compose import compose, defaulted, located, profile_of
 from declog.errors import ConfigError
@@ -26,6 +28,7 @@ def plan(
     profiles: Sequence[str] = (),
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
+    columns: RowFunctions = COLUMNS,
 ) -> Plan:
     """The plan of a configuration: a composed config, a mapping, or a preset's name.
 
@@ -42,6 +45,7 @@ def plan(
             profiles=[spec.profile, *profiles] if profiles else (),
             functions=functions,
             reductions=reductions,
+            columns=columns,
             config=data,
             defaulted=defaulted(config) if "metric_defaults" in data else None,
         )

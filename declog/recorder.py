@@ -419,7 +419,7 @@ class Recorder:
             yield
         finally:
             with self._lock:
-                self._timed.setdefault(name, timing.Timed()).append(stop())
+                self._timed.setdefault(name, timing.Timed()).add(stop())
 
     def _keep_timers(self) -> None:
         timed, self._timed = self._timed, {}

@@ -20,6 +20,8 @@ from declog import comm as comms
 from declog import sinks as sink_kinds
 from declog.actors import ActorComm, DriverComm
 from declog.capturing import CapturingTape, free_folder
+from declog.columns import DEFAULT as COLUMNS
+from declog.columns import RowFunctions
 from declog.comm import Comm
 from declog.compiler import captures
 from declog.compose import application_directory, compose, located, profile_of
@@ -62,6 +64,7 @@ def start(
     capture: bool | Mapping[str, Any] | None = None,
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
+    columns: RowFunctions = COLUMNS,
 ) -> Recorder:
     """Start logging a run; call it on every rank.
 
@@ -91,12 +94,13 @@ def start(
             ]
         )
     wanted = (_profile(config),) if sinks or role != "rank" else ()
-    made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
+    make = partial(plan, config, constants=constants, functions=functions, reductions=reductions, columns=columns)
+    made = make(profiles=wanted)
     channel = comm if comm is not None else _channel(made, role, rank, world_size, process_group)
     given = channel.agree("sinks", "given" if sinks else "", 60.0)
     if any(given) and not sinks:  # sinks may be given on rank 0 only; what they show is in every rank's plan
         wanted = (_profile(config),)
-        made = plan(config, constants=constants, profiles=wanted, functions=functions, reductions=reductions)
+        made = make(profiles=wanted)
     if capture is not None:
         made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
     _agree(channel, made)

@@ -13,8 +13,9 @@ from typing import Any
 from declog.axes import Axis, Kind, Type
 
 CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
+CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a previous value
 JOIN = "join"  # a value of an earlier event, for the rows of a later one
-LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE})
+LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -160,6 +161,17 @@ class Pool:
             else Kind.TEXT
         )  # fmt: skip
         return self.make(CONST, type=Type(kind), value=value)
+
+
+def reads_other_ranks(node: Node, split: bool) -> bool:
+    """Whether a value depends on rows of other ranks: by its batch, by an earlier event, by a group that is spread."""
+    for item in walk(node):
+        within = item.param("within") if item.op == "rank" else item.type.axis
+        if item.op == CARRIED or within is Axis.BATCH or (item.op == "rank" and within is Axis.STEP):
+            return True
+        if split and (within is Axis.GROUP or item.op in ("rank", "index")):
+            return True
+    return False
 
 
 def walk(*roots: Node) -> Iterator[Node]:

@@ -62,7 +62,7 @@ ROOMS = (
     Room("testing", "testing", "errors records language rehearsing"),
     Room("rehearsing", "rehearsal capture comparing profile_tests",
          "errors records language plan planning evaluation recording composer spec compiler run testing", "torch"),
-    Room("adapters", "adapters", "api errors records sinks"),
+    Room("adapters", "adapters", "api errors records sinks", others="torch transformers"),
     Room("cli", "cli __main__",
          "api run planning errors pages reference records language plan places composer spec compiler sinks",
          lazily="rich yaml"),

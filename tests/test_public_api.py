@@ -37,6 +37,7 @@ def test_the_public_names_are_pinned() -> None:
         "SinkError",
         "UnknownSignalError",
         "UsageError",
+        "column",
         "compile",
         "compose",
         "current",

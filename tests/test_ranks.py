@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import declog
 from declog.comm import Comm
+from declog.functions import DEFAULT, Functions
 from declog.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.ranks import work
@@ -254,17 +256,27 @@ def test_what_fails_on_a_rank_is_told_on_rank_0(tmp_path: Path) -> None:
     """A rank whose rows cannot be prepared sends that it cannot, at once."""
     sink = MemorySink()
     config = {
-        "name": "bad", "signals": {"meta": {"axis": "completion", "type": "object"}, "x": {"axis": "completion"}},
-        "metrics": {"x": "sum(x)"}, "schemas": {"s": {"meta": {"type": "object"}}}, "tables": {"t": {"schema": "s"}},
+        "name": "bad", "signals": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
+        "metrics": {"x": "sum(x)"}, "schemas": {"s": {"text": {"type": "text"}}},
+        "filters": {"f": {"kind": "top_bottom", "key": "picky(x)", "top": 1}},
+        "tables": {"t": {"schema": "s", "filter": "f"}},
     }  # fmt: skip
+    functions = Functions(DEFAULT)
+
+    @declog.function(registry=functions)
+    def picky(x: torch.Tensor) -> torch.Tensor:
+        if x.device.type == "cpu" and x.max() > 1:
+            raise ValueError("too great")
+        return x
 
     def rank(comm: Comm) -> list[str]:
-        log = declog.start(config, sinks=[sink] if comm.rank == 0 else [], output_dir=tmp_path, comm=comm, wait_s=60.0)
+        sinks = [sink] if comm.rank == 0 else []
+        log = declog.start(config, sinks=sinks, output_dir=tmp_path, comm=comm, wait_s=60.0, functions=functions)
         with log, log.step(0):
-            log.observe(meta=[{"k": 1}] if comm.rank == 0 else [{1, 2}], x=[1.0 + comm.rank])
+            log.observe(x=[1.0 + comm.rank], text=["a"])
         return list(log._failures.counts)
 
-    cause = "TypeError: Object of type set is not JSON serializable"
+    cause = "ValueError: too great"
     told = run_ranks(2, rank, timeout_s=20.0)
     assert told == [[f"[DL605] rank 1 sent no rows: {cause}"], [cause]]
     assert sink.scalars == {0: {"x": 1.0, "declog/ranks": 1}}

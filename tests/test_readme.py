@@ -52,13 +52,6 @@ REFUSED = {
     "formulas over a metric with `by`": (
         "metrics: {parts: {expr: reward, by: prompt, name: 'parts/{label}'}, twice: {formula: 2 * parts}}"
     ),
-    "`rows: group` and `step`": (
-        "schemas: {groups: {spread: {type: float, expr: 'std(reward, over=completion)'}}}\n"
-        "tables: {groups: {rows: group, schema: groups}}"
-    ),
-    "`as: trace`": "tables: {traces: {schema: samples, filter: extremes, as: trace}}",
-    "`max_bytes`": "tables: {small: {schema: samples, filter: extremes, max_bytes: 10}}",
-    "`call:` columns": "schemas: {samples: {extracted: {type: text, call: extract}}}",
     "`ranks: each`": "sinks: {console: {ranks: each}}",
 }
 

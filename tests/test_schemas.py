@@ -66,33 +66,31 @@ def test_columns_are_typed(tmp_path: Path) -> None:
         ({"score": {"type": "float"}}, {"score": [1.0, None]},
          "[DL509] the column `score` of the table `t` has a missing value and is not nullable\n"
          "  fix: schemas: {...: {score: {nullable: true}}}"),
-        ({"meta": {"type": "object"}}, {"score": [1.0], "meta": [{1, 2}]},
-         "[DL509] the column `meta` of the table `t` is json, and holds what cannot be: Object of type set is not JSON "
-         "serializable\n  fix: convert it where it is observed"),
-        ({"score": {"type": "float"}, "extra": {"undeclared": "error"}}, {"score": [1.0]},
-         "[DL509] the table `t` refuses undeclared columns: more\n"
-         "  fix: declare them in its schema, or `undeclared: keep`"),
+        ({"reward": {"type": "float", "expr": "rewards", "name": "{column}"}, "a": {"type": "float", "expr": "score"}},
+         {"score": [1.0, 2.0], "rewards": {"b": [0.0, None]}},
+         "[DL509] the column `reward` of the table `t` has a missing value and is not nullable\n"
+         "  fix: schemas: {...: {reward: {nullable: true}}}"),
     ],
-    ids=["nullable", "json", "undeclared"],
+    ids=["nullable", "family"],
 )  # fmt: skip
 def test_a_broken_contract_is_told_and_costs_the_table_only(
     schema: dict[str, Any], values: dict[str, Any], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error names the table and the column; metrics of the same log event are written."""
     made = scores(
-        None, schema=schema, signals={"meta": {"axis": "completion", "type": "object", "optional": True}}, strict=False
+        None, schema=schema, signals={"rewards": {"axis": "completion", "family": True, "optional": True}}, strict=False
     )
     made["metrics"] = {"score": "mean(score)"}
 
     def body(log: Recorder) -> None:
         with log.step(0):
             log.observe(**values)
-            log.log_extra("more", [0] * len(values["score"]))
 
     with caplog.at_level(logging.ERROR, logger="declog"):
         sink = run(made, body, tmp_path)
     assert [record.getMessage() for record in caplog.records] == [f"a log event could not be finished: {message}"]
-    assert (sink.scalars, sink.tables("t")) == ({0: {"score": 1.0}}, [])
+    assert sink.scalars == {0: {"score": sum(filter(None, values["score"])) / len([x for x in values["score"] if x])}}
+    assert sink.tables("t") == []
 
 
 def test_texts_are_redacted_then_shortened(tmp_path: Path) -> None:
@@ -113,7 +111,7 @@ def test_texts_are_redacted_then_shortened(tmp_path: Path) -> None:
 
 
 def test_run_time_columns_have_the_type_of_their_values(tmp_path: Path) -> None:
-    """Columns of `log_extra` come after the declared ones, by name, and never replace one of those."""
+    """Columns of `log_extra` come by name; one without any value has no type yet, and is left out."""
     schema = {"score": {"type": "float"}, "extra": {"undeclared": "keep"}}
     columns: dict[str, Any] = {
         "ints": np.array([1, 2]), "floats": [1, 2.5], "bools": [True, None], "texts": ["a", None],
@@ -130,11 +128,10 @@ def test_run_time_columns_have_the_type_of_their_values(tmp_path: Path) -> None:
     [(_, table)] = run(scores(None, schema=schema), body, tmp_path).tables("t")
     assert {column.name: column.type for column in table.columns} == {
         "score": "float", "bools": "bool", "floats": "float", "gaps": "float", "ints": "int", "maps": "json",
-        "none": "text",
         "numpy": "float", "texts": "text",
     }  # fmt: skip
     assert rows(table)[0] == {
-        "score": 1.0, "bools": True, "floats": 1, "gaps": None, "ints": 1, "maps": {"k": 1}, "none": None, "numpy": 0.5,
+        "score": 1.0, "bools": True, "floats": 1, "gaps": None, "ints": 1, "maps": {"k": 1}, "numpy": 0.5,
         "texts": "a",
     }  # fmt: skip
 

@@ -28,8 +28,8 @@ def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
                 if node is not None:
                     yield ("filters", one.id, key), node
         for column in table.columns:
-            if column.expr is not None:
-                yield ("tables", table.id, "schema"), column.expr
+            for node in column.nodes:
+                yield ("tables", table.id, "schema"), node
 
 
 def surprises(draft: Draft) -> None:

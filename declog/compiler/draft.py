@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from declog.axes import Axis, Type
+from declog.columns import DEFAULT as COLUMNS
+from declog.columns import RowFunctions
 from declog.errors import Path, Problem
 from declog.frame import Grouping
 from declog.functions import Functions
@@ -52,6 +54,7 @@ class Draft:
     given: Mapping[str, Constant]  # constants from an adapter
     defaulted: frozenset[str] | None  # metrics that `metric_defaults` are for; None: all
     wanted: frozenset[str]  # profiles that sinks given in code use
+    columns: RowFunctions = COLUMNS
     modes: dict[str, ModeOp] = field(default_factory=dict)
     pool: Pool = field(default_factory=Pool)
     problems: list[Problem] = field(default_factory=list)
@@ -92,9 +95,11 @@ class Draft:
             self.report("DL202", f"`every` must be a multiple of the profile's {self.period}", *path, fix=fix)
         return every if every is not None and self.period else self.period
 
-    def report(self, code: str, message: str, *path: str | int, fix: str | None = None) -> None:
-        """Note a problem at a path of the profile."""
-        self.problems.append(Problem(code, message, tuple(path), fix))
+    def report(
+        self, code: str, message: str, *path: str | int, fix: str | None = None, related: tuple[Path, ...] = ()
+    ) -> None:
+        """Note a problem at a path of the profile; ``related`` are the paths of what else it speaks of."""
+        self.problems.append(Problem(code, message, tuple(path), fix, related=related))
 
     def warn(self, message: str) -> None:
         """Note what is allowed and probably not meant."""

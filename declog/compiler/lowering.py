@@ -23,7 +23,7 @@ from declog.plan import (
     SignalOp,
     TableOp,
 )
-from declog.tree import FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, walk
+from declog.tree import CARRIED, FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 
 _STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist")
 Place = tuple[str, str]  # an event, and a signal that is needed in it
@@ -50,6 +50,7 @@ class _Lowering:
     recorded: set[Place] = field(default_factory=set)
     folded: set[Place] = field(default_factory=set)
     travels: set[Place] = field(default_factory=set)
+    wished: set[Place] = field(default_factory=set)  # recorded where they come, and not missed where they do not
     grouped: set[str] = field(default_factory=set)  # events in which groups are needed
     asked: set[str] = field(default_factory=set)  # what formulas and conditions read
 
@@ -167,13 +168,23 @@ class _Lowering:
                 self.recorded.add(self.place(leaf, one))
                 if leaf.type.kind is Kind.TEXT:
                     self.travels.add((one, ids))
-        return self.draft.pool.make(TEXTVALUE, type=node.type, name=name)
+        return self.draft.pool.make(CARRIED, type=node.type, name=name)
 
     def _previous(self, node: Node, event: str) -> Node:
         expr, first = (self.lower(arg, event) for arg in node.args)
         name = f"prev{len(self.draft.previous)}"
         self.draft.previous.append(PreviousOp(name, event, expr, first))
-        return self.draft.pool.make(TEXTVALUE, type=node.type, name=name)
+        return self.draft.pool.make(CARRIED, type=node.type, name=name)
+
+    def picked(self, node: Node, event: str) -> Node:
+        """A node that is wanted of some rows only: its text stays where it is until they are picked."""
+        event = node.type.event or event
+        texts = [item for item in walk(node) if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT)]
+        if node.type.kind not in (Kind.TEXT, Kind.OBJECT) or node.op == SIGNAL or not texts:
+            return self.lower(node, event)
+        split = self.draft.grouping is not None and self.draft.grouping.split == "ranks"
+        far = any(item.op in (JOIN, "prev") for item in walk(node)) or reads_other_ranks(node, split)
+        return self.label(node, event) if far else self._local(node, event)
 
     def label(self, node: Node, event: str) -> Node:
         """A node whose text leaves every rank must send."""
@@ -233,26 +244,59 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
 
 
 def _table(work: _Lowering, table: TableOp) -> TableOp:
-    columns = []
-    for column in table.columns:
-        expr = column.expr
-        if expr is not None:
-            expr = work.lower(expr, table.event) if expr.op == SIGNAL else work.label(expr, table.event)
-        columns.append(replace(column, expr=expr))
-    return replace(
-        table, columns=tuple(columns), filter=None if table.filter is None else _filter(work, table.filter, table.event)
+    if table.axis is Axis.GROUP:
+        work.grouped.add(table.event)
+    columns = tuple(
+        replace(
+            column,
+            expr=None if column.expr is None else work.picked(column.expr, table.event),
+            args=tuple((name, work.picked(node, table.event)) for name, node in column.args),
+        )
+        for column in table.columns
     )
+    chosen = None if table.filter is None else _filter(work, table.filter, table)
+    read = [node for column in columns for node in column.nodes]
+    read += [one.key for one in chosen.chain if one.key is not None] if chosen is not None else []
+    texts = dict.fromkeys(
+        str(node.param("name"))
+        for node in read
+        if node.op in (SIGNAL, TEXTVALUE) and node.type.kind in (Kind.TEXT, Kind.OBJECT)
+    )
+    return replace(table, columns=columns, filter=chosen, texts=tuple(texts))
 
 
-def _filter(work: _Lowering, op: FilterOp, event: str) -> FilterOp:
+def _filter(work: _Lowering, op: FilterOp, table: TableOp) -> FilterOp:
+    event = table.event
     if op.within == "group":
         work.grouped.add(event)
+    keyed = None
+    if op.key is not None and op.key.type.kind in (Kind.TEXT, Kind.OBJECT):
+        type = op.key.type.with_kind(Kind.BOOL)
+        keyed = work.lower(work.draft.pool.make("present", (op.key,), type=type), event)
     return replace(
-        op, event=event,
-        key=None if op.key is None else work.lower(op.key, event),
+        op, event=event, axis=table.axis, keyed=keyed, ids=_ids(work, op, table),
+        key=None if op.key is None else work.picked(op.key, event),
         where=None if op.where is None else work.lower(op.where, event),
-        source=None if op.source is None else _filter(work, op.source, event),
+        source=None if op.source is None else _filter(work, op.source, table),
     )  # fmt: skip
+
+
+def _ids(work: _Lowering, op: FilterOp, table: TableOp) -> Node | None:
+    """What names the rows of a table, where a filter goes by that: the completion's id, or a group's first."""
+    name = work.draft.spec.axes.completion.ids
+    if name is None or op.kind not in ("top_bottom", "random", "fraction") or table.axis is Axis.STEP:
+        return None
+    homes = work.draft.signals[name].events
+    if f"signals.{name}" in work.draft.inactive or (homes and table.event not in homes):
+        return None
+    node = signal_node(work.draft, name)
+    assert isinstance(node, Node)
+    work.wished.add((table.event, name))
+    if node.type.kind is Kind.TEXT:
+        work.travels.add((table.event, name))
+    if table.axis is Axis.GROUP:
+        return work.draft.pool.make("first", (node,), type=node.type.with_axis(Axis.GROUP), over=Axis.COMPLETION)
+    return node
 
 
 def _groups(work: _Lowering) -> None:
@@ -287,21 +331,19 @@ def _events(work: _Lowering) -> None:
     folds = work.fold_ops()
     by_event: dict[str, list[SignalOp]] = {}
     places = {name: order for order, name in enumerate(draft.signals)}
-    for event, name in sorted(work.recorded | work.folded, key=lambda place: places[place[1]]):
+    needed = work.recorded | work.folded
+    for event, name in sorted(needed | work.wished, key=lambda place: places[place[1]]):
         spec, node = draft.signals[name], signal_node(draft, name)
         assert isinstance(node, Node) and spec.axis is not None
         op = SignalOp(
-            name, spec.from_ or name, KINDS[spec.type], AXES[spec.axis], spec.family, event, spec.optional,
-            recorded=(event, name) in work.recorded, folded=(event, name) in work.folded,
+            name, spec.from_ or name, KINDS[spec.type], AXES[spec.axis], spec.family, event,
+            spec.optional or (event, name) not in needed,
+            recorded=(event, name) in work.recorded | work.wished, folded=(event, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
             unmasked=spec.axis == "token" and spec.type != "bool" and not node.mask,
         )  # fmt: skip
         by_event.setdefault(event, []).append(op)
-    extra = [
-        table.event
-        for table in draft.tables
-        if any(column.expr is None and column.undeclared != "drop" for column in table.columns)
-    ]
+    extra = [table.event for table in draft.tables if any(column.keeps for column in table.columns)]
     draft.extra = extra[0] if extra else next((table.event for table in draft.tables), None)
     lengths = _lengths(draft, {fold.event for fold in folds}, by_event)
     metric_events = {op.event for op in draft.metrics}

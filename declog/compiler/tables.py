@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 from declog.axes import AXES, KINDS, Axis, Kind, per
+from declog.compiler import calls
 from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.metrics import FIELDS
 from declog.compiler.scopes import MetricScope, SignalScope
@@ -13,7 +14,7 @@ from declog.errors import did_you_mean
 from declog.expr import compile_expression, join
 from declog.plan import AlertOp, ColumnOp, FilterOp, TableOp
 from declog.spec import ColumnSpec, FilterSpec, TableSpec
-from declog.tree import SIGNAL, Node
+from declog.tree import Node
 
 ColumnType = Literal["int", "float", "bool", "text", "json"]
 _TYPES: dict[str, ColumnType] = {"int": "int", "float": "float", "bool": "bool", "text": "text", "object": "json"}
@@ -83,6 +84,11 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     needed = {"top_bottom": "key", "unique": "key", "random": "n", "first": "n", "fraction": "fraction"}.get(spec.kind)
     if needed and getattr(spec, needed) is None:
         draft.report("DL203", f"`kind: {spec.kind}` needs `{needed}`", "filters", name, fix=f"add `{needed}:`")
+    takes = {"top_bottom": ("key", "top", "bottom"), "unique": ("key",), "random": ("n",), "first": ("n",)}
+    for option in ("key", "top", "bottom", "n", "fraction"):
+        if getattr(spec, option) and option not in takes.get(spec.kind, (needed,)):
+            message = f"`kind: {spec.kind}` has no `{option}`"
+            draft.report("DL202", message, "filters", name, option, fix=f"drop `{option}`")
     if spec.kind == "top_bottom" and not spec.top and not spec.bottom:
         draft.report("DL203", "`kind: top_bottom` needs `top` or `bottom`", "filters", name, fix="add `top: 2`")
     if spec.within == "group" and draft.grouping is None:
@@ -177,21 +183,48 @@ def tables(draft: Draft) -> None:
             draft.inactive[f"tables.{name}"] = f"no active profile ({', '.join(sorted(draft.profiles))}) shows it"
         elif not table.sinks and not draft.wanted:
             draft.inactive[f"tables.{name}"] = "no sink takes it"
+            if draft.sinks:
+                draft.warn(f"tables.{name}: no sink takes this table; {_untaken(draft, name, spec)}")
         else:
             draft.tables.append(table)
     for schema in draft.spec.schemas:
         if all(spec.schema_ != schema for spec in draft.spec.tables.values()):
             _columns(draft, schema, Axis.COMPLETION)
+    places = {column.undeclared: table for table in draft.tables for column in table.columns if column.undeclared}
+    if "keep" in places:
+        for table in draft.tables:
+            if table.event != places["keep"].event and any(column.keeps for column in table.columns):
+                draft.warn(
+                    f"tables.{table.id}: columns of log_extra belong to rows of event `{places['keep'].event}`, "
+                    f"and this table's are of event `{table.event}`: it gets none"
+                )
+
+
+def _untaken(draft: Draft, name: str, spec: TableSpec) -> str:
+    """What would give a table a sink."""
+    if spec.to and not any(sink in draft.spec.sinks for sink, wanted in spec.to.items() if wanted):
+        return "its `to:` names no sink that is there"
+    showing = {sink.id for sink in draft.sinks if name in draft.profiles[sink.profile].tables}
+    if showing and not any("table" in sink.accepts for sink in draft.sinks):
+        return f"{', '.join(sorted(showing))} {'takes' if len(showing) == 1 else 'take'} no tables"
+    return "add one that takes tables, or `enabled: false`"
+
+
+ROWS: dict[str, str] = {"completion": "completion", "group": "group", "step": "batch"}  # what a row is
 
 
 def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     path = ("tables", name)
     before = len(draft.problems)
-    if spec.rows != "completion":
-        draft.report("DL205", f"`rows: {spec.rows}` is not executed yet", *path, "rows", fix="rows: completion")
-    for key, given in (("as", spec.as_ != "table"), ("max_bytes", spec.max_bytes is not None)):
-        if given:
-            draft.report("DL205", f"`{key}` of a table is not executed yet", *path, key, fix=f"drop `{key}`")
+    axis = AXES[spec.rows]
+    if spec.rows == "group" and draft.grouping is None:
+        draft.report(
+            "DL306",
+            "`rows: group`, and this profile does not say what a group is",
+            *path,
+            "rows",
+            fix="set `axes.group: {size: N}` or `{of: SIGNAL}`",
+        )
     if spec.schema_ not in draft.spec.schemas:
         draft.report(
             "DL403",
@@ -215,16 +248,66 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
         if f"filters.{spec.filter}" in draft.inactive:
             draft.inactive[f"tables.{name}"] = f"its filter `{spec.filter}` is off"
             return None
+    for one in chosen.chain if chosen is not None else ():
+        _fits_rows(draft, name, one, axis)
     takers = _takers(draft, name, spec)
     every = draft.window(spec.every, *path, "every")
-    columns = _columns(draft, spec.schema_, AXES[spec.rows])
+    columns = _columns(draft, spec.schema_, axis)
     if columns is None or len(draft.problems) > before:
         return None
-    event = _event(draft, name, columns, chosen)
-    read = [column.expr for column in columns if column.type in ("text", "json")]
-    read += [one.key for one in chosen.chain] if chosen else []
-    texts = tuple(dict.fromkeys(str(node.param("name")) for node in read if node is not None and node.op == SIGNAL))
-    return TableOp(name, spec.name or name, AXES[spec.rows], event, columns, chosen, every, spec.keep, takers, texts)
+    if spec.as_ == "trace" and all(column.type != "json" or column.undeclared for column in columns):
+        draft.report(
+            "DL203",
+            f"`as: trace` shows conversations, and the schema `{spec.schema_}` has no column of those",
+            *path,
+            "as",
+            fix="a column of `type: object`, whose values are lists of messages",
+        )
+        return None
+    return TableOp(
+        name,
+        spec.name or name,
+        axis,
+        _event(draft, name, columns, chosen),
+        columns,
+        chosen,
+        every,
+        spec.keep,
+        takers,
+        as_trace=spec.as_ == "trace",
+        max_bytes=spec.max_bytes,
+    )
+
+
+def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
+    """A filter picks rows of the table's axis: what it reads has one value for each."""
+    path = ("tables", table, "filter")
+    for field, node in (("key", op.key), ("where", op.where)):
+        if node is not None and not needs_axis(node.type, axis):
+            draft.report(
+                "DL310",
+                f"filters.{op.id}.{field} is {per(node.type.axis)}, and a row of the table `{table}` is a "
+                f"{ROWS[axis.label]}",
+                *path,
+                fix=f"a filter with `{field}: {coarser(draft, node, axis)}`",
+            )
+    if op.within == "group" and axis is not Axis.COMPLETION:
+        draft.report(
+            "DL310",
+            f"filters.{op.id} chooses within a group, and a row of the table `{table}` is a {ROWS[axis.label]}",
+            *path,
+            fix="a filter with `within: step`",
+        )
+
+
+def coarser(draft: Draft, node: Node, axis: Axis) -> str:
+    """What one could write to have a value for each row of ``axis``."""
+    how = "first" if node.type.kind in (Kind.TEXT, Kind.OBJECT) else "any" if node.type.kind is Kind.BOOL else "mean"
+    text, at = str(node), node.type.axis
+    for fine, below in ((Axis.TOKEN, Axis.COMPLETION), (Axis.COMPLETION, Axis.GROUP), (Axis.GROUP, Axis.BATCH)):
+        if at is fine and axis < fine and (fine is Axis.TOKEN or draft.grouping is not None):
+            text, at = f"{how}({text}, over={fine.label})", below
+    return text
 
 
 def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
@@ -256,7 +339,7 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
 
 
 def _event(draft: Draft, name: str, columns: tuple[ColumnOp, ...], chosen: FilterOp | None) -> str:
-    events = {column.expr.type.event for column in columns if column.expr is not None and column.expr.type.event}
+    events = {node.type.event for column in columns for node in column.nodes if node.type.event}
     events |= {op.event for op in chosen.chain if op.event} if chosen else set()
     if len(events) > 1:
         draft.report(
@@ -273,26 +356,24 @@ def _columns(draft: Draft, schema: str, row: Axis) -> tuple[ColumnOp, ...] | Non
     made = [_column(draft, schema, name, spec, row) for name, spec in draft.spec.schemas[schema].items()]
     seen: dict[str, str] = {}
     for column in made:
-        if column is None or column.expr is None:
+        if column is None:
             continue
-        other = seen.setdefault(column.template, column.id)
+        other = seen.setdefault(column.template if column.undeclared is None else "", column.id)
         if other != column.id:
+            what = f"named `{column.template}`" if column.undeclared is None else "for undeclared columns"
             draft.report(
                 "DL402",
-                f"the columns `{other}` and `{column.id}` are both named `{column.template}`",
+                f"the columns `{other}` and `{column.id}` are both {what}",
                 "schemas",
                 schema,
                 column.id,
-                fix="give one of them another `name`",
+                fix="give one of them another `name`" if column.undeclared is None else "drop one of them",
             )
     return tuple(column for column in made if column is not None)
 
 
 def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -> ColumnOp | None:
     path = ("schemas", schema, name)
-    if spec.call is not None:
-        draft.report("DL205", "`call` is not executed yet", *path, "call", fix="observe the column, or use `expr`")
-        return None
     for key, pattern in spec.redact.items():
         try:
             re.compile(pattern)
@@ -305,15 +386,34 @@ def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -
                 key,
                 fix="escape it as a Python regular expression",
             )
+    given = [key for key in ("expr", "call", "undeclared") if getattr(spec, key) is not None]
+    if len(given) > 1:
+        shown = " and ".join(f"`{key}`" for key in given)
+        draft.report("DL202", f"a column has one of {shown}, not both", *path, fix="drop one of them (null)")
+        return None
     if spec.undeclared is not None:
-        return ColumnOp(
-            name, "{column}", "json", None, False, True, spec.max_chars, tuple(spec.redact.items()), spec.undeclared
-        )
+        return _undeclared(draft, name, spec, row, path)
+    if spec.call is not None:
+        return calls.column(draft, name, spec, row, path)
     text = name if spec.expr is None else str(spec.expr)
     with draft.at(*path, *(("expr",) if spec.expr is not None else ()), off=f"schemas.{schema}.{name}"):
         node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
         return _typed_column(draft, name, spec, node, row, path)
     return None
+
+
+def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: tuple[str, ...]) -> ColumnOp | None:
+    if row is not Axis.COMPLETION and spec.undeclared != "drop":
+        draft.report(
+            "DL310",
+            f"columns of log_extra are per completion; a row is a {ROWS[row.label]}",
+            *path,
+            "undeclared",
+            fix="undeclared: drop, or a schema of its own",
+        )
+        return None
+    redact = tuple(spec.redact.items())
+    return ColumnOp(name, "{column}", "json", None, False, True, spec.max_chars, redact, spec.undeclared)
 
 
 def _typed_column(
@@ -323,9 +423,10 @@ def _typed_column(
     if not needs_axis(node.type, row):
         draft.report(
             "DL310",
-            f"the column `{name}` is {per(node.type.axis)}; a row has one value",
+            f"the column `{name}` is {per(node.type.axis)}; a row "
+            + ("has one value" if row is Axis.COMPLETION else f"is a {ROWS[row.label]}"),
             *path,
-            fix=f"expr: mean({node}, over=token)",
+            fix=f"expr: {coarser(draft, node, row)}",
         )
         return None
     if node.type.kind not in _ACCEPTS[type]:

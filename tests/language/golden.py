@@ -14,12 +14,20 @@ from typing import Any, ClassVar
 from omegaconf import OmegaConf
 
 import declog
+from declog.columns import DEFAULT, RowFunctions, column
 from declog.records import Records, RunInfo
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden"
 PROFILES = sorted(FOLDER.glob("*.yaml"))
+COLUMNS = RowFunctions(DEFAULT)
 _CONSTANTS = re.compile(r"# constants: (\{.*\})")
 _FINGERPRINT = re.compile(r"\([0-9a-f]{16}\)")
+
+
+@column(registry=COLUMNS)
+def extract_answer(completion: str) -> str | None:
+    """What stands after the last ``####``."""
+    return completion.rpartition("####")[2].strip() or None
 
 
 class Numbers:
@@ -43,7 +51,7 @@ def shown(profile: Path) -> str:
     given = _CONSTANTS.match(text)
     constants: Any = OmegaConf.to_container(OmegaConf.create(given.group(1))) if given else {}
     try:
-        plan = declog.plan(OmegaConf.create(text), constants=constants)
+        plan = declog.plan(OmegaConf.create(text), constants=constants, columns=COLUMNS)
     except declog.ConfigError as error:
         return f"{error}\n"
     return _FINGERPRINT.sub("(fingerprint)", plan.explain(), count=1)

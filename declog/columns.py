@@ -1,0 +1,93 @@
+"""``@declog.column``: Python functions of one row, which YAML names with `call:`.
+
+Imports the registry and errors only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from declog.errors import UsageError
+from declog.registry import Registry
+
+_TYPES = {int: "int", float: "float", bool: "bool", str: "text"}  # what an annotation says of a column's type
+
+
+@dataclass(frozen=True)
+class RowFunction:
+    """A function of one row. ``params``: by name, and whether it must be given; ``returns`` what it is annotated."""
+
+    name: str
+    params: tuple[tuple[str, bool], ...]
+    run: Callable[..., Any]
+    returns: str | None = None
+    help: str = ""
+
+
+class RowFunctions(Registry[RowFunction]):
+    """The functions that a schema's `call:` can name."""
+
+    noun = "column function"
+    group = "declog.columns"
+
+    def adopt(self, name: str, run: Callable[..., Any]) -> RowFunction:
+        """Register a plain function of a row under a name."""
+        params = []
+        for item in _signature(name, run).parameters.values():
+            if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD, item.POSITIONAL_ONLY):
+                message = f"the column function `{name}` has the parameter `{item}`, which names no signal"
+                raise UsageError("DL304", message, "give it one parameter for each signal, by the signal's name")
+            params.append((item.name, item.default is item.empty))
+        help = (run.__doc__ or "").strip().split("\n")[0]
+        return self.add(RowFunction(name, tuple(params), run, _returned(run), help))
+
+
+def _signature(name: str, run: Callable[..., Any]) -> inspect.Signature:
+    if inspect.iscoroutinefunction(run):
+        raise UsageError("DL304", f"the column function `{name}` is asynchronous", "register a plain function")
+    try:
+        return inspect.signature(run)
+    except (TypeError, ValueError) as error:
+        raise UsageError("DL304", f"the parameters of the column function `{name}` are not known: {error}") from error
+
+
+def _returned(run: Callable[..., Any]) -> str | None:
+    """The type of column that an annotation promises; None where it says nothing that a schema could hold it to."""
+    try:
+        hint = typing.get_type_hints(run).get("return")
+    except (NameError, TypeError):  # a name that is only there for type checkers
+        return None
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        parts = [item for item in typing.get_args(hint) if item is not type(None)]
+        hint = parts[0] if len(parts) == 1 else None
+    if typing.get_origin(hint) in (list, dict, tuple) or hint in (list, dict, tuple):
+        return "object"
+    return _TYPES.get(hint) if isinstance(hint, type) else None
+
+
+DEFAULT = RowFunctions(RowFunctions())
+
+
+def column(run: Callable[..., Any] | None = None, *, name: str | None = None, registry: RowFunctions = DEFAULT) -> Any:
+    """Register a function of one row, for a schema's `call:` to use by name.
+
+    Its parameters are named as signals or constants of the profile; it is called with that row's values, as plain
+    Python: numbers, texts, lists and maps, None for what is missing, a mapping of member to value for a family.
+    It runs in the background, for the rows that a table's filter picked only, and returns one value of the column's
+    type, or None.
+
+    >>> @declog.column                      # doctest: +SKIP
+    ... def extract_answer(completion: str) -> str | None:
+    ...     return completion.rpartition("####")[2].strip() or None
+    """
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        registry.adopt(name or fn.__name__, fn)
+        return fn
+
+    return register if run is None else register(run)
