@@ -1,0 +1,187 @@
+"""``declog schema``: every YAML that is shipped or documented fits it, and 20 mistakes do not."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, ValidationError
+
+import declog
+from declog import spec
+from declog.cli import main
+from declog.json_schema import SHORT, json_schema, parts
+from declog.spec import SECTIONS, LogSpec
+from tests.markdown import ALL, ROOT
+
+CONF = ROOT / "conf" / "declog"
+PRESETS = sorted(CONF.glob("*.yaml"))
+OPTIONS = sorted(CONF.glob("*/*.yaml"))
+GOLDEN = sorted(
+    file
+    for file in (ROOT / "tests" / "data" / "golden").glob("*.yaml")
+    if not file.with_suffix(".txt").read_text(encoding="utf-8").startswith("error[DL2")
+)
+DOCUMENTED = [block for block in ALL if block.language == "yaml"]
+APPLICATIONS = [ROOT / "examples" / "conf" / "grpo_arithmetic.yaml", ROOT / "tests/data/compose/app/conf/config.yaml"]
+
+
+@cache
+def validator(part: str = "profile") -> Draft202012Validator:
+    return Draft202012Validator(json_schema(part))
+
+
+def complaints(data: Any, part: str = "profile") -> list[str]:
+    return [f"{error.json_path}: {error.message[:200]}" for error in validator(part).iter_errors(data)]
+
+
+def read(file: Path) -> Any:
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("part", parts())
+def test_it_is_a_json_schema(part: str) -> None:
+    """Each part is a schema of the dialect that it names."""
+    Draft202012Validator.check_schema(json_schema(part))
+
+
+@pytest.mark.parametrize("file", [*PRESETS, *GOLDEN], ids=lambda file: file.stem)
+def test_profiles_fit(file: Path) -> None:
+    """Every shipped preset, and every golden profile whose shape is right."""
+    assert complaints(read(file)) == []
+
+
+@pytest.mark.parametrize("file", OPTIONS, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_options_of_groups_fit(file: Path) -> None:
+    """A file of a section's group fits the section's schema, another one the profile's."""
+    section = file.parent.name
+    assert complaints(read(file), section if section in SECTIONS else "profile") == []
+
+
+@pytest.mark.parametrize("file", APPLICATIONS, ids=lambda file: file.stem)
+def test_applications_fit(file: Path) -> None:
+    """An application's configuration: what stands beside its profile is its own."""
+    assert complaints(read(file), "application") == []
+
+
+@pytest.mark.parametrize("block", DOCUMENTED, ids=str)
+def test_documented_profiles_fit(block: Any) -> None:
+    """Every YAML block of the docs that is not there to show a mistake of composition or in shape."""
+    if block.result is not None and block.result.startswith(("error[DL1", "error[DL2")):
+        assert "error[DL201]" not in block.result or complaints(yaml.safe_load(block.text)) != []
+        return
+    data = yaml.safe_load(block.text)
+    part = "application" if block.title and Path(block.title).parent.name != "declog" else "profile"
+    assert complaints(data, part) == []
+
+
+MISTAKES = {
+    "unknown key": "metric: {reward: mean(reward)}",
+    "unknown key of a metric": "metrics: {reward: {expr: reward, recude: mean}}",
+    "unknown key of a signal": "signals: {reward: {axes: completion}}",
+    "unknown key of a filter": "filters: {hard: {kind: first, count: 4}}",
+    "unknown key of a table": "tables: {samples: {schema: samples, filters: hard}}",
+    "unknown key of an axis": "axes: {group: {sise: 8}}",
+    "unknown axis": "signals: {reward: {axis: sample}}",
+    "unknown type": "signals: {reward: {axis: completion, type: str}}",
+    "unknown kind of filter": "filters: {hard: {kind: top}}",
+    "unknown pool": "metrics: {reward: {expr: reward, pool: batches}}",
+    "unknown level": "alerts: {kl: {metric: kl, above: 1, level: fatal}}",
+    "an id with a slash": "metrics: {rewards/mean: mean(reward)}",
+    "an id with a capital": "signals: {Reward: {axis: completion}}",
+    "a list for a map": "metrics: [reward, kl]",
+    "a map for a list": "metrics: {reward: {expr: reward, tags: {core: true}}}",
+    "text for a number": "axes: {group: {size: eight}}",
+    "no positive number": "metrics: {reward: {expr: reward, every: 0}}",
+    "a fraction above 1": "filters: {some: {kind: fraction, fraction: 1.5}}",
+    "text for a truth value": "metrics: {reward: {expr: reward, log: never}}",
+    "another version": "spec: 2",
+    "an option that the sink lacks": "sinks: {jsonl: {kind: jsonl, fsyncs: true}}",
+    "an option of another sink": "sinks: {console: {fsync: true}}",
+    "an option's wrong type": "sinks: {mine: {kind: jsonl, fsync: always}}",
+    "an unknown profile key": "profiles: {slim: {includes: {core: 'tag:core'}}}",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_do_not_fit(text: str) -> None:
+    """What a person mistypes is marked in the editor, and the models refuse it as well."""
+    data = yaml.safe_load(text)
+    assert len(complaints(data)) >= 1
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(data)
+    assert {problem.code[:3] for problem in caught.value.problems} == {"DL2"}
+
+
+PARTIAL = {
+    "nothing": "{}",
+    "a deleted entry": "metrics: {kl: null}",
+    "a reset leaf": "tables: {samples: {every: null}}",
+    "a table's leaf without its schema": "tables: {samples: {every: 50}}",
+    "a filter's leaf without its kind": "filters: {extremes: {top: 4}}",
+    "an interpolation for a number": "axes: {group: {size: '${group_size}'}}",
+    "a value to be given": "axes: {group: {size: '???'}}",
+    "defaults": "defaults: [grpo, {override sinks: [jsonl]}, _self_]",
+    "an entry of a map of leaves deleted": "metrics: {length: {reduce: {max: null}}}",
+    "a whole section from elsewhere": "sinks: '${my.sinks}'",
+    "a sink of somebody else's with its options": "sinks: {mine: {kind: 'team.sinks:Mine', colour: red}}",
+    "short columns": "schemas: {samples: {reward: float, gone: null}}",
+    "short selectors": "profiles: {slim: {include: {core: [reward, 'tag:core'], one: kl}}}",
+}
+
+
+@pytest.mark.parametrize("text", PARTIAL.values(), ids=PARTIAL)
+def test_parts_of_profiles_fit(text: str) -> None:
+    """A file says what is different, nothing more."""
+    assert complaints(yaml.safe_load(text)) == []
+
+
+def test_short_forms_are_those_of_the_models() -> None:
+    """What a model takes instead of a map is what the schema allows."""
+
+    def short(model: type[BaseModel], value: object) -> bool:
+        try:
+            model.model_validate(value)
+        except ValidationError:
+            return False
+        return True
+
+    models = {name: model for name, model in vars(spec).items() if isinstance(model, type) and name.endswith("Spec")}
+    taken = {name for name, model in models.items() if short(model, "float") and model is not LogSpec}
+    assert taken == set(SHORT)
+    assert {name for name in SHORT if short(models[name], 3)} == {"ConstantSpec", "SignalSpec", "MetricSpec"}
+    assert {name for name in SHORT if short(models[name], ["a"]) and name != "MetricSpec"} == {"SelectorSpec"}
+
+
+def test_keys_have_the_models_descriptions() -> None:
+    """What an editor shows is what the reference says."""
+    schema = json_schema()
+    assert schema["properties"]["every"]["description"] == LogSpec.model_fields["every"].description
+    described = schema["$defs"]["MetricSpec"]["properties"]["pool"]["description"]
+    assert described == spec.MetricSpec.model_fields["pool"].description
+    assert schema["$defs"]["FilterSpec"]["description"].startswith("Which rows of a table")
+
+
+def test_the_verb_writes_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """To a file, with the line that makes an editor use it, or to standard output."""
+    file = tmp_path / "declog.schema.json"
+    assert main(["schema", "-o", str(file)]) == 0
+    assert (
+        capsys.readouterr().out == f"{file}: put `# yaml-language-server: $schema={file}` at the top of a YAML file\n"
+    )
+    assert json.loads(file.read_text(encoding="utf-8")) == json_schema()
+    assert main(["schema", "sinks"]) == 0
+    assert json.loads(capsys.readouterr().out) == json_schema("sinks")
+
+
+def test_the_verb_knows_its_parts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A wrong part and a file that cannot be written are told in a line."""
+    assert main(["schema", "sink"]) == 2
+    assert capsys.readouterr().err == "declog: there is no schema of `sink`\n  fix: did you mean `sinks`?\n"
+    assert main(["schema", "-o", str(tmp_path / "no" / "such")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
