@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from declog.capturing import FORMAT, SUFFIX, Call
 from declog.compiler import compile
@@ -20,7 +20,6 @@ from declog.container import Container, read
 from declog.errors import ConfigError, UsageError
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
-from declog.plan import Plan
 from declog.planning import plan
 from declog.reducers import DEFAULT as REDUCTIONS
 from declog.reducers import Reductions
@@ -29,6 +28,9 @@ from declog.run import locate
 from declog.snapshots import decode
 from declog.spec import LogSpec
 from declog.validation import validate
+
+if TYPE_CHECKING:
+    from declog.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Capture:
 
 
 def load(path: str | Path) -> Capture:
-    """A capture: its folder, or the folder of the run that has one. Raises ``UsageError`` DL606 where there is none."""
+    """A capture: its folder, or the folder of the run that has one. Raises ``UsageError`` DL607 where there is none."""
     folder = _folder(Path(path))
     runs: dict[int, Mapping[str, Any]] = {}
     files: dict[int, Path] = {}
@@ -78,10 +80,10 @@ def load(path: str | Path) -> Capture:
         with file.open("rb") as stream:
             first = read(stream)
         if first is None or first.header.get("capture") != FORMAT:
-            raise UsageError("DL606", f"{file} is no capture that this version reads", "capture the run again")
+            raise UsageError("DL607", f"{file} is no capture that this version reads", "capture the run again")
         runs[first.header["rank"]], files[first.header["rank"]] = first.header, file
     if len({(run["name"], run["fingerprint"], run["world_size"]) for run in runs.values()}) > 1:
-        raise UsageError("DL606", f"{folder} holds files of different runs", "keep the files of each run in a folder")
+        raise UsageError("DL607", f"{folder} holds files of different runs", "keep the files of each run in a folder")
     held: list[dict[int, int]] = [{part: _steps(calls) for part, calls in _parts(file)} for file in files.values()]
     parts = tuple(part for part in held[0] if all(part in one for one in held))
     steps = sum(held[0][part] for part in parts)
@@ -154,9 +156,9 @@ def _folder(path: Path) -> Path:
         return inside[0]
     if inside:
         shown = ", ".join(str(folder) for folder in inside)
-        raise UsageError("DL606", f"{path} has several captures", f"name one of them: {shown}")
+        raise UsageError("DL607", f"{path} has several captures", f"name one of them: {shown}")
     fix = "capture a run: `declog.capture=true`, or declog.start(..., capture=True)"
-    raise UsageError("DL606", f"there is no capture in {path}", fix)
+    raise UsageError("DL607", f"there is no capture in {path}", fix)
 
 
 def _parts(file: Path) -> Iterator[tuple[int, list[Container]]]:

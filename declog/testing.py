@@ -1,14 +1,19 @@
-"""For tests, yours and declog's: a sink that remembers, and many ranks in one process."""
+"""For tests, yours and declog's: a sink that remembers, many ranks in one process, a profile's own tests."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from declog.errors import CommError
 from declog.records import Alert, Records, RunInfo, Table
+
+if TYPE_CHECKING:
+    from declog.functions import Functions
+    from declog.profile_tests import ProfileTest
+    from declog.reducers import Reductions
 
 Result = TypeVar("Result")
 
@@ -150,3 +155,49 @@ def run_ranks(world_size: int, body: Callable[[FakeComm], Result], *, timeout_s:
     if hung:
         raise TimeoutError(f"ranks {hung} did not end within {timeout_s:g} s")
     return [results[rank] for rank in range(world_size)]
+
+
+def profile_tests(
+    config: Any,
+    overrides: Sequence[str] = (),
+    *,
+    select: str = "",
+    functions: Functions | None = None,
+    reductions: Reductions | None = None,
+) -> list[ProfileTest]:
+    """The entries of a profile's ``tests:``, each with a ``name`` and a method ``run``, for pytest's ``parametrize``.
+
+    ``config`` is what ``declog.start`` takes: a preset's name (with ``overrides``), a composed config, a mapping.
+    ``select`` is a part of the names, or a pattern. Raises ``ConfigError`` where the profile is wrong.
+    """
+    from declog import functions as all_functions
+    from declog import profile_tests as found
+    from declog import reducers as all_reductions
+
+    return found.profile_tests(
+        config,
+        overrides,
+        select=select,
+        functions=all_functions.DEFAULT if functions is None else functions,
+        reductions=all_reductions.DEFAULT if reductions is None else reductions,
+    )
+
+
+def run_profile_tests(
+    config: Any,
+    overrides: Sequence[str] = (),
+    *,
+    select: str = "",
+    functions: Functions | None = None,
+    reductions: Reductions | None = None,
+) -> list[str]:
+    """Run a profile's tests and return their names; raises ``AssertionError`` with all that is not as expected.
+
+    No test at all is an error, too. The arguments are those of ``profile_tests``.
+    """
+    tests = profile_tests(config, overrides, select=select, functions=functions, reductions=reductions)
+    assert tests, "the profile has no test" + (f" like `{select}`" if select else "")
+    results = [test.run() for test in tests]
+    wrong = "\n\n".join(str(result) for result in results if not result.passed)
+    assert not wrong, f"the profile does not log what its tests expect\n\n{wrong}"
+    return [test.name for test in tests]

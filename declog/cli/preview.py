@@ -1,0 +1,198 @@
+"""``declog preview``: any profile executed over what a run captured. Nothing is trained, opened or written.
+
+Without a profile, the one that the run had. Exit codes: 0 all is well, 2 the profile is wrong or the capture lacks a
+signal that it requires, 3 Hydra could not compose it.
+
+  declog preview outputs/run                       what the run logged
+  declog preview outputs/run grpo 'metrics.spread=std(reward)' --steps 10:20
+  declog preview outputs/run --diff conf/declog/mine.yaml
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from declog.cli.arguments import Parser, Wrong
+from declog.cli.output import BOLD, DIM, YELLOW, paint, write_json
+
+if TYPE_CHECKING:
+    from declog.capture import Capture
+    from declog.plan import Plan
+    from declog.rehearsal import Events, Rehearsal
+
+Steps = Callable[[int], bool]
+
+
+def arguments(parser: Parser) -> None:
+    """A capture, and a profile or two."""
+    parser.add("capture", metavar="CAPTURE", help="a capture's folder, or the folder of the run that has one")
+    parser.profile()
+    parser.formats()
+    parser.add("--diff", metavar="OTHER", help="another profile, with its overrides in the same quotes, side by side")
+    parser.add("--steps", metavar="STEPS", default="", help="steps to show, such as 3, 10:20 or 0,5:; default: some")
+    parser.add("--sink", metavar="ID", help="what this sink would have got only")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Execute one profile or two, and print what each sink would have got."""
+    from declog.capture import load
+
+    wanted = _steps(given.steps)
+    logging.getLogger("declog").addHandler(logging.NullHandler())  # failures are printed once, below
+    capture = load(given.capture)
+    if given.words or given.config_name is not None:
+        config, title = _chosen(given, given.words)
+    else:
+        config, title = None, "as captured"
+    made, found = _executed(capture, config)
+    sinks = _sinks(found, given.sink, wanted)
+    if given.diff is None:
+        if given.format == "json":
+            write_json({**_data(capture, made, found), "sinks": {key: _as_data(one) for key, one in sinks.items()}})
+        else:
+            _head(capture)
+            _tell(made, title, found)
+            _show(made, sinks, bool(given.steps))
+        return 0
+    words = shlex.split(given.diff)
+    config, other_title = _chosen(given, words, other=True)
+    other, other_found = _executed(capture, config)
+    others = _sinks(other_found, given.sink, wanted)
+    _compare(given, capture, (made, title, found, sinks), (other, other_title, other_found, others))
+    return 0
+
+
+def _chosen(given: argparse.Namespace, words: Sequence[str], *, other: bool = False) -> tuple[Any, str]:
+    from declog.cli.profiles import configured
+
+    if other and given.config_name is not None:
+        given = argparse.Namespace(**{**vars(given), "config_name": None, "config_dir": None})
+    return configured(given, words), " ".join(words) or str(given.config_name)
+
+
+def _executed(capture: Capture, config: Any) -> tuple[Plan, Rehearsal]:
+    from declog.capture import execute, plan_for
+
+    made = plan_for(capture, config)
+    return made, execute(capture, made, config)
+
+
+def _steps(text: str) -> Steps:
+    """``3``, ``10:20`` (without 20, as in Python), ``0,5:``."""
+    ranges = []
+    for part in filter(None, text.split(",")):
+        first, colon, last = part.partition(":")
+        try:
+            low = int(first) if first else None
+            high = (int(last) if last else None) if colon else int(first) + 1
+        except ValueError:
+            raise Wrong(f"--steps {text}: `{part}` is no range of steps", "--steps 3, 10:20 or 0,5:") from None
+        ranges.append((low, high))
+    return lambda step: (
+        not ranges or any((low is None or step >= low) and (high is None or step < high) for low, high in ranges)
+    )
+
+
+def _sinks(found: Rehearsal, only: str | None, wanted: Steps) -> dict[str, Events]:
+    if only is not None and only not in found.events:
+        from declog.errors import did_you_mean
+
+        raise Wrong(f"the profile has no sink `{only}`", did_you_mean(only, found.events, what="sinks"))
+    return {
+        sink: [(step, records) for step, records in events if wanted(step)]
+        for sink, events in found.events.items()
+        if only in (None, sink)
+    }
+
+
+# -- for people
+
+
+def _head(capture: Capture) -> None:
+    ranks = f"{capture.world_size} rank{'s' * (capture.world_size != 1)}"
+    print(f"{capture.folder}: {capture.steps} steps of {ranks}, {capture.bytes:,} bytes")
+    if capture.missing:
+        shown = ", ".join(map(str, capture.missing))
+        print(f"{paint('warning:', YELLOW)} the files of ranks {shown} are not here: values are partial")
+    if capture.gaps:
+        print(f"{paint('warning:', YELLOW)} {capture.gaps} steps were left out while the run was captured")
+    if capture.run["every"] != 1 or capture.run["mode"] is not None:
+        part = f"each {capture.run['every']}. log event" + (f" of {capture.run['mode']}" * bool(capture.run["mode"]))
+        print(f"note: {part} was captured: what spans several log events differs from the run's")
+
+
+def _tell(made: Plan, title: str, found: Rehearsal) -> None:
+    print(f"{paint(made.name, BOLD)} ({title})")
+    for name, what in found.unknown.items():
+        print(f"{paint('warning:', YELLOW)} the run has the {what} `{name}`, which this profile does not know (DL501)")
+    for failure, times in found.failures.items():
+        print(f"{paint('warning:', YELLOW)} {failure}" + (f" (x{times})" if times > 1 else ""))
+
+
+def _show(made: Plan, sinks: dict[str, Events], everything: bool) -> None:
+    from declog.cli.recorded import as_text, size
+
+    profiles = {op.id: op.profile for op in made.sinks}
+    for sink, events in sinks.items():
+        scalars = sum(len(records.scalars) for _, records in events)
+        total = sum(size(step, records) for step, records in events)
+        facts = [
+            f"profile {profiles[sink]}" if sink in profiles else "the default profile",
+            _count(len(events), "log event"), _count(scalars, "scalar"), f"{total:,} bytes as JSON",
+        ]  # fmt: skip
+        print(f"\n{paint(sink, BOLD)}  {paint(', '.join(facts), DIM)}")
+        for line in as_text(events, everything):
+            print(line)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def _compare(given: argparse.Namespace, capture: Capture, one: Any, other: Any) -> None:
+    from declog.cli.recorded import differences, side_by_side
+
+    (made, title, found, sinks), (made2, title2, found2, sinks2) = one, other
+    shared = {key: differences(sinks[key], sinks2[key]) for key in sinks if key in sinks2}
+    alone = {
+        "removed": [key for key in sinks if key not in sinks2],
+        "added": [key for key in sinks2 if key not in sinks],
+    }
+    if given.format == "json":
+        profiles = {"one": _data(capture, made, found), "other": _data(capture, made2, found2)}
+        write_json({**profiles, "sinks": {**alone, "changed": shared}})
+        return
+    _head(capture)
+    _tell(made, title, found)
+    _tell(made2, title2, found2)
+    for sign, key in (("-", "removed"), ("+", "added")):
+        for sink in alone[key]:
+            print(f"\n{sign} {paint(sink, BOLD)}")
+    for sink, item in shared.items():
+        print(f"\n{paint(sink, BOLD)}")
+        for line in side_by_side(item):
+            print(line)
+
+
+# -- for programs
+
+
+def _as_data(events: Events) -> list[dict[str, Any]]:
+    from declog.cli.recorded import as_data
+
+    return as_data(events)
+
+
+def _data(capture: Capture, made: Plan, found: Rehearsal) -> dict[str, Any]:
+    return {
+        "capture": {
+            "folder": str(capture.folder), "name": capture.run["name"], "steps": capture.steps, "bytes": capture.bytes,
+            "world_size": capture.world_size, "missing_ranks": capture.missing, "left_out": capture.gaps,
+        },
+        "profile": made.name, "fingerprint": made.fingerprint,
+        "unknown": found.unknown, "failures": found.failures,
+    }  # fmt: skip

@@ -1,0 +1,197 @@
+"""Records in columns, as data, and side by side: what ``declog preview`` prints. Imports records only."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from declog.records import Histogram, Records, Scalar, Table
+
+Events = Sequence[tuple[int, Records]]
+SHOWN = 5  # log events that have a column, where nobody says which
+ROWS = 4  # rows of a table that are shown
+WIDTH = 24  # of a table's cell
+
+
+def as_data(events: Events) -> list[dict[str, Any]]:
+    """Log events for programs: everything that a sink gets, but the time."""
+    return [{**_event(step, records), "bytes": size(step, records)} for step, records in events]
+
+
+def size(step: int, records: Records) -> int:
+    """How many bytes a log event takes as a line of JSON."""
+    return len(json.dumps(_event(step, records), ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
+
+
+def _event(step: int, records: Records) -> dict[str, Any]:
+    return {
+        "step": step,
+        "mode": records.mode,
+        "scalars": {item.name: item.value for item in records.scalars},
+        "partial": any(item.partial for item in records.scalars),
+        "histograms": {
+            item.name: {"counts": list(item.counts), "edges": list(item.edges)} for item in records.histograms
+        },
+        "tables": {item.name: {name: list(values) for name, values in item.data.items()} for item in records.tables},
+        "alerts": [asdict(item) for item in records.alerts],
+    }
+
+
+def as_text(events: Events, everything: bool) -> Iterator[str]:
+    """Log events for people: values in columns, by mode; the last rows of each table; alerts."""
+    for mode in dict.fromkeys(records.mode for _, records in events):
+        mine = [(step, records) for step, records in events if records.mode == mode]
+        values = [(step, records) for step, records in mine if records.scalars or records.histograms]
+        if values:
+            yield from _columns(mode, values, everything)
+        for name in dict.fromkeys(table.name for _, records in mine for table in records.tables):
+            tables = [(step, table) for step, records in mine for table in records.tables if table.name == name]
+            for step, table in tables if everything else tables[-1:]:
+                yield from _table(step, table)
+        for step, records in mine:
+            yield from (f"  alert at step {step}: {one.name} ({one.level}) {one.text}" for one in records.alerts)
+
+
+def _columns(mode: str, events: Events, everything: bool) -> Iterator[str]:
+    shown, skipped = list(events), len(events) > SHOWN and not everything
+    if skipped:
+        shown = [*events[:2], *events[2 - SHOWN :]]
+    named: list[Scalar | Histogram] = []
+    for _, records in events:
+        named += [*records.scalars, *records.histograms]
+    names = dict.fromkeys(item.name for item in named)
+    head = [str(step) for step, _ in shown]
+    rows = [[name, *(_value(records, name) for _, records in shown)] for name in names]
+    widths = [max(len(row[place]) for row in [["step", *head], *rows]) for place in range(len(shown) + 1)]
+    mark = "" if mode == "train" else f"  ({mode})"
+    for row in [["step", *head], *rows]:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        if skipped:
+            cells.insert(2, "..." if row[0] == "step" else "   ")
+        yield f"  {row[0].ljust(widths[0])}  {'  '.join(cells)}{mark if row[0] == 'step' else ''}".rstrip()
+
+
+def _value(records: Records, name: str) -> str:
+    for item in records.scalars:
+        if item.name == name:
+            return number(item.value)
+    return next((f"{sum(item.counts)} values" for item in records.histograms if item.name == name), "")
+
+
+def number(value: float | int | bool) -> str:
+    """A value in few digits."""
+    return str(value) if isinstance(value, bool | int) else f"{value:.6g}"
+
+
+def _table(step: int, table: Table) -> Iterator[str]:
+    yield f"  table {table.name} at step {step}: {table.rows} row{'s' * (table.rows != 1)}"
+    names = [column.name for column in table.columns]
+    rows = [[_cell(table.data[name][row]) for name in names] for row in range(min(table.rows, ROWS))]
+    widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]
+    for row in [names, *rows]:
+        yield "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if table.rows > ROWS:
+        yield f"    ... {table.rows - ROWS} more"
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else number(value) if isinstance(value, float | int) else str(value)
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
+
+
+# -- side by side
+
+
+def differences(one: Events, other: Events) -> dict[str, Any]:
+    """What two sinks got: names in one of them only, and values, rows and alerts that differ."""
+    left, right = _values(one), _values(other)
+    both = [name for name in left if name in right]
+    changed = {name: found for name in both if (found := _changed(left[name], right[name]))}
+    return {
+        "removed": {name: _sample(left[name]) for name in left if name not in right},
+        "added": {name: _sample(right[name]) for name in right if name not in left},
+        "changed": changed,
+        "equal": len(both) - len(changed),
+        "bytes": [sum(size(step, records) for step, records in events) for events in (one, other)],
+    }
+
+
+def side_by_side(found: dict[str, Any]) -> Iterator[str]:
+    """Differences for people."""
+    width = max((len(name) for key in ("removed", "added", "changed") for name in found[key]), default=0)
+    for sign, key in (("-", "removed"), ("+", "added")):
+        for name, sample in found[key].items():
+            yield f"  {sign} {name.ljust(width)}  {sample}"
+    for name, items in found["changed"].items():
+        first = items[0]
+        at = f"step {first['step']}" + ("" if first["mode"] == "train" else f" ({first['mode']})")
+        more = f"; {len(items) - 1} more" if len(items) > 1 else ""
+        yield f"  ~ {name.ljust(width)}  {at}: {first['before']} -> {first['after']}{more}"
+    yield f"  = {found['equal']} equal; {found['bytes'][0]:,} -> {found['bytes'][1]:,} bytes"
+
+
+Place = tuple[str, int]
+
+
+def _values(events: Events) -> dict[str, dict[Place, Any]]:
+    """Everything that has a name, by name and log event."""
+    found: dict[str, dict[Place, Any]] = {}
+    for step, records in events:
+        at = (records.mode, step)
+        for scalar in records.scalars:
+            found.setdefault(scalar.name, {})[at] = scalar.value
+        for histogram in records.histograms:
+            found.setdefault(histogram.name, {})[at] = (list(histogram.counts), list(histogram.edges))
+        for table in records.tables:
+            found.setdefault(f"table {table.name}", {})[at] = _Rows(table)
+        for alert in records.alerts:
+            found.setdefault(f"alert {alert.name}", {})[at] = alert.text
+    return found
+
+
+class _Rows:
+    """A table that is told in words, and compared by its rows."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Rows) and repr(self._table.data) == repr(other._table.data)
+
+    def __hash__(self) -> int:
+        return hash(self._table.name)
+
+    def __str__(self) -> str:
+        return f"{self._table.rows} rows of {', '.join(self._table.data)}"
+
+
+def _changed(left: dict[Place, Any], right: dict[Place, Any]) -> list[dict[str, Any]]:
+    return [
+        {"mode": at[0], "step": at[1], "before": _told(left.get(at)), "after": _told(right.get(at))}
+        for at in dict.fromkeys([*left, *right])
+        if not _equal(left.get(at), right.get(at))
+    ]
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left) and math.isnan(right):
+        return True
+    return bool(left == right)
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, tuple):
+        return f"counts {value[0]}"
+    return number(value) if isinstance(value, float | int) else str(value)
+
+
+def _sample(values: dict[Place, Any]) -> str:
+    (_, step), value = next(iter(values.items()))
+    more = f"; {len(values) - 1} more" if len(values) > 1 else ""
+    return f"step {step}: {_told(value)}{more}"

@@ -1,0 +1,49 @@
+"""``declog test``: a profile's own tests, `tests:`, executed.
+
+Exit codes: 0 all passed, 2 one failed or the profile is wrong, 3 Hydra could not compose it.
+
+  declog test grpo
+  declog test conf/declog/mine.yaml -k clip
+  declog test --config-dir conf --config-name train
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from dataclasses import asdict
+
+from declog.cli.arguments import Parser, Wrong
+from declog.cli.output import GREEN, RED, paint, write_json
+
+
+def arguments(parser: Parser) -> None:
+    """A profile, and which of its tests."""
+    parser.profile()
+    parser.formats()
+    parser.add("-k", dest="select", metavar="NAME", default="", help="those whose name contains this, or matches it")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the tests and print what is not as expected."""
+    from declog.cli.profiles import chosen
+    from declog.profile_tests import profile_tests
+
+    logging.getLogger("declog").addHandler(logging.NullHandler())  # what fails is a difference, and told as one
+    tests = profile_tests(chosen(given), select=given.select)
+    if not tests:
+        fix = "declog test without -k" if given.select else "tests: {NAME: {observe: {...}, expect: {...}}}"
+        raise Wrong(f"the profile has no test{f' like `{given.select}`' if given.select else ''}", fix)
+    results = []
+    for test in tests:
+        result = test.run()
+        results.append(result)
+        if given.format == "text":
+            print(paint(str(result), GREEN if result.passed else RED))
+    failed = sum(not result.passed for result in results)
+    if given.format == "json":
+        shown = {one.name: list(map(asdict, one.differences)) for one in results}
+        write_json([{"name": name, "passed": not found, "differences": found} for name, found in shown.items()])
+    else:
+        print(f"{len(results)} test{'s' * (len(results) != 1)}: {f'{failed} failed' if failed else 'all passed'}")
+    return 2 if failed else 0

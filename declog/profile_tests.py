@@ -1,0 +1,252 @@
+"""Profile tests: what ``tests:`` says is executed by real recorders, and compared with what was to be logged.
+
+``declog test`` and ``declog.testing.run_profile_tests`` are this module's two fronts. A test gives the signals that it
+is about: what it does not give is absent, also where the profile requires it. Sees the models and the compiler.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from declog import comparing
+from declog.capturing import Call
+from declog.comparing import Difference, Seen
+from declog.compiler import compile
+from declog.compose import compose, defaulted, located, profile_of
+from declog.dispatch import CODE
+from declog.errors import ConfigError, DeclogError, Problem, did_you_mean
+from declog.functions import DEFAULT as FUNCTIONS
+from declog.functions import Functions
+from declog.reducers import DEFAULT as REDUCTIONS
+from declog.reducers import Reductions
+from declog.rehearsal import rehearse
+from declog.rehearsal_spec import RankInput, StepInput, TestSpec
+from declog.spec import ConstantSpec, LogSpec
+from declog.validation import validate
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a test: nothing is different where it passed."""
+
+    name: str
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was as expected."""
+        return not self.differences
+
+    def __str__(self) -> str:
+        return "\n".join([f"{'ok  ' if self.passed else 'FAIL'} {self.name}", *map(str, self.differences)])
+
+
+@dataclass(frozen=True)
+class ProfileTest:
+    """One entry of ``tests:``."""
+
+    name: str
+    spec: TestSpec
+    config: Any
+    functions: Functions
+    reductions: Reductions
+
+    def run(self) -> Result:
+        """Execute it. Raises ``ConfigError`` where the test names what the profile does not have."""
+        profile = validate(profile_of(self.config))
+        made = self._plan(profile)
+        problems = list(_unknown(self.spec, profile, made))
+        if problems:
+            raise located(ConfigError([problem.at("tests", self.name) for problem in problems]), self.config)
+        world = max(len(step.ranks) or 1 for step in self.spec.given)
+        scripts = {rank: partial(_calls, self.spec, rank, made) for rank in range(world)}
+        try:
+            done = rehearse(made, scripts, world, profile=self._profile(profile), functions=self.functions)
+        except DeclogError as error:
+            return Result(self.name, (Difference("", "the steps are taken", str(error)),))
+        seen = [Seen(step, records) for step, records in done.events[CODE]]
+        found = [*comparing.compare(self.spec, seen, self.spec.tol)]
+        for place, (step, number) in enumerate(_numbered(self.spec)):
+            if step is not self.spec:
+                mode = step.mode or "train"
+                mine = [one for one in seen if one.step == number and one.records.mode == mode]
+                found += [one.at(f"steps.{place}") for one in comparing.compare(step, mine, self.spec.tol)]
+        found += [Difference("", "nothing fails", failure) for failure in done.failures]
+        return Result(self.name, tuple(found))
+
+    def _profile(self, profile: LogSpec) -> str:
+        return self.spec.profile or profile.profile
+
+    def _plan(self, profile: LogSpec) -> Any:
+        """The plan of the test: with its constants, nothing required, without sinks and tables that it is not about."""
+        pinned = {name: ConstantSpec(value=value) for name, value in self.spec.constants.items()}
+        unknown = [name for name in pinned if name not in profile.constants]
+        if unknown:
+            fix = did_you_mean(unknown[0], profile.constants, what="constants")
+            problem = Problem(
+                "DL403", f"there is no constant `{unknown[0]}`", ("tests", self.name, "constants", unknown[0]), fix
+            )
+            raise located(ConfigError([problem]), self.config)
+        try:
+            made = compile(
+                profile.model_copy(update={"constants": {**profile.constants, **pinned}}),
+                profiles=[profile.profile, self._profile(profile)],
+                functions=self.functions,
+                reductions=self.reductions,
+                defaulted=defaulted(self.config) if "metric_defaults" in profile.model_fields_set else None,
+            )
+        except ConfigError as error:
+            raise located(error, self.config) from None
+        events = {
+            name: replace(event, signals=tuple(replace(signal, optional=True) for signal in event.signals))
+            for name, event in made.events.items()
+        }
+        wanted = {name for item in (self.spec, *self.spec.steps) for name in item.tables}
+        tables = tuple(op for op in made.tables if {op.id, op.name} & wanted)
+        return replace(made, events=events, tables=tables, sinks=(), strict=False)
+
+
+def profile_tests(
+    config: Any,
+    overrides: Sequence[str] = (),
+    *,
+    select: str = "",
+    functions: Functions = FUNCTIONS,
+    reductions: Reductions = REDUCTIONS,
+) -> list[ProfileTest]:
+    """The tests of a profile, those whose name contains ``select`` or matches it as a pattern.
+
+    ``config`` is a composed config, a mapping, or a preset's name (with ``overrides``). Raises ``ConfigError``.
+    """
+    if isinstance(config, str):
+        config = compose(config, overrides)
+    try:
+        tests = validate(profile_of(config)).tests
+    except ConfigError as error:
+        raise located(error, config) from None
+    return [
+        ProfileTest(name, spec, config, functions, reductions)
+        for name, spec in tests.items()
+        if select in name or fnmatch.fnmatch(name, select)
+    ]
+
+
+# -- what a test names
+
+
+def _unknown(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
+    """What the test names and the profile does not have."""
+    names = _Names(profile, plan)
+    worlds = {len(step.ranks) for step in test.given if step.ranks}
+    for place, step in enumerate(test.given):
+        path: tuple[str | int, ...] = () if step is test else ("steps", place)
+        if step.mode is not None and step.mode not in plan.modes:
+            fix = did_you_mean(step.mode, plan.modes, what="modes")
+            yield Problem("DL403", f"there is no mode `{step.mode}`", (*path, "mode"), fix)
+        if worlds and len(step.ranks) != max(worlds):
+            message = f"this step is of {len(step.ranks) or 1} rank(s), and another one of {max(worlds)}"
+            yield Problem("DL202", message, path, "say what each rank gives, in every step")
+        for rank, item in enumerate(step.ranks or [step]):
+            where = (*path, "ranks", rank) if step.ranks else path
+            for signal in dict.fromkeys(name for call in item.calls for name in call):
+                if signal not in plan.known:
+                    yield Problem("DL501", *names.signal(signal, where))
+    for place, expected in enumerate([test, *test.steps]):
+        path = () if not place else ("steps", place - 1)
+        yield from names.expected(expected, path)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What may be expected of a profile, be it switched on or not."""
+
+    profile: LogSpec
+    plan: Any
+
+    def signal(self, name: str, path: tuple[str | int, ...]) -> tuple[str, tuple[str | int, ...], str]:
+        """What is wrong with an observed name."""
+        fix = did_you_mean(name, self.plan.known, what="signals")
+        spec = self.profile.signals.get(name)
+        if spec is not None:
+            fix = "it is derived: give what it is computed from" if spec.expr is not None else f"give `{spec.from_}`"
+        return f"the profile has no signal `{name}` to observe", (*path, "observe", name), fix
+
+    def expected(self, item: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+        """Names of values, tables and alerts that the profile does not have: they could never be logged."""
+        profile = self.profile
+        tables = {*profile.tables, *(spec.name for spec in profile.tables.values() if spec.name)}
+        for section, known in (("tables", tables), ("alerts", set(profile.alerts))):
+            for place, name in enumerate(getattr(item, section) or ()):
+                if name not in known:
+                    at = place if isinstance(item.alerts, list) and section == "alerts" else name
+                    fix = did_you_mean(name, known, what=section)
+                    yield Problem("DL403", f"there is no {section[:-1]} `{name}`", (*path, section, at), fix)
+        for name in item.expect:
+            if not any(re.fullmatch(pattern, name) for pattern in self._patterns()):
+                fix = did_you_mean(name, {*self.plan.names(), *profile.metrics}, what="metrics")
+                yield Problem("DL403", f"the profile logs nothing as `{name}`", (*path, "expect", name), fix)
+
+    def _patterns(self) -> Iterable[str]:
+        """Ids, names and templates of metrics; those of a mode have its prefix."""
+        templates = {"logged/{column}", "declog/{column}"}
+        for op in self.plan.outputs:
+            templates |= {op.id, op.key, *(item.template for item in op.names)}
+        for name, spec in self.profile.metrics.items():
+            templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
+        prefixes = "|".join(re.escape(mode.prefix) for mode in self.plan.modes.values())
+        return [f"(?:{prefixes})?{_pattern(template)}" for template in templates]
+
+
+def _pattern(template: str) -> str:
+    """What the names of a template look like."""
+    return ".+".join(re.escape(part) for part in re.split(r"\{\w+\}", template))
+
+
+# -- what its steps do
+
+
+def _numbered(test: TestSpec) -> Iterator[tuple[StepInput, int]]:
+    """The steps with their numbers; a block of another mode has that of the step before."""
+    number = -1
+    for step in test.given:
+        if step.step is not None:
+            number = step.step
+        elif step.mode in (None, "train"):
+            number += 1
+        yield step, max(number, 0)
+
+
+def _calls(test: TestSpec, rank: int, plan: Any) -> Iterator[Call]:
+    """The calls of one rank; every step takes a second."""
+    for at, (step, number) in enumerate(_numbered(test)):
+        given = step.ranks[rank] if step.ranks else step
+        mode = step.mode or "train"
+        stepping = mode == "train" or plan.modes[mode].every
+        if mode != "train":
+            yield Call("enter", (mode,), float(at))
+        if stepping:
+            yield Call("begin", (number,), float(at))
+        yield from _observed(given, at + 1.0)
+        if stepping:
+            yield Call("end", (False,), at + 1.0)
+        if step.flush:
+            yield Call("flush", (), at + 1.0)
+        if mode != "train":
+            yield Call("leave", (False,), at + 1.0)
+
+
+def _observed(given: RankInput, at: float) -> Iterator[Call]:
+    for signals in given.calls:
+        yield Call("observe", (dict(signals),), at)
+    for name, value in given.log_metric.items():
+        for one in value if isinstance(value, list) else [value]:
+            yield Call("metric", (name, one), at)
+    for column, values in given.log_extra.items():
+        yield Call("extra", (column, values), at)
+
+
