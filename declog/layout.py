@@ -32,8 +32,8 @@ class Layout(Protocol):
 class Padded:
     """``[completions, tokens]``. What several folds need of one mask is made once: two buffers, and a scratch one.
 
-    On the CPU values are taken to be plain numbers until a sum says otherwise: it is NaN or infinite if any value is,
-    in the padding, too. On a GPU looking at a sum would wait.
+    On the CPU values are taken to be plain numbers until their sums say otherwise: one is NaN or infinite if any value
+    of its row is, in the padding, too. How many such rows there are is a shape; on a GPU asking for it would wait.
     """
 
     def __init__(self, shape: torch.Size) -> None:
@@ -75,7 +75,7 @@ class Padded:
         weight = None if mask is None else self._weight(mask, value.dtype)
         scratch = value if weight is None and _SPREAD.isdisjoint(stats) else self._buffer(value)
         total = value.sum(1) if weight is None else torch.mul(value, weight, out=scratch).sum(1)
-        if not math.isfinite(total.sum().item()):
+        if len(torch.nonzero(total - total)):  # inf - inf is NaN, which is not zero
             self._plain = False
             return None
         n = self._count(mask, value.device) if mask is None or weight is None else self._weighed(mask, weight)

@@ -39,9 +39,16 @@ def _between(first: Any) -> Seconds:
     return read
 
 
-class Timed(list[Seconds]):
+class Timed:
     """The durations of one name in one step; together they are one number per step."""
+
+    def __init__(self) -> None:
+        self._parts: list[Seconds] = []
+
+    def add(self, part: Seconds) -> None:
+        """One more block of the name."""
+        self._parts.append(part)
 
     def seconds(self) -> float:
         """Their sum. Called by the worker."""
-        return sum(read() for read in self)
+        return sum(read() for read in self._parts)

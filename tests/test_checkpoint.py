@@ -1,0 +1,211 @@
+"""Runs that are interrupted and resumed: what is logged is what an uninterrupted run logs, once."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import declog
+from declog.comm import Comm
+from declog.errors import UsageError
+from declog.recorder import PART, Recorder
+from declog.records import Records
+from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.running import profile
+
+STEPS = 40
+CONFIG = profile(
+    {
+        "reward": {"axis": "completion", "event": "rollout"},
+        "ids": {"axis": "completion", "type": "int", "event": {"first": "rollout", "second": "update"}},
+        "text": {"axis": "completion", "type": "text", "event": "rollout"},
+        "logprobs": {"axis": "token", "event": "update"},
+        "mask": {"axis": "token", "type": "bool", "event": "update"},
+        "loss": {"axis": "step", "event": "update"},
+    },
+    {
+        "reward": "mean(reward)",
+        "p95": "p95(reward)",
+        "best": {"expr": "reward", "reduce": "max", "every": 12},
+        "slow_p05": {"expr": "reward", "reduce": "p05", "every": 36},
+        "loss_change": {"expr": "loss - prev(loss, 0.0)", "reduce": "sum"},
+        "weighted": {"expr": "mean(logprobs, over=token) * reward", "reduce": "mean"},
+        "tokens": {"expr": "logprobs", "reduce": "count", "cumulative": True},
+    },
+    every=4,
+    axes={"completion": {"ids": "ids"}, "token": {"mask": "mask"}},
+    modes={"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
+    filters={"best": {"kind": "top_bottom", "key": "reward", "top": 2, "within": "window"}},
+    schemas={"s": {"step": {"type": "int", "expr": "step"}, "text": {"type": "text"}, "reward": {"type": "float"}}},
+    tables={"best": {"schema": "s", "filter": "best", "every": 12}},
+    alerts={"high": {"when": "reward > -10", "patience": 3, "text": "high"}},
+)
+
+
+def observe(log: Recorder, step: int, rank: int, world_size: int) -> None:
+    """What one rank's step observes: a share of what all would."""
+    random = torch.Generator().manual_seed(1000 * step)
+    rewards, logprobs = torch.randn(8, generator=random), torch.randn(8, 5, generator=random)
+    mask = torch.rand(8, 5, generator=random) > 0.3
+    share = slice(rank * 8 // world_size, (rank + 1) * 8 // world_size)
+    ids = torch.arange(8)[share]
+    log.observe(reward=rewards[share], ids=ids, text=[f"{step}.{int(row)}" for row in ids])
+    log.observe(logprobs=logprobs[share], mask=mask[share], ids=ids, loss=float(step % 7))
+
+
+def work(log: Recorder, steps: Sequence[int], rank: int, world_size: int) -> None:
+    for step in steps:
+        with log.step(step):
+            observe(log, step, rank, world_size)
+        if step % 10 == 9:
+            with log.mode("eval"):
+                observe(log, step + 5000, rank, world_size)
+
+
+def saved(state: dict[str, Any]) -> dict[str, Any]:
+    """A state as it comes back from a file, read without pickled code."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def plain(events: Sequence[tuple[int, Records]]) -> list[Any]:
+    """Records without their wall time."""
+    return [
+        (step, records.mode, {item.name: item.value for item in records.scalars}, records.tables, records.alerts)
+        for step, records in events
+    ]
+
+
+def interrupted(config: dict[str, Any], at: int, world_size: int, folder: Path) -> list[Any]:
+    """What is logged by a run that is left after some more steps than were saved, and one that resumes it."""
+    kept: list[tuple[int, Records]] = []
+
+    def first(comm: Comm) -> dict[str, Any]:
+        sink = MemorySink()
+        with declog.start(config, sinks=[sink], output_dir=folder, comm=comm) as log:
+            work(log, range(at), comm.rank, comm.world_size)
+            state = log.state_dict()
+            if comm.rank == 0:
+                kept.extend(sink.events)
+        return state
+
+    def second(comm: Comm) -> None:
+        sink = MemorySink()
+        with declog.start(config, sinks=[sink], output_dir=folder, comm=comm, resume=saved(states[comm.rank])) as log:
+            work(log, range(at, STEPS), comm.rank, comm.world_size)
+        kept.extend(sink.events)
+
+    states = run_ranks(world_size, first)
+    run_ranks(world_size, second)
+    return plain(kept)
+
+
+def uninterrupted(config: dict[str, Any], world_size: int, folder: Path) -> list[Any]:
+    """What one run logs."""
+
+    def body(comm: FakeComm) -> MemorySink:
+        sink = MemorySink()
+        with declog.start(config, sinks=[sink], output_dir=folder, comm=comm) as log:
+            work(log, range(STEPS), comm.rank, comm.world_size)
+        return sink
+
+    return plain(run_ranks(world_size, body)[0].events)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_resumed_run_logs_what_one_run_logs(world_size: int, tmp_path: Path) -> None:
+    """Wherever it was saved: at a log event, inside windows of any length."""
+    expected = uninterrupted(CONFIG, world_size, tmp_path)
+    assert [step for step, mode, *_ in expected if mode == "train"] == [*range(3, 40, 4), 39]  # the last: slow ones
+    for at in (4, 6, 13, 30):
+        assert interrupted(CONFIG, at, world_size, tmp_path) == expected, f"saved after {at} steps"
+
+
+def test_a_long_window_goes_to_rank_0_in_parts(tmp_path: Path) -> None:
+    """And is logged as ever, also where the run is interrupted after a part."""
+    metrics = {name: metric for name, metric in CONFIG["metrics"].items() if isinstance(metric, str)}
+    config = {**CONFIG, "every": 24, "metrics": metrics, "tables": {"best": {"schema": "s", "filter": "best"}}}
+    assert PART < 24
+    expected = uninterrupted(config, 2, tmp_path)
+    assert [step for step, mode, *_ in expected if mode == "train"] == [23, 39]
+    for at in (PART, PART + 3):
+        assert interrupted(config, at, 2, tmp_path) == expected, f"saved after {at} steps"
+
+
+def test_files_have_no_step_twice_and_none_is_missing(tmp_path: Path) -> None:
+    """Rows of steps after the checkpoint are dropped once; what was before stays."""
+    config = {**CONFIG, "sinks": {"jsonl": {}, "parquet": {}}}
+    with declog.start(config, output_dir=tmp_path / "whole") as log:
+        work(log, range(STEPS), 0, 1)
+    with declog.start(config, output_dir=tmp_path / "parts") as log:
+        work(log, range(14), 0, 1)
+        state = log.state_dict()
+        work(log, range(14, 25), 0, 1)  # logged, and lost with the process
+    with declog.start(config, resume=saved(state)) as log:
+        assert log.output_dir == tmp_path / "parts"
+        work(log, range(14, STEPS), 0, 1)
+
+    import pandas
+
+    columns = ["step", "mode", "name", "value"]
+    whole, parts = (
+        pandas.read_parquet(tmp_path / name / "parquet" / "scalars")[columns]
+        .sort_values(columns)
+        .reset_index(drop=True)
+        for name in ("whole", "parts")
+    )
+    assert len(parts) > 40
+    pandas.testing.assert_frame_equal(parts, whole)
+    lines = [
+        [
+            {key: value for key, value in json.loads(line).items() if key not in ("time", "run_id")}
+            for path in sorted((tmp_path / name / "jsonl").glob("*.jsonl"))
+            for line in path.read_text().splitlines()
+        ]
+        for name in ("whole", "parts")
+    ]
+    assert [line for line in lines[1] if "step" in line] == [line for line in lines[0] if "step" in line]
+
+
+def test_a_state_of_another_profile_continues_its_totals(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows of windows cannot be continued under another plan: they are dropped, and that is said."""
+    signals = {"length": {"axis": "completion", "type": "int"}}
+    before = profile(signals, {"tokens": {"expr": "length", "reduce": "sum", "cumulative": True}}, every=2)
+    after = profile(signals, {**before["metrics"], "longest": "max(length)"}, every=2)
+    with declog.start(before, output_dir=tmp_path) as log:
+        for step in range(3):
+            with log.step(step):
+                log.observe(length=[1, 2])
+        state = log.state_dict()
+    sink = MemorySink()
+    with declog.start(after, sinks=[sink], output_dir=tmp_path, resume=state) as log, log.step(3):
+        log.observe(length=[10])
+    assert sink.scalars == {3: {"tokens": 16, "longest": 10}}
+    assert "of another profile: totals are continued" in caplog.text
+
+
+def test_a_state_is_taken_between_steps_and_loaded_before_them(tmp_path: Path) -> None:
+    """Misuse is told where it happens, with what to do."""
+    config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"})
+    with declog.start(config, output_dir=tmp_path) as log:
+        with log.step(0):
+            log.observe(loss=1.0)
+            with pytest.raises(UsageError, match="inside a step"):
+                log.state_dict()
+        state = log.state_dict()
+        with pytest.raises(UsageError, match="after the first step"):
+            log.load_state_dict(state)
+    with declog.start(config, output_dir=tmp_path) as log:
+        with pytest.raises(UsageError, match="no state of a recorder"):
+            log.load_state_dict({"version": 1})
+        with pytest.raises(UsageError, match="given the state of rank 3"):
+            log.load_state_dict({**state, "rank": 3})
