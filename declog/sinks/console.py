@@ -7,7 +7,9 @@
       completions: 2 of 16 rows
         1 reward 1 · rank 1
           prompt      What is 2 + 2?
-          completion  4
+          completion
+            assistant → add({"a": 2, "b": 2})
+            tool      4
       ! warn kl_runaway: KL 0.71 left the trust region
 
 Text is formatted here and handed to rich in one piece (its own tables cost the training thread tens of
@@ -24,10 +26,12 @@ from typing import Any, ClassVar
 
 from declog.records import Alert, Number, Records, RunInfo, Scalar, Table
 from declog.sinks import ALERT, SCALAR, TABLE
+from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._shared import as_float, json_text, require
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
+ROLE_WIDTH = 9
 GAP = "   "
 STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
 # C0 and C1 controls become their visible pictures (newline, return and tab are handled as white space before).
@@ -123,12 +127,12 @@ def number(value: Number) -> str:
 
 
 def table_cards(table: Table, max_rows: int, max_chars: int, width: int) -> Iterator[Piece]:
-    """Up to ``max_rows`` rows: short values on the card's first line, texts wrapped below it."""
+    """Up to ``max_rows`` rows: short values on the card's first line, texts and conversations wrapped below it."""
     count = min(table.rows, max_rows)
     if not count:
         return
     yield f"  {visible(table.name)}", "bold"
-    yield f": {count} of {table.rows} rows\n", ""
+    yield f": {count} of {table.rows + table.cut} rows\n", ""
     texts = [column.name for column in table.columns if column.type in ("text", "json")]
     label_width = min(LABEL_WIDTH, max((len(name) for name in texts), default=0))
     for row in range(count):
@@ -141,9 +145,25 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int) -> Iter
         yield " · ".join(short) + "\n", ""
         for name in texts:
             value = table.data[name][row]
+            if is_conversation(value):
+                yield f"      {visible(name)}\n", "dim"
+                yield from _messages(value, max_chars, width)
+                continue
             text = "none" if value is None else sample(value if isinstance(value, str) else json_text(value), max_chars)
             yield f"      {visible(name).ljust(label_width)}  ", "dim"
             yield _wrap(text, width, 8 + label_width) + "\n", ""
+
+
+def _messages(messages: Sequence[Message], max_chars: int, width: int) -> Iterator[Piece]:
+    """One line per message, wrapped; ``max_chars`` of all of them together."""
+    for place, message in enumerate(messages):
+        if max_chars <= 0:
+            yield f"        and {len(messages) - place} more messages\n", "dim"
+            return
+        text = sample(spoken(message), max_chars)
+        max_chars -= len(text)
+        yield f"        {visible(message['role']).ljust(ROLE_WIDTH)} ", "dim"
+        yield _wrap(text, width, 9 + ROLE_WIDTH) + "\n", ""
 
 
 def sample(text: str, max_chars: int) -> str:

@@ -1,12 +1,14 @@
 """The trackio sink: the local dashboard (``trackio show --project <project>``). It never leaves this machine.
 
-Scalars, histograms and tables of a log event go in one call at its step; a table is a ``trackio.Table`` whose
-``json`` columns are text. trackio reads ``TRACKIO_DIR`` once, when it is imported, so the option ``dir`` works
-only where declog imports it first (in ``open``, which knows the run's folder), and is an error elsewhere.
-trackio prints through ``print`` at start, at an alert and at the end; that is kept off stdout, for this thread
-only. trackio stores a step that comes again beside the first one, so a resumed run takes the later steps out of its
-database before. What trackio cannot store it warns about and drops; no error reaches this sink, so a run's primary
-record is a file sink.
+Scalars, histograms and tables of a log event go in one call at its step. A table is a ``trackio.Table`` whose
+``json`` columns are text, or with ``as: trace`` one ``trackio.Trace`` per row: its messages, and its other columns as
+metadata. An integer beyond 64 bits is text in a table, and a float as a scalar.
+
+trackio reads ``TRACKIO_DIR`` once, when it is imported, so the option ``dir`` works only where declog imports it
+first (in ``open``, which knows the run's folder), and is an error elsewhere. trackio prints through ``print`` at
+start, at an alert and at the end; that is kept off stdout, for this thread only. It stores a step that comes again
+beside the first one, so a resumed run takes the later steps out of its database before. What trackio cannot store it
+warns about and drops; no error reaches this sink, so a run's primary record is a file sink.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.records import Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
-from declog.sinks._shared import as_float, clean_text, json_text, require, require_installed, tracker_config
+from declog.sinks._conversations import conversation
+from declog.sinks._shared import as_float, clean_text, json_text, require, require_installed, strict, tracker_config
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 PRINTING = ("trackio", "trackio.run", "trackio.utils")
@@ -93,14 +97,26 @@ class TrackioSink:
         for histogram in records.histograms:
             pair = (list(histogram.counts), list(histogram.edges))
             values[clean_text(histogram.name)] = self._trackio.Histogram(np_histogram=pair)
-        for table in records.tables:
-            values[clean_text(table.name)] = self._trackio.Table(data=rows(table))
+        for table in filter(attrgetter("rows"), records.tables):
+            values[clean_text(table.name)] = self._traces(table) if table.as_trace else self._table(table)
         if values:
             self._run.log(values, step=step)
         for alert in records.alerts:
             with quiet():
                 level = self._trackio.AlertLevel(alert.level)
                 self._run.alert(title=clean_text(alert.name), text=clean_text(alert.text), level=level, step=step)
+
+    def _table(self, table: Table) -> Any:
+        return self._trackio.Table(data=rows(table))
+
+    def _traces(self, table: Table) -> list[Any]:
+        """A row is a trace: its messages, and everything else it has as metadata."""
+        made = []
+        for row in range(table.rows):
+            messages, others = conversation(table, row)
+            metadata = {clean_text(name): storable(value) for name, value in others.items()}
+            made.append(self._trackio.Trace([storable(message) for message in messages], metadata=metadata))
+        return made
 
     def close(self) -> None:
         """Wait until trackio has stored everything."""
@@ -139,6 +155,19 @@ def finite_width(value: Number) -> Number:
     return value if isinstance(value, float) or value in INT64 else as_float(value)
 
 
+def storable(value: Any) -> Any:
+    """A value that trackio can store, at any depth: what it cannot, it would drop with all that is beside it."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, int) and value not in INT64:
+        return str(value)
+    if isinstance(value, dict):
+        return {clean_text(str(key)): storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(item) for item in value]
+    return strict(value)
+
+
 def rows(table: Table) -> list[dict[str, Any]]:
     """The table by row, as trackio stores it."""
     columns: list[list[Any]] = []
@@ -146,12 +175,8 @@ def rows(table: Table) -> list[dict[str, Any]]:
         values = list(table.data[column.name])
         if column.type == "json":
             values = [None if value is None else json_text(value) for value in values]
-        if column.type in ("json", "text"):
-            values = [None if value is None else clean_text(value) for value in values]
-        if column.type == "int":
-            values = [None if value is None else finite_width(value) for value in values]
-        columns.append(values)
-    names = [column.name for column in table.columns]
+        columns.append(values if column.type == "float" else [storable(value) for value in values])
+    names = [clean_text(column.name) for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 

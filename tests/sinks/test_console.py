@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from declog.records import Alert, Column, Number, Records, Scalar, Table
+from declog.sinks._conversations import spoken
 from declog.sinks.console import ConsoleSink, alert_line, number, sample, scalar_lines, table_cards
 from tests.sinks.samples import event, python, run_info
 
@@ -155,6 +157,7 @@ def test_a_stdout_that_is_not_utf8_loses_characters_only(tmp_path: Path) -> None
     code = """
 import sys
 from pathlib import Path
+from declog.sinks._conversations import spoken
 from declog.sinks.console import ConsoleSink
 from tests.sinks.samples import event, run_info
 sink = ConsoleSink()
@@ -171,3 +174,68 @@ def test_everything_at_once_is_printed(capsys: pytest.CaptureFixture[str]) -> No
     lines = shown(event(3), capsys)
     assert lines[0] == "step 120 · train"
     assert any("größer 漢字 ⏎ zwei" in line for line in lines)
+
+
+CHAT = [
+    {"role": "user", "content": "What is 2 + 2? " * 8},
+    {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": {"größe": 2}}}]},
+    {"role": "tool", "content": "4\n\x1b[2J"},
+    {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "It is"}, {"type": "image"}, {"type": "text", "text": "4."}],
+    },
+]
+
+
+def chat(*conversations: Any, cut: int = 0) -> Table:
+    """A table of conversations."""
+    data: dict[str, list[Any]] = {"reward": [0.5] * len(conversations), "chat": list(conversations)}
+    columns = (Column("reward", "float"), Column("chat", "json"))
+    return Table("t", "t", columns, data, len(conversations), as_trace=True, cut=cut)
+
+
+def test_a_conversation_is_lines_of_role_and_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrapped below the role; calls of tools are shown, controls are not obeyed, parts that are no text have a name."""
+    assert shown(Records(tables=(chat(CHAT, cut=3),)), capsys, width=60)[1:] == [
+        "  t: 1 of 4 rows",
+        "    1 reward 0.5",
+        "      chat",
+        "        user      What is 2 + 2? What is 2 + 2? What is 2 +",
+        "                  2? What is 2 + 2? What is 2 + 2? What is 2",
+        "                  + 2? What is 2 + 2? What is 2 + 2?",
+        '        assistant → add({"größe":2})',
+        "        tool      4 ⏎ ␛[2J",
+        "        assistant It is [image] 4.",
+    ]
+
+
+def test_a_long_conversation_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """`max_chars` is for all messages of a row together; what is left out is counted."""
+    long = [{"role": "user", "content": "abcdefgh"}] * 1000
+    assert shown(Records(tables=(chat(long),)), capsys, max_chars=12)[3:] == [
+        "      chat",
+        "        user      abcdefgh",
+        "        user      abcd…",
+        "        and 998 more messages",
+    ]
+
+
+@pytest.mark.parametrize("value", [[], [{"content": "no role"}], [{"role": 1}], {"role": "user"}, ["user"]])
+def test_other_lists_are_json(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only messages with a role are a conversation."""
+    (line,) = shown(Records(tables=(chat(value),)), capsys)[3:]
+    assert line == f"      chat  {json.dumps(value, separators=(',', ':'))}"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ({"name": "f", "arguments": '{"a": 1}'}, '→ f({"a": 1})'),
+        ({"id": "1", "type": "function", "function": {"name": "f"}}, "→ f({})"),
+        ({"function": "f"}, '{"function":"f"}'),
+        ("f()", '"f()"'),
+    ],
+)
+def test_calls_of_tools_in_every_spelling(call: Any, text: str) -> None:
+    """What has no name is shown as it is."""
+    assert spoken({"role": "assistant", "content": "I call", "tool_calls": [call]}) == f"I call\n{text}"

@@ -235,6 +235,50 @@ except SinkError as error:
     assert found == f"unset {variable}"
 
 
+def test_conversations_are_traces(tmp_path: Path) -> None:
+    """With `as: trace`: the messages of a row in the order of its columns, its other columns as metadata, exactly."""
+    found = trackio_run(
+        tmp_path,
+        """
+from declog.records import Column, Table
+columns = tuple(Column(n, t) for n, t in
+    {"prompt": "json", "reward": "float", "id": "int", "completion": "json", "note": "json"}.items())
+call = {"function": {"name": "add", "arguments": {"x": 2**70}}}
+data = {
+    "prompt": [[{"role": "user", "content": "größer 漢字?"}], None],
+    "reward": [float("nan"), None],
+    "id": [2**53 + 1, -(2**80)],
+    "completion": [[{"role": "assistant", "content": "\\ud800", "tool_calls": [call]},
+        {"role": "tool", "content": "ja"}], "x"],
+    "note": [{"a": [float("inf")]}, None],
+}
+trace = Table("chats", "c", columns, data, 2, as_trace=True)
+scalars = tuple(Scalar(f"s{n}", n, "s") for n in range(5))
+write([(step, Records(scalars=scalars, tables=(trace, table()))) for step in (3, 4)], dir="board")
+from trackio.sqlite_storage import SQLiteStorage
+traces = SQLiteStorage.get_traces("grpo", "run-7", sort="step_asc")
+"""
+        + READ
+        + """
+logs = [[log[f"s{n}"] for n in range(5)] + [len(log["completions"]["_value"])] for log in runs("grpo")[0]["logs"]]
+print(json.dumps([logs, [[t["step"], t["key"], t["messages"], t["metadata"]] for t in traces]]))
+""",
+    )
+    assert found[0] == [[0, 1, 2, 3, 4, 3]] * 2
+    call = {"function": {"name": "add", "arguments": {"x": str(2**70)}}}
+    talk = [
+        {"role": "user", "content": "größer 漢字?"},
+        {"role": "assistant", "content": "\\ud800", "tool_calls": [call]},
+        {"role": "tool", "content": "ja"},
+    ]
+    assert [[step, key] for step, key, _, _ in found[1]] == [[step, "chats"] for step in (3, 3, 4, 4)]
+    for (_, _, messages, metadata), (_, _, none, other) in zip(found[1][::2], found[1][1::2], strict=True):
+        assert (messages, none) == (talk, [])
+        assert math.isnan(metadata.pop("reward"))
+        assert metadata == {"id": EXACT, "note": {"a": ["Infinity"]}}
+        assert other == {"prompt": None, "reward": None, "id": str(-(2**80)), "completion": "x", "note": None}
+
+
 def test_text_that_utf8_cannot_hold_costs_nothing_else(tmp_path: Path) -> None:
     """trackio drops a whole value that it cannot serialise; a lone surrogate is escaped before."""
     found = trackio_run(

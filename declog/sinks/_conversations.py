@@ -1,0 +1,68 @@
+"""Conversations in ``json`` columns: lists of messages with a role, as chat templates and trainers have them.
+
+Standard library and declog's contracts only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from declog.records import Table
+from declog.sinks._shared import json_text
+
+Message = Mapping[str, Any]
+
+
+def is_conversation(value: Any) -> bool:
+    """Whether a value is a list of messages: maps, each with a role."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, Mapping) and isinstance(item.get("role"), str) for item in value)
+    )
+
+
+def conversation(table: Table, row: int) -> tuple[list[Message], dict[str, Any]]:
+    """A row's messages, column after column (a prompt, then a completion), and what else the row has."""
+    messages: list[Message] = []
+    others: dict[str, Any] = {}
+    for column in table.columns:
+        value = table.data[column.name][row]
+        if column.type == "json" and is_conversation(value):
+            messages += value
+        else:
+            others[column.name] = value
+    return messages, others
+
+
+def spoken(message: Message) -> str:
+    """What a message says, as text: its content and the tools that it calls."""
+    said = [_content(message.get("content")), *map(_tool_call, message.get("tool_calls") or ())]
+    return "\n".join(filter(None, said))
+
+
+def _content(content: Any) -> str:
+    """Text, or parts of which some are text and others are shown by their type."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list):
+        return " ".join(_part(part) for part in content)
+    return json_text(content)
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    if isinstance(part, Mapping) and isinstance(part.get("type"), str):
+        return f"[{part['type']}]"
+    return json_text(part)
+
+
+def _tool_call(call: Any) -> str:
+    """A call in either of the usual spellings: ``{name, arguments}``, or that below ``function``."""
+    inner = call.get("function", call) if isinstance(call, Mapping) else call
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+        return json_text(call)
+    arguments = inner.get("arguments", {})
+    return f"→ {inner['name']}({arguments if isinstance(arguments, str) else json_text(arguments)})"
