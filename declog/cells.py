@@ -339,11 +339,11 @@ def _pieces(op: MetricOp, view: View, axis: Axis) -> tuple[int, Array]:
 def formulas(ops: Iterable[FormulaOp], cells: dict[str, Cells]) -> None:
     """Compute formulas from the cells of the metrics they read, and add theirs."""
     for op in ops:
-        used = {str(node.param("name")) for node in walk(op.expr) if node.op == METRIC}
+        used = sorted({str(node.param("name")) for node in walk(op.expr) if node.op == METRIC})
         sources = [cells[key] for name in used if (key := name.rpartition(":")[2]) in cells]
         if not sources:
             continue
-        members = next((source.members for source in sources if source.members), ())
+        members = tuple(dict.fromkeys(member for name in used if name in cells for member in cells[name].members))
         values = {name: _looked_up(name, cells, members) for name in used}
         result = np.asarray(Formula(values).value(op.expr), np.float64)
         result = np.broadcast_to(result, np.broadcast_shapes(result.shape, *(value.shape for value in values.values())))

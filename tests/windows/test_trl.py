@@ -64,10 +64,14 @@ SETTINGS: list[tuple[dict[str, Any], set[str]]] = [
 
 
 def names(preset: str, **constants: Any) -> set[str]:
-    """The names of a preset's outputs under a trainer's settings, with TRL's words for what only a run knows."""
+    """TRL's names among a preset's outputs under a trainer's settings, with its words for what only a run knows.
+
+    ``loss`` is not TRL's but transformers', whose trainer logs the loss of every step.
+    """
     made = declog.plan(declog.compose(preset, ["declog/sinks=[]"]), constants=constants).names()
     return {
-        "{name}" if name == "{column}" else name.replace("{column}", "{reward_func_name}") for name in made
+        "{name}" if name == "{column}" else name.replace("{column}", "{reward_func_name}")
+        for name in set(made) - {"loss"}
     }  # fmt: skip
 
 

@@ -1,0 +1,129 @@
+"""Optimizer steps, evaluations and checkpoints: when a trainer is in which.
+
+A step is open from its begin until something else begins: the trainer's log, an evaluation, a checkpoint, the next
+step. So what is reported at its end still belongs to it. Imports transformers and torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+import declog
+from declog.adapters.trl.capture import Capture
+from declog.adapters.trl.hook import Around, hook
+from declog.errors import UsageError
+
+log = logging.getLogger("declog")
+
+
+class Steps:
+    """Opens and closes declog's steps and its mode ``eval``. ``evaluating`` is true in the latter."""
+
+    def __init__(self, trainer: Any, recorder: declog.Recorder, capture: Capture) -> None:
+        self.evaluating = False
+        self._trainer = trainer
+        self._recorder = recorder
+        self._capture = capture
+        self._step: AbstractContextManager[Any] | None = None
+        trainer.add_callback(_Callback(self))
+        hook(trainer, "train", self._train)
+        hook(trainer, "evaluate", self._evaluate)
+
+    @property
+    def over(self) -> bool:
+        """Whether the recorder is closed: the trainer then goes on alone."""
+        return self._recorder.closed
+
+    def begin(self) -> None:
+        """An optimizer step begins; it has the number that the trainer logs it under."""
+        self.end()
+        if not self.over:
+            self._step = self._recorder.step(self._trainer.state.global_step + 1)
+            self._step.__enter__()
+
+    def end(self, *error: Any) -> None:
+        """The open step ends."""
+        if self._step is not None:
+            step, self._step = self._step, None
+            if not self.over:
+                step.__exit__(*(error or (None, None, None)))
+
+    def _train(self, original: Around, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if resume_from_checkpoint and not self.over:
+            self._load(resume_from_checkpoint)
+        try:
+            return original(resume_from_checkpoint, *args, **kwargs)
+        except BaseException as error:
+            self.end(type(error), error, error.__traceback__)
+            raise
+        finally:
+            self.end()
+
+    def _evaluate(self, original: Around, *args: Any, **kwargs: Any) -> Any:
+        self.end()
+        if self.evaluating or self.over or "eval" not in self._recorder.plan.modes:
+            return original(*args, **kwargs)
+        self.evaluating = True
+        try:
+            with self._recorder.mode("eval"):
+                return original(*args, **kwargs)
+        finally:
+            self.evaluating = False
+
+    # -- checkpoints
+
+    def save(self) -> None:
+        """Save the state beside the checkpoint that the trainer has just saved; every rank its own."""
+        self.end()
+        args = self._trainer.args
+        if self.over or args.save_only_model:
+            return
+        folder = Path(args.output_dir) / f"checkpoint-{self._trainer.state.global_step}"
+        file, part = self._file(folder), self._file(folder, ".part")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            torch.save({"recorder": self._recorder.state_dict(), "rows": self._capture.rows}, part)
+            os.replace(part, file)
+        except OSError as error:
+            log.warning("declog could not save its state, a run resumed from %s starts new windows: %s", folder, error)
+
+    def _load(self, checkpoint: Any) -> None:
+        if checkpoint is True:
+            checkpoint = get_last_checkpoint(self._trainer.args.output_dir)
+            if checkpoint is None:
+                return  # the trainer says so
+        file = self._file(Path(checkpoint))
+        if not file.is_file():
+            log.warning("there is no state of declog in %s: windows and totals start anew", checkpoint)
+            return
+        state = torch.load(file, weights_only=True)
+        try:
+            self._recorder.load_state_dict(state["recorder"])
+        except UsageError:  # such as after an evaluation
+            log.warning("the run has begun, so declog does not go on where %s was saved", checkpoint)
+            return
+        self._capture.rows = state["rows"]
+
+    def _file(self, folder: Path, suffix: str = "") -> Path:
+        return folder / f"declog-rank{self._trainer.args.process_index}.pt{suffix}"
+
+
+class _Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+    """What the trainer tells its callbacks."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._steps.begin()
+
+    def on_save(self, *args: Any, **kwargs: Any) -> None:
+        self._steps.save()
