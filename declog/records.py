@@ -53,8 +53,8 @@ class Table:
 
     ``table`` is the id in the profile, ``name`` what trackers show. Values are Python ints, floats,
     bools and strings; a ``json`` column holds values made of dicts, lists and those. ``as_trace``: each row is a
-    conversation, whose messages are the first ``json`` column; what cannot show one shows a table. ``cut``: how many
-    more rows were picked, which `max_bytes` left out.
+    conversation, whose messages are those of its ``json`` columns; what cannot show one shows a table. ``cut``: how
+    many more rows were picked, which `max_bytes` left out.
     """
 
     name: str

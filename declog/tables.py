@@ -23,7 +23,7 @@ from declog.records import Column, ColumnType, Table
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
 EXTRA = "extra:"  # the prefix of log_extra's columns in a frame
-STAMPS = frozenset({"step", "mode"})  # columns that sinks add; only a declared column may take their place
+STAMPS = frozenset({"step", "mode", "declog_step"})  # columns that sinks add; only a declared column may take their place
 
 
 @dataclass(frozen=True)
