@@ -21,9 +21,9 @@ from declog.diagnostics import attach_places
 from declog.errors import CompositionError, ConfigError, Path, Problem, did_you_mean, nesting
 from declog.file_errors import first_line, lost
 from declog.places import FilePlace
-from declog.provenance import ORIGIN, Origin, provenance_of
+from declog.provenance import ORIGIN, Origin, overrides_of, provenance_of
 from declog.resolve import key_path, resolved
-from declog.searchpath import GROUP, HYDRA_ERRORS, config_loader, current_hydra
+from declog.searchpath import GROUP, HYDRA_ERRORS, config_loader, current_hydra, settle
 
 Error = TypeVar("Error", bound=ConfigError)
 
@@ -70,6 +70,8 @@ def composed(origin: Origin) -> DictConfig:
             config = loader.load_configuration(origin.root, origin.lines, RunMode.RUN, from_shell=False)
         except HYDRA_ERRORS as error:
             raise composition_error(loader, origin, error) from None
+    if origin.application:
+        settle(config, origin.config_name)
     OmegaConf.set_struct(config, False)
     del config["hydra"]
     OmegaConf.set_struct(config, True)
@@ -115,7 +117,8 @@ def written(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     as_written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
     data, problems = resolved(node)
     for path in (problem.path for problem in problems):
-        at, source = data, as_written
+        at: Any = data
+        source: Any = as_written
         for key in path[:-1]:
             at, source = at[key], source[key]
         at[path[-1]] = source[path[-1]]
@@ -151,6 +154,13 @@ def defaulted(config: DictConfig | Mapping[str, Any]) -> frozenset[str] | None:
             place = layers[0].place
             first.setdefault(str(path[len(prefix) + 1]), place.file if isinstance(place, FilePlace) else None)
     return frozenset(name for name, file in first.items() if file in setters)
+
+
+def deleted(config: DictConfig | Mapping[str, Any]) -> frozenset[str]:
+    """The entries, such as ``metrics.kl``, that overrides took out with ``~``; ``null`` stays in the data."""
+    prefix = ".".join(map(str, prefix_of(config)))
+    keys = [line[1:].partition("=")[0] for line in overrides_of(config) if line.startswith(f"~{prefix}.")]
+    return frozenset(key.removeprefix(f"{prefix}.") for key in keys)
 
 
 def prefix_of(config: DictConfig | Mapping[str, Any]) -> Path:

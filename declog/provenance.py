@@ -92,6 +92,15 @@ def provenance_of(config: object) -> Provenance | None:
         return None
 
 
+def overrides_of(config: object) -> Sequence[str]:
+    """The overrides that a configuration was composed with; none where nobody knows."""
+    root = config._get_root() if isinstance(config, DictConfig) else None
+    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
+    if isinstance(origin, Origin):
+        return origin.overrides
+    return HydraConfig.get().overrides.task if root is not None and HydraConfig.initialized() else ()
+
+
 def _of_application() -> Provenance | None:
     if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
         return None
@@ -145,13 +154,13 @@ def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
     """The path and the text of a configuration that is a file; None for one that is not."""
     if source.scheme() == "file":
         file = FilePath(source.path).joinpath(f"{name}.yaml")
-        return str(file), file.read_text(encoding="utf-8")
+        return str(file), file.read_text(encoding="utf-8", errors="replace")
     if isinstance(source, FolderOfPresets):
         file = source.file(name)
-        return str(file), file.read_text(encoding="utf-8")
+        return str(file), file.read_text(encoding="utf-8", errors="replace")
     if source.scheme() == "pkg":
         resource = resources.files(source.path).joinpath(f"{name}.yaml")
-        return str(resource), resource.read_text(encoding="utf-8")
+        return str(resource), resource.read_text(encoding="utf-8", errors="replace")
     return None
 
 
@@ -187,7 +196,7 @@ def _in_entry(file: str, path: Path, key: yaml.Node, value: yaml.Node) -> Iterat
         for merged in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
             yield from _in_node(file, path, merged)
         return
-    here = (*path, yaml.constructor.SafeConstructor().construct_object(key, deep=True))
+    here = (*path, str(yaml.constructor.SafeConstructor().construct_object(key, deep=True)))
     yield here, FilePlace(file, span(key), span(value), _style(value)), _effect(value)
     yield from _in_node(file, here, value)
 

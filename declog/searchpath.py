@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import hydra
 import yaml
@@ -20,6 +21,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.core.utils import setup_globals
@@ -27,7 +29,7 @@ from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 PROVIDER = "declog"
@@ -121,6 +123,40 @@ def config_loader(config_dir: Path | str | None = None) -> ConfigLoaderImpl:
     if not OmegaConf.has_resolver("hydra"):
         setup_globals()
     return ConfigLoaderImpl(create_config_search_path(None if config_dir is None else str(config_dir)))
+
+
+def settle(config: DictConfig, name: str) -> None:
+    """Put in what Hydra would answer in a run to ``${hydra:job.name}`` and the like, as far as that can be known.
+
+    ``config`` still has its node ``hydra``; ``name`` stands for the script's, which is known when it runs.
+    """
+    asking = list(_asking(config))
+    if not asking:
+        return
+    OmegaConf.set_struct(config, False)
+    config.hydra.job.name = name
+    config.hydra.runtime.output_dir = config.hydra.run.dir
+    hydra_config = HydraConfig.instance()
+    before = hydra_config.cfg
+    try:
+        hydra_config.set_config(config)
+        for node, key in asking:
+            try:
+                node._get_node(key)._set_value(node[key])
+            except OmegaConfBaseException:
+                continue  # it stays as it was written, and is refused where it is needed
+    finally:
+        hydra_config.cfg = before
+
+
+def _asking(node: Any) -> Iterator[tuple[Any, Any]]:
+    """The values that ask Hydra of the run, each with the map or list that holds it."""
+    for key in range(len(node)) if isinstance(node, ListConfig) else [key for key in node if key != "hydra"]:
+        child = node._get_node(key)
+        if isinstance(child, DictConfig | ListConfig) and not (child._is_none() or child._is_interpolation()):
+            yield from [] if child._is_missing() else _asking(child)
+        elif isinstance(child, Node) and "${hydra:" in str(child._value()):
+            yield node, key
 
 
 @contextmanager

@@ -66,6 +66,8 @@ def _shadowed(config: DictConfig) -> list[str]:
 
 
 def _tell(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
+    from declog.compiler.draft import LOGGED
+
     for warning in warnings:
         print(f"{paint('warning:', YELLOW)} {warning}")
     for kind in _missing(made):
@@ -74,7 +76,7 @@ def _tell(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
         shown = ", ".join(what for what, _ in made.inactive[:4]) + (", ..." if len(made.inactive) > 4 else "")
         print(paint(f"inactive: {shown}: `declog show --inactive` says why", DIM))
     parts = [
-        _count(sum(len(op.names) for op in made.outputs if op.shown), "output"),
+        _count(sum(len(op.names) for op in made.outputs if op.shown and op.id != LOGGED), "output"),
         _count(len(made.tables), "table"),
         _count(len(made.alerts), "alert"),
         f"{_count(len(made.sinks), 'sink')} ({', '.join(op.id for op in made.sinks)})" if made.sinks else "no sink",

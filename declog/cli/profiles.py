@@ -7,6 +7,8 @@ expressions need no second pair of quotes (``words.py``); an application's own o
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +33,8 @@ def configured(given: argparse.Namespace, words: Sequence[str]) -> DictConfig:
     """The configuration that ``words`` name: a profile first, if one is named, then overrides."""
     from declog.compose import composed
 
+    for name in given.modules or ():
+        _import(name)
     return composed(origin(given, words))
 
 
@@ -59,6 +63,16 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     return _in_hydras_words(rest, base)
 
 
+def _import(name: str) -> None:
+    """Load a module that registers functions, reductions or sinks, found as ``python -m`` would find it."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise Wrong(f"--import {name}: {error}") from None
+
+
 def _in_hydras_words(words: tuple[str, ...], base: Origin) -> Origin:
     from declog.spec import SECTIONS, LogSpec
     from declog.words import Adds, in_hydras_words
@@ -85,6 +99,6 @@ def _of_file(file: Path) -> Origin:
     if file.suffix != ".yaml":
         raise Wrong(f"Hydra reads files that end in .yaml, not {file.name}", f"mv {file} {file.with_suffix('.yaml')}")
     folder = file.absolute().parent
-    if chooses_profile(file.read_text(encoding="utf-8")):
+    if chooses_profile(file.read_text(encoding="utf-8", errors="replace")):
         return Origin(file.stem, (), folder, application=True)
     return Origin(file.stem, (), folder.parent if folder.name == "declog" else f"declog://{folder.as_posix()}")
