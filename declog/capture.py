@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declog.capturing import FORMAT, SUFFIX, Call
+from declog.columns import DEFAULT as COLUMNS
+from declog.columns import RowFunctions
 from declog.compiler import compile
 from declog.compose import located, profile_of
 from declog.container import Container, read
@@ -97,6 +99,7 @@ def replay(
     *,
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
+    columns: RowFunctions = COLUMNS,
 ) -> dict[str, Events]:
     """What each sink of a profile would have got from a captured run: (step, records) by the sink's id.
 
@@ -105,24 +108,32 @@ def replay(
     default profile's records are under ``<code>``. Raises what ``start`` and the run would raise.
     """
     capture = load(path)
-    made = plan_for(capture, config, functions=functions, reductions=reductions)
+    made = plan_for(capture, config, functions=functions, reductions=reductions, columns=columns)
     return execute(capture, made, config, functions=functions).events
 
 
 def plan_for(
-    capture: Capture, config: Any = None, *, functions: Functions = FUNCTIONS, reductions: Reductions = REDUCTIONS
+    capture: Capture,
+    config: Any = None,
+    *,
+    functions: Functions = FUNCTIONS,
+    reductions: Reductions = REDUCTIONS,
+    columns: RowFunctions = COLUMNS,
 ) -> Plan:
     """The plan of a profile, with the constants that the run's adapter gave."""
     run = capture.run
     if config is not None:
         wanted = [_default(profile_of(config))] if run["wanted"] or not profile_of(config).get("sinks") else []
-        return plan(config, constants=run["constants"], profiles=wanted, functions=functions, reductions=reductions)
+        return plan(
+            config, constants=run["constants"], profiles=wanted,
+            functions=functions, reductions=reductions, columns=columns,
+        )  # fmt: skip
     data = run["profile"]
     defaulted = None if run["defaulted"] is None else frozenset(run["defaulted"])
     try:
         return compile(
             validate(data), constants=run["constants"], profiles=run["wanted"] or _wanted(data),
-            functions=functions, reductions=reductions, config=data, defaulted=defaulted,
+            functions=functions, reductions=reductions, columns=columns, config=data, defaulted=defaulted,
         )  # fmt: skip
     except ConfigError as error:
         raise located(error, data) from None

@@ -15,6 +15,8 @@ from typing import Any
 
 from declog import comparing
 from declog.capturing import Call
+from declog.columns import DEFAULT as COLUMNS
+from declog.columns import RowFunctions
 from declog.comparing import Difference, Seen
 from declog.compiler import compile
 from declog.compose import compose, defaulted, located, profile_of
@@ -55,6 +57,7 @@ class ProfileTest:
     config: Any
     functions: Functions
     reductions: Reductions
+    columns: RowFunctions
 
     def run(self) -> Result:
         """Execute it. Raises ``ConfigError`` where the test names what the profile does not have."""
@@ -98,6 +101,7 @@ class ProfileTest:
                 profiles=[profile.profile, self._profile(profile)],
                 functions=self.functions,
                 reductions=self.reductions,
+                columns=self.columns,
                 defaulted=defaulted(self.config) if "metric_defaults" in profile.model_fields_set else None,
             )
         except ConfigError as error:
@@ -118,6 +122,7 @@ def profile_tests(
     select: str = "",
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
+    columns: RowFunctions = COLUMNS,
 ) -> list[ProfileTest]:
     """The tests of a profile, those whose name contains ``select`` or matches it as a pattern.
 
@@ -130,7 +135,7 @@ def profile_tests(
     except ConfigError as error:
         raise located(error, config) from None
     return [
-        ProfileTest(name, spec, config, functions, reductions)
+        ProfileTest(name, spec, config, functions, reductions, columns)
         for name, spec in tests.items()
         if select in name or fnmatch.fnmatch(name, select)
     ]
@@ -248,5 +253,3 @@ def _observed(given: RankInput, at: float) -> Iterator[Call]:
             yield Call("metric", (name, one), at)
     for column, values in given.log_extra.items():
         yield Call("extra", (column, values), at)
-
-

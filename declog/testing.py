@@ -11,9 +11,7 @@ from declog.errors import CommError
 from declog.records import Alert, Records, RunInfo, Table
 
 if TYPE_CHECKING:
-    from declog.functions import Functions
     from declog.profile_tests import ProfileTest
-    from declog.reducers import Reductions
 
 Result = TypeVar("Result")
 
@@ -162,25 +160,17 @@ def profile_tests(
     overrides: Sequence[str] = (),
     *,
     select: str = "",
-    functions: Functions | None = None,
-    reductions: Reductions | None = None,
+    **registries: Any,
 ) -> list[ProfileTest]:
     """The entries of a profile's ``tests:``, each with a ``name`` and a method ``run``, for pytest's ``parametrize``.
 
     ``config`` is what ``declog.start`` takes: a preset's name (with ``overrides``), a composed config, a mapping.
-    ``select`` is a part of the names, or a pattern. Raises ``ConfigError`` where the profile is wrong.
+    ``select`` is a part of the names, or a pattern; ``registries`` are ``functions``, ``reductions``, ``columns``, as
+    ``start`` takes them. Raises ``ConfigError`` where the profile is wrong.
     """
-    from declog import functions as all_functions
     from declog import profile_tests as found
-    from declog import reducers as all_reductions
 
-    return found.profile_tests(
-        config,
-        overrides,
-        select=select,
-        functions=all_functions.DEFAULT if functions is None else functions,
-        reductions=all_reductions.DEFAULT if reductions is None else reductions,
-    )
+    return found.profile_tests(config, overrides, select=select, **registries)
 
 
 def run_profile_tests(
@@ -188,14 +178,13 @@ def run_profile_tests(
     overrides: Sequence[str] = (),
     *,
     select: str = "",
-    functions: Functions | None = None,
-    reductions: Reductions | None = None,
+    **registries: Any,
 ) -> list[str]:
     """Run a profile's tests and return their names; raises ``AssertionError`` with all that is not as expected.
 
     No test at all is an error, too. The arguments are those of ``profile_tests``.
     """
-    tests = profile_tests(config, overrides, select=select, functions=functions, reductions=reductions)
+    tests = profile_tests(config, overrides, select=select, **registries)
     assert tests, "the profile has no test" + (f" like `{select}`" if select else "")
     results = [test.run() for test in tests]
     wrong = "\n\n".join(str(result) for result in results if not result.passed)
