@@ -24,7 +24,8 @@ NEVER: frozenset[int] = frozenset()
 class Fault:
     """One fault, where it strikes, and what must come of it."""
 
-    strike: Callable[[Run], None] = strikes.none  # in the step
+    strike: Callable[[Run], None] = strikes.none  # in the step, before its gradients are reduced
+    after: Callable[[Run], None] = strikes.none  # in the step, when the others are done with it
     on: tuple[int, ...] = (1,)  # the ranks that it strikes
     ranks: int = 2
     together: bool = True  # whether training all-reduces: then nobody goes on when one is gone
@@ -35,7 +36,7 @@ class Fault:
     profile: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)  # options of `declog.start`
     steps: int = STEPS  # that are in rank 0's files
-    lines: bool = True  # False: nothing was started, so there are no files
+    more: list[int] = field(default_factory=list)  # steps that only the others made: they may be there too
     partial: frozenset[int] = NEVER  # steps that rank 0 must have logged without a rank
     maybe: frozenset[int] = NEVER  # steps that it may have logged without a rank
     told: str = ""  # what rank 0's output has to say
@@ -50,7 +51,6 @@ def sink(kind: str, **options: Any) -> dict[str, Any]:
 
 BLOCKING = {"blocking": True}  # where a rank dies without a word, so that what it observed before was sent
 SHORT = {"wait_s": 0.5}  # rank 0 gives up on a rank that takes three times as long
-LOST_NOTHING = "rank 0 trained 8 steps"
 
 FAULTS: Mapping[str, Fault] = {
     # nothing: what all others are compared to
@@ -91,7 +91,7 @@ FAULTS: Mapping[str, Fault] = {
         strikes.terminate, on=(0,), steps=AT + 1, start={"on_sigterm": "close"}, maybe=THEN
     ),
     "rank 0 raises, the others go on": Fault(
-        strikes.error, on=(0,), together=False, steps=AT + 1, maybe=THEN, told_elsewhere="rank 1 trained 8 steps"
+        strikes.error, on=(0,), together=False, steps=AT + 1, more=[AT + 1], maybe=THEN, told_elsewhere="rank 1 trained 8 steps"
     ),
     "rank 0 is killed, the others go on": Fault(
         strikes.kill_when_written, on=(0,), together=False, steps=AT, maybe=ALL,
@@ -100,11 +100,11 @@ FAULTS: Mapping[str, Fault] = {
     "all ranks raise": Fault(strikes.error, on=(0, 1), steps=AT + 1),
     "all ranks get Ctrl-C": Fault(strikes.interrupt, on=(0, 1), steps=AT + 1),
     # a rank is slow
-    "a rank is slow": Fault(strikes.sleep, start=SHORT, partial=THEN, maybe=FROM_THEN - {STEPS - 1}),
-    "a rank stops and comes back": Fault(strikes.stop, start=SHORT, maybe=FROM_THEN - {STEPS - 1}),
-    "rank 0 is slow": Fault(strikes.sleep, on=(0,), start=SHORT),
-    "rank 0 stops and comes back": Fault(strikes.stop, on=(0,), start=SHORT),
-    "rank 0 stops and comes back, others go on": Fault(strikes.stop, on=(0,), together=False),
+    "a rank is slow": Fault(after=strikes.sleep, start=SHORT, partial=THEN, maybe=FROM_THEN - {STEPS - 1}),
+    "a rank stops and comes back": Fault(after=strikes.stop, start=SHORT, partial=THEN, maybe=FROM_THEN - {STEPS - 1}),
+    "rank 0 is slow": Fault(after=strikes.sleep, on=(0,), start=SHORT),
+    "rank 0 stops and comes back": Fault(after=strikes.stop, on=(0,), start=SHORT),
+    "rank 0 stops and comes back, others go on": Fault(after=strikes.stop, on=(0,), together=False),
     # a sink fails
     "a sink raises": Fault(profile=sink("Raising"), told="ConnectionRefusedError: the backend is away"),
     "a sink raises, and says `on_error: raise`": Fault(
@@ -120,6 +120,9 @@ FAULTS: Mapping[str, Fault] = {
         profile=sink("Blocked", queue_bytes=1), start=SHORT, told="was left behind", limit_s=90.0
     ),
     "the disk is full": Fault(strikes.fill_disk, on=(0,), steps=AT, told="File too large"),
+    "the disk is full for a while": Fault(
+        strikes.fill_disk, on=(0,), at_the_end=strikes.free_disk, told="File too large"
+    ),
     # the end
     "exit without close": Fault(unclosed=True),
     "a rank raises, nobody closes": Fault(strikes.error, unclosed=True, steps=AT + 1, maybe=THEN),

@@ -123,8 +123,21 @@ def run(made: Server, folder: Path, ranks: int, arguments: list[str], *, limit_s
     for rank in hung:
         _end(made.pid(started[rank]))
     ended = [made.wait(one, time.monotonic() + 10.0) for one in started]
+    for one in started:
+        _gone(made.pid(one))
     texts = tuple(output.read_text(errors="replace") if output.exists() else "" for output in outputs)
     return Ended(folder, tuple(-1000 if code is None else code for code in ended), texts, hung)
+
+
+def _gone(group: int, limit_s: float = 10.0) -> None:
+    """Wait until none is left of a process and its children."""
+    deadline = time.monotonic() + limit_s
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(0.02)
+        os.killpg(group, signal.SIGKILL)
+        raise AssertionError(f"the children of process {group} outlive it")
 
 
 def _end(pid: int) -> None:

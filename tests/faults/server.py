@@ -7,6 +7,7 @@ are JSON lines on stdin; answers are the rank's pid, and later its exit code.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import select
@@ -14,12 +15,13 @@ import signal
 import sys
 from typing import Any
 
-import torch  # noqa: F401  (the imports are what is shared)
-import torch.utils.data
+import pandas  # noqa: F401  (these imports are what is shared)
+import pyarrow.fs
+import pyarrow.parquet  # noqa: F401
 
-import declog
+import declog.run
 import declog.sinks.jsonl
-import declog.sinks.parquet
+import declog.sinks.parquet  # noqa: F401
 from tests.faults import training
 
 Request = dict[str, Any]
@@ -64,7 +66,7 @@ def become(request: Request) -> None:
 
 
 if __name__ == "__main__":
-    assert declog.start and torch.utils.data
+    gc.freeze()  # what was imported is not looked through again at the end of each rank
     asked = serve()
     if asked is not None:
         become(asked)

@@ -54,11 +54,16 @@ def kill(run: Run) -> None:
 
 
 def kill_when_written(run: Run) -> None:
-    """As `kill`, when the log event before is in the file: nothing but what came since may be lost."""
-    lines = run.folder / "run" / "lines" / "scalars.jsonl"
-    while run.log is not None and lines.read_text().count("\n") < AT:
-        time.sleep(0.01)
+    """As `kill`, when the log event before is in the files: nothing but what came since may be lost."""
+    written(run)
     kill(run)
+
+
+def written(run: Run) -> None:
+    """Wait until the log events before this step are in rank 0's files."""
+    files = run.folder / "run" / "files"
+    while run.log is not None and len(list(files.rglob("tables/t/*/*.parquet"))) < AT:  # the last that is written
+        time.sleep(0.01)
 
 
 def interrupt(run: Run) -> None:
@@ -90,8 +95,19 @@ def no_group(run: Run) -> None:
 
 
 def fill_disk(run: Run) -> None:
-    """From here no file may grow: every write fails as on a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
+    """From here no file may grow: every write fails as on a full disk. What is printed goes through a pipe."""
+    written(run)
+    screen = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    assert screen.stdin is not None
+    for descriptor in (1, 2):
+        os.dup2(screen.stdin.fileno(), descriptor)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+
+
+def free_disk(run: Run) -> None:
+    """Somebody made room."""
+    time.sleep(0.5)  # so that some log events met the full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def load_data(run: Run) -> None:

@@ -26,6 +26,7 @@ from tests.faults import strikes
 from tests.faults.cases import FAULTS, Fault
 from tests.faults.strikes import AT, ROWS, STEPS, Garbling, Run
 
+WIDTH = 7  # tokens of a completion
 REDUCTIONS = reducers.Reductions(reducers.BUILTIN)
 FUNCTIONS = functions.Functions(functions.BUILTIN)
 PROFILE: Mapping[str, Any] = {
@@ -49,7 +50,7 @@ def broken(values: Any) -> float:
 @functions.function(registry=FUNCTIONS)
 def crash(x: torch.Tensor) -> torch.Tensor:
     """A user's function of tokens with a bug, on one rank only: it runs on the training thread."""
-    if os.environ.get("RANK") == "1":
+    if os.environ.get("RANK") == "1" and x.numel() == ROWS * WIDTH:
         raise IndexError("mine")
     return x
 
@@ -57,7 +58,7 @@ def crash(x: torch.Tensor) -> torch.Tensor:
 def rows(rank: int, step: int) -> dict[str, Any]:
     """What a rank observes in a step."""
     return {
-        "reward": torch.full((ROWS,), float(10**rank * (step + 1))), "kl": torch.ones(ROWS, 5),
+        "reward": torch.full((ROWS,), float(10**rank * (step + 1))), "kl": torch.ones(ROWS, WIDTH),
         "text": [f"{rank}.{step}.{row}" for row in range(ROWS)],
     }  # fmt: skip
 
@@ -105,9 +106,13 @@ def main(name: str, folder: str, how: str) -> None:
                     dist.barrier()  # all have come this far
                 if step == AT and rank in fault.on:
                     fault.strike(run)
+                elif step == AT and not fault.together:
+                    time.sleep(1.0)  # those that are struck have ended
                 weights = train(weights, rank, step, together=fault.together)
+                if step == AT and rank in fault.on:
+                    fault.after(run)
             note(trained, f"{step} {float(weights.sum())!r}")
-            if step == STEPS - 2 and fault.strike in (strikes.sleep, strikes.stop):
+            if step == STEPS - 2 and fault.after is not strikes.none:
                 time.sleep(0.5)  # what came late is there when the last step begins
         if fault.at_the_end is not None:
             fault.at_the_end(run)
