@@ -59,8 +59,9 @@ def in_hydras_words(words: Sequence[str], base: Origin, adds: Mapping[str, Adds]
             plain = []  # what is wrong will be told when all of it is composed
     for place in plain:
         path = _path(lines[place].partition("=")[0])
-        if path[:2] in added or _may_be_added(known, path, adds.get(path[0] if path else "")):
-            added |= {path[:2]} if lines[place].partition("=")[2].startswith("{") else set()
+        is_map = lines[place].partition("=")[2].startswith("{")
+        if path[:2] in added or _may_be_added(known, path, adds.get(path[0] if path else ""), is_map=is_map):
+            added |= {path[:2]} if is_map else set()
             lines[place] = f"++{lines[place]}"
     return replace(base, config_name=name, overrides=tuple(lines))
 
@@ -83,8 +84,8 @@ def _is_choice(key: str, value: str, groups: Collection[str]) -> bool:
     return key in groups and value not in ("", "null") and not value.startswith("{")
 
 
-def _may_be_added(config: DictConfig, path: tuple[str, ...], adds: Adds | None) -> bool:
-    """Whether nobody wrote this key, and there is no doubt about what is meant by it."""
+def _may_be_added(config: DictConfig, path: tuple[str, ...], adds: Adds | None, *, is_map: bool) -> bool:
+    """Whether nobody wrote this key, or keys of the map that it is, and there is no doubt about what is meant."""
     node: object = config[GROUP]
     for depth, key in enumerate(path):
         if not isinstance(node, DictConfig):
@@ -93,7 +94,7 @@ def _may_be_added(config: DictConfig, path: tuple[str, ...], adds: Adds | None) 
             whole = adds == "entries" and len(path) == 2
             return adds == "anything" or whole or (adds is not None and depth >= 2)
         node = node._get_node(key)
-    return False
+    return is_map and isinstance(node, DictConfig)
 
 
 def _parsed(value: str) -> Override | None:

@@ -1,0 +1,123 @@
+"""The command line's frame: help, verbs, exit codes, colours, and what is imported for them."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from declog.cli import VERBS, main
+from declog.cli.output import coloured
+from tests.cli.conftest import Cli
+
+HEAVY = ("torch", "hydra", "omegaconf", "pydantic", "numpy", "yaml", "rich", "wandb", "trackio", "tensorboard")
+
+
+@pytest.mark.parametrize("words", [["--help"], *([verb.name, "--help"] for verb in VERBS)], ids=" ".join)
+def test_help_loads_nothing(words: list[str]) -> None:
+    """Neither Hydra nor torch nor a tracker is imported to say what a verb takes."""
+    program = (
+        "import sys; from declog.cli import main; code = main(sys.argv[1:]); "
+        f"print([name for name in {HEAVY!r} if name in sys.modules], code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[] 0"
+    assert "usage: declog" in done.stdout
+
+
+def test_help_names_every_verb(cli: Cli) -> None:
+    """With what it does."""
+    shown = cli("--help")
+    assert shown.code == 0
+    assert all(f"  {verb.name:<9} {verb.help}" in shown.out for verb in VERBS)
+    assert cli("help").out == shown.out
+    assert cli().code == 2
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_a_verbs_help_has_examples(verb: object, cli: Cli) -> None:
+    """Each verb shows how it is typed."""
+    name = verb.name  # type: ignore[attr-defined]
+    shown = cli(name, "--help")
+    assert shown.code == 0
+    assert shown.out.count(f"declog {name}") >= 2
+
+
+def test_the_program_is_installed() -> None:
+    """``declog`` beside the interpreter and ``python -m declog`` are the same."""
+    script = Path(sys.executable).with_name("declog")
+    shown = subprocess.run([script, "explain", "DL310"], capture_output=True, text=True, check=True).stdout
+    module = [sys.executable, "-m", "declog", "explain", "DL310"]
+    assert subprocess.run(module, capture_output=True, text=True, check=True).stdout == shown
+    assert shown.startswith("# DL310: ")
+
+
+def test_the_version(cli: Cli) -> None:
+    """That of the package."""
+    assert cli("--version").out.startswith("declog 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["chek"], "declog: there is no verb `chek`\n  fix: did you mean `check`?\n"),
+        (["check", "--strct"], "declog: declog check has no option `--strct`\n  fix: did you mean `--strict`?\n"),
+        (["check", "--format", "yaml"], "declog: check: argument --format: invalid choice: 'yaml'"),
+        (["check", "grpo", "rloo"], "declog: `rloo` is no override\n  fix: one profile, then key=value"),
+        (["check", "every=1", "grpo"], "declog: `grpo` is no override\n"),
+        (["check", "grpo", "--", "rloo"], "declog: `--` divides the two profiles of `declog diff`\n"),
+        (["check", "nothing.yaml"], "declog: there is no file nothing.yaml\n"),
+        (["check", "--config-dir", "nowhere"], "declog: there is no directory nowhere\n"),
+        (["check", "--import", "nothing_like_it"], "declog: --import nothing_like_it: No module named"),
+        (["why"], "declog: why: the following arguments are required: KEY"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_a_wrong_command_line_is_told_in_a_line(words: list[str], told: str, cli: Cli) -> None:
+    """Exit code 2, on standard error, with the nearest word."""
+    found = cli(*words)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith(told)
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """``declog ls functions | head -1`` ends without a traceback."""
+    command = f"{sys.executable} -m declog explain | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("DL101")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never in a pipe, and not where NO_COLOR is set."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert [coloured(Terminal()), coloured(io.StringIO())] == [True, False]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not coloured(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not coloured(Terminal())
+
+
+def test_errors_on_a_terminal_are_the_same_in_colour(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    """The same text but for the escapes."""
+    plain = cli("check", "grpo", "metrics.p=p90(rewrad)")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["check", "grpo", "metrics.p=p90(rewrad)"]) == 2
+    shown = terminal.getvalue()
+    assert "\x1b[" in shown and "\x1b[" not in plain.err
+    for escape in ("\x1b[1;31m", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m"):
+        shown = shown.replace(escape, "")
+    assert shown == plain.err

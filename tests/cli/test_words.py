@@ -1,0 +1,142 @@
+"""Overrides of the command line: short keys, expressions without a second pair of quotes, and what may be added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declog.compose import profile_of
+from declog.provenance import Origin
+from declog.words import taken
+from tests.cli.conftest import Cli
+
+
+def read(text: str) -> Any:
+    """A value as Hydra reads it."""
+    (override,) = OverridesParser.create().parse_overrides([f"key={text}"])
+    return override.value()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "p95(reward)", "length > 512", 'length > 512 and x == "a"', "x == 'a'", "a == b", "bucket(length, 32, 64)",
+        "{column}/{reduce}", "KL {kl:.3f}", "sum(rewards, over=column)", "x if y else 0", "clip_*", " padded ",
+        r"matches(text, '\d+')", 'a "quoted" word', "back\\", 'both \\" of them', "50 %", "a: b", "tag:core", "",
+    ],
+)  # fmt: skip
+def test_texts_are_taken_as_they_are(text: str) -> None:
+    """Whatever Hydra's grammar thinks of it, the value is the text."""
+    assert read(taken(text)) == text
+
+
+@given(st.text(alphabet="abx 01.()[]{}<>=!,:'\"\\+-*/%&|^~$#@?_"))
+def test_no_text_is_changed(text: str) -> None:
+    """Either Hydra reads a value of its own grammar as ever, or the text comes through; nothing is mangled."""
+    made = taken(text)
+    if made == text:
+        return
+    value = read(made)
+    assert value == text or isinstance(value, dict | list)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), ("1e-3", 0.001), ("true", True), ("null", None), ("[mean,std]", ["mean", "std"]), ("'3'", "3"),
+        ('"p95(reward)"', "p95(reward)"), ("{expr: reward}", {"expr": "reward"}), ("slim", "slim"),
+    ],
+)  # fmt: skip
+def test_hydras_values_stay_what_they_are(text: str, value: Any) -> None:
+    """Numbers, lists, maps and what is quoted already."""
+    assert taken(text) == text
+    assert read(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{expr: reward, where: length > 512}", {"expr": "reward", "where": "length > 512"}),
+        ("[mean(x), p95(x)]", ["mean(x)", "p95(x)"]),
+        ("{expr: x, every: 2, log: false, empty: null}", None),
+    ],
+)
+def test_maps_and_lists_are_read_as_yaml_where_hydra_refuses(text: str, value: Any) -> None:
+    """Expressions in them need no quotes of their own."""
+    assert read(taken(text)) == (value or {"expr": "x", "every": 2, "log": False, "empty": None})
+
+
+def profile(small: Path, *words: str, name: str = "small") -> dict[str, Any]:
+    """The profile that a command line composes."""
+    from declog.cli.profiles import _in_hydras_words
+    from declog.compose import composed
+
+    return profile_of(composed(_in_hydras_words(words, Origin(name, (), small))))
+
+
+@pytest.mark.parametrize(
+    ("word", "path", "value"),
+    [
+        ("every=4", "every", 4),
+        ("declog.every=4", "every", 4),
+        ("strict=true", "strict", True),
+        ("axes.group.size=4", "axes.group.size", 4),
+        ("metrics.p=p95(reward)", "metrics.p", "p95(reward)"),
+        ("+metrics.p=p95(reward)", "metrics.p", "p95(reward)"),
+        ("metrics.p={expr: reward, where: length > 3}", "metrics.p.where", "length > 3"),
+        ("metrics.length.where=length > 3 and reward < 1", "metrics.length.where", "length > 3 and reward < 1"),
+        ("metrics.length.reduce.p95=p95", "metrics.length.reduce.p95", "p95"),
+        ("metrics.length.reduce={p95: p95}", "metrics.length.reduce.p95", "p95"),
+        ("tables.samples.to.jsonl=true", "tables.samples.to.jsonl", True),
+        ("metrics.reward=null", "metrics.reward", None),
+        ("constants.beta=0", "constants.beta", 0),
+        ("sinks=[console]", "sinks.console.kind", "console"),
+        ("sinks=console", "sinks.console.kind", "console"),
+        ("declog/sinks=[console]", "sinks.console.kind", "console"),
+        ("sinks.jsonl.profile=full", "sinks.jsonl.profile", "full"),
+        ("declog=team", "name", "team"),
+    ],
+)
+def test_short_words(small: Path, word: str, path: str, value: Any) -> None:
+    """What people type, and what becomes of it."""
+    data: Any = profile(small, word)
+    for key in path.split("."):
+        data = data[key]
+    assert data == value
+
+
+def test_several_words_build_on_each_other(small: Path) -> None:
+    """An entry that one word adds is there for the next."""
+    data = profile(small, "metrics.p={expr: reward}", "metrics.p.where=length > 3", "~metrics.reward")
+    assert data["metrics"]["p"] == {"expr": "reward", "where": "length > 3"}
+    assert "reward" not in data["metrics"]
+    assert list(profile(small, "sinks=[]").get("sinks") or {}) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("metrics.rewrad.reduce=p95", "+declog.metrics.rewrad.reduce=p95 to add it"),
+        ("constants.bet=0", "declog.constants.beta=0  or  +declog.constants.bet=0 to add it"),
+        ("metrcs.reward=mean(reward)", "declog.metrics.reward="),
+        ("metrics.reward.where=length > 3", "set the whole entry: 'declog.metrics.reward={expr: ..., where: "),
+        ("sinks=[consle]", "did you mean `console`?"),
+        ("declog=tem", "did you mean `team`?"),
+    ],
+)
+def test_typos_are_refused(small: Path, cli: Cli, word: str, fix: str) -> None:
+    """A key below an entry that nobody wrote is no new entry; exit code 3."""
+    found = cli("check", "small", word, "--config-dir", str(small))
+    assert (found.code, found.out) == (3, "")
+    assert fix in found.err.partition("  fix: ")[2]
+
+
+def test_all_wrong_words_are_told_at_once(small: Path, cli: Cli) -> None:
+    """One run, both mistakes."""
+    found = cli("check", "small", "metrics.rewrad.reduce=p95", "evry=3", "--config-dir", str(small))
+    assert found.err.count("error[DL101]") == 2
