@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from declog.errors import ConfigError, Excerpt, Path, Problem, Where
 from declog.places import FilePlace, Layer, OverridePlace, Place, Provenance, Span
 from declog.scalars import within
+from declog.yaml11 import surprise
 
 Error = TypeVar("Error", bound=ConfigError)
 
@@ -64,6 +65,7 @@ def as_dict(problem: Problem) -> dict[str, Any]:
         "source": None if excerpt is None else excerpt.text,
         "marked": None if excerpt is None else [excerpt.start + 1, excerpt.end + 1],
         "earlier": [_place_dict(each) for each in where.earlier],
+        "related": [{"path": key, **_place_dict(each)} for key, each in where.related],
         "fix": problem.fix,
     }
 
@@ -80,8 +82,39 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
     known, layers = provenance.find((*prefix, *problem.path))
     if not layers:
         return problem
-    where = place_of(problem, layers[-1].place, provenance.texts, ".".join(map(str, known)))
-    return replace(problem, where=replace(where, earlier=tuple(dict.fromkeys(others(layers)))))
+    place = layers[-1].place
+    if isinstance(place, FilePlace) and known == (*prefix, *problem.path):
+        problem = _as_written(problem, place, provenance.texts[place.file])
+    where = place_of(problem, place, provenance.texts, ".".join(map(str, known)))
+    related = tuple(_related(problem, provenance, prefix))
+    return replace(problem, where=replace(where, earlier=tuple(dict.fromkeys(others(layers))), related=related))
+
+
+def written_key(place: FilePlace, text: str) -> str:
+    """A key as it stands in its file; empty for the entry of a list."""
+    return "" if place.key is None else _raw(LINE_BREAK.split(text), place.key)
+
+
+def written_value(place: FilePlace, text: str) -> str:
+    """A value as it stands in its file."""
+    return _raw(LINE_BREAK.split(text), place.value)
+
+
+def _as_written(problem: Problem, place: FilePlace, text: str) -> Problem:
+    """The problem of a word that YAML takes for something else, in terms of that word."""
+    word = written_key(place, text) if problem.code == "DL204" else written_value(place, text)
+    told = surprise(word) if problem.code == "DL204" or place.style == "plain" else None
+    if told is None or problem.code not in ("DL202", "DL204"):
+        return problem
+    message = told[0] if told[0] in problem.message or problem.code == "DL204" else f"{problem.message}; {told[0]}"
+    return replace(problem, message=message, fix=told[1])
+
+
+def _related(problem: Problem, provenance: Provenance, prefix: Path) -> Iterable[tuple[str, Where]]:
+    for path in problem.related:
+        _, layers = provenance.find((*prefix, *path))
+        if layers:
+            yield ".".join(map(str, path)), next(iter(others((*layers, layers[-1]))))
 
 
 def place_of(problem: Problem, place: Place, texts: Mapping[str, str], key: str = "") -> Where:

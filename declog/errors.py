@@ -112,7 +112,7 @@ SYNONYMS: Mapping[str, str] = {
     "average": "mean", "avg": "mean", "median": "p50", "stddev": "std", "stdev": "std", "std_dev": "std",
     "variance": "var", "total": "sum", "maximum": "max", "minimum": "min", "quantile": "p95", "percentile": "p95",
     "topk": "top_bottom", "top_k": "top_bottom", "top": "top_bottom", "sample": "random", "distinct": "unique",
-    "length": "len", "pass_at_k": "pass_at", "ln": "log", "batch": "completion", "sample_id": "completion",
+    "length": "len", "pass_at_k": "pass_at", "ln": "log",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from declog.axes import AXES, COLUMN, Axis, Kind
 from declog.errors import Problem, did_you_mean
 from declog.functions import BUILTIN, REQUIRED, Function, Functions, Param
-from declog.syntax import Parsed, parse, refuse
+from declog.syntax import ExpressionError, Parsed, parse, refuse
 from declog.tree import CONST, JOIN, Node, Pool
 
 MAX_POWER = 64  # the greatest constant exponent
@@ -141,7 +141,7 @@ class Compiler:
             return self.pool.constant(node.id == "true")
         found = self.scope.resolve(node.id)
         if isinstance(found, Problem):
-            self.fail(node, found.code, found.message, found.fix)
+            raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
         if found is None:
             if node.id in AXES or node.id == COLUMN:
                 self.fail(
@@ -155,7 +155,7 @@ class Compiler:
         assert isinstance(node.value, ast.Name)
         found = self.scope.attribute(node.value.id, node.attr)
         if isinstance(found, Problem):
-            self.fail(node, found.code, found.message, found.fix)
+            raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
         if found is None:
             self.fail(node, "DL307", "attributes are not part of the language here", "a function, such as abs(x)")
         return found

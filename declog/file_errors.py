@@ -20,7 +20,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from declog.diagnostics import LINE_BREAK, at_key, in_file, others, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean
 from declog.places import FilePlace
-from declog.provenance import YAML_LOADER, Origin, keys_of_file, layers_of, source_file, span
+from declog.provenance import Origin, defaults_of, keys_of_file, layers_of, source_file, span
 from declog.searchpath import GROUP
 
 
@@ -98,7 +98,7 @@ def _circle(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
 
 def _extended(name: str, text: str, known: Container[str]) -> Iterator[tuple[str, yaml.ScalarNode]]:
     """The presets in a preset's defaults list."""
-    for node in _defaults(text):
+    for _, node in defaults_of(text):
         other = f"{name.rpartition('/')[0]}/{node.value}"
         if other in known:
             yield other, node
@@ -198,7 +198,7 @@ def _missing_default(loader: ConfigLoaderImpl, origin: Origin, error: Exception,
     parent = re.match(r"In '([^']+)'", str(error))
     for name, file, text in _files(loader, origin):
         if parent is not None and name == parent[1]:
-            for node in _defaults(text):
+            for _, node in defaults_of(text):
                 if node.value.split("@")[0] == option:
                     place = FilePlace(file, None, span(node), node.style or "plain")
                     return replace(problem, where=in_file(problem, place, text))
@@ -227,16 +227,6 @@ def _bad_interpolation(text: str, path: Path) -> Problem:
         )
         return Problem("DL103", message, path, fix, source=text, span=(at, len(text)))
     return Problem("DL103", "this cannot be read as an interpolation", path, "a text that holds ${ needs \\${", text)
-
-
-def _defaults(text: str) -> Iterator[yaml.ScalarNode]:
-    """The scalars of a file's defaults list."""
-    root = yaml.compose(text, Loader=YAML_LOADER)
-    entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
-    for entry in entries["defaults"].value if "defaults" in entries else ():
-        values = [value for _, value in entry.value] if isinstance(entry, yaml.MappingNode) else [entry]
-        for value in values:
-            yield from value.value if isinstance(value, yaml.SequenceNode) else [value]
 
 
 def _files(loader: ConfigLoaderImpl, origin: Origin, failing: str | None = None) -> Iterator[tuple[str, str, str]]:

@@ -5,19 +5,21 @@ Sees the composer, the models and the compiler; nothing of the runtime, so that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from declog.columns import DEFAULT as COLUMNS
 from declog.columns import RowFunctions
 from declog.compiler import compile
-from declog.compose import compose, defaulted, located, profile_of
-from declog.errors import ConfigError
+from declog.compose import compose, defaulted, deleted, located, prefix_of, profile_of
+from declog.errors import ConfigError, Problem
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.plan import Plan
 from declog.reducers import DEFAULT as REDUCTIONS
 from declog.reducers import Reductions
+from declog.surprises import surprises
 from declog.validation import validate
 
 
@@ -37,8 +39,10 @@ def plan(
     if isinstance(config, str):
         config = compose(config)
     data = profile_of(config)
-    try:
-        spec = validate(data)
+    gone = deleted(config)
+
+    def compiled(some: Mapping[str, Any]) -> Plan:
+        spec = validate(some, deleted=gone)
         return compile(
             spec,
             constants=constants,
@@ -49,5 +53,46 @@ def plan(
             config=data,
             defaulted=defaulted(config) if "metric_defaults" in data else None,
         )
+
+    odd = surprises(config, prefix_of(config))
+    try:
+        made = compiled(data)
     except ConfigError as error:
-        raise located(error, config) from None
+        told = [problem for problem in odd if all(problem.path != each.path for each in error.problems)]
+        found = [*error.problems, *_further(data, error.problems, compiled), *told]
+        raise located(ConfigError(found), config) from None
+    if odd:
+        raise located(ConfigError(odd), config)
+    return made
+
+
+_ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals"})  # what the rest of a profile stands on
+
+
+def _further(
+    data: Mapping[str, Any], problems: Sequence[Problem], compiled: Callable[[Mapping[str, Any]], Plan]
+) -> list[Problem]:
+    """What is wrong with names and expressions beside the entries that are wrong already: told in one go with them."""
+    wrong = {problem.path[:2] for problem in problems}
+    missing = any(not each.path or (len(each.path) == 1 and each.code == "DL201") for each in problems)
+    if missing or any(path[0] in _ROOTS for path in wrong):
+        return []  # what others need is not there: most of what would be found has this one cause
+    rest = {
+        key: {name: entry for name, entry in value.items() if (key, str(name)) not in wrong}
+        if isinstance(value, Mapping)
+        else value
+        for key, value in data.items()
+        if (key,) not in wrong
+    }
+    try:
+        compiled(rest)
+    except ConfigError as error:
+        names = {str(path[-1]) for path in wrong}
+        kept = [each for each in error.problems if each.code.startswith("DL3") or each.code == "DL403"]
+        return [each for each in kept if not _about(each, names)]
+    return []
+
+
+def _about(problem: Problem, names: Collection[str]) -> bool:
+    """Whether a problem speaks of something that is only missing because it is wrong itself."""
+    return any(re.search(rf"`{re.escape(name)}\b", problem.message) for name in names)

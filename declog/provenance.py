@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
@@ -140,6 +141,10 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
         file = None if source is None else source_file(source, name)
         if file is not None:
             path, texts[path] = file
+            chosen = _choice(repository, default.parent, name)
+            if package not in layers and chosen is not None:
+                texts.setdefault(chosen[0].file, chosen[1])
+                add([(package, chosen[0], "merges")])
             add(_in_file(path, texts[path], package, ("defaults",) if package else ("defaults", "hydra")))
         elif source is not None:
             content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
@@ -160,8 +165,30 @@ def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
         return str(file), file.read_text(encoding="utf-8", errors="replace")
     if source.scheme() == "pkg":
         resource = resources.files(source.path).joinpath(f"{name}.yaml")
-        return str(resource), resource.read_text(encoding="utf-8", errors="replace")
+        return str(resource), resource.read_bytes().decode("utf-8", errors="replace")
     return None
+
+
+def _choice(repository: IConfigRepository, parent: str | None, name: str) -> tuple[FilePlace, str] | None:
+    """Where a defaults list chooses an option of a group, and the text of its file."""
+    source = next((each for each in repository.get_sources() if parent is not None and each.is_config(parent)), None)
+    found = None if source is None or parent is None else source_file(source, parent)
+    for group, option in () if found is None else defaults_of(found[1]):
+        if group is not None and found is not None and option.value == name.rpartition("/")[2]:
+            return FilePlace(found[0], span(group), span(option), _style(option)), found[1]
+    return None
+
+
+def defaults_of(text: str) -> Iterator[tuple[yaml.ScalarNode | None, yaml.ScalarNode]]:
+    """The options that a file's defaults list names, each with its group, if one is written."""
+    root = yaml.compose(text, Loader=YAML_LOADER)
+    entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+    defaults = entries.get("defaults")
+    for entry in defaults.value if isinstance(defaults, yaml.SequenceNode) else ():
+        for group, value in entry.value if isinstance(entry, yaml.MappingNode) else [(None, entry)]:
+            for option in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(option, yaml.ScalarNode):
+                    yield group, option
 
 
 def chooses_profile(text: str) -> bool:

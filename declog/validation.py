@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -38,10 +39,11 @@ from declog.spec import (
 )
 
 
-def validate(data: Mapping[str, Any]) -> LogSpec:
+def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) -> LogSpec:
     """The profile as models; raises ``ConfigError`` with everything that is wrong with its shape.
 
-    ``data`` is plain: resolved, without interpolations, as ``declog.compose.profile_of`` returns it.
+    ``data`` is plain: resolved, without interpolations, as ``declog.compose.profile_of`` returns it. ``deleted`` are
+    entries, such as ``metrics.kl``, that are not in it because somebody took them out.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(
@@ -50,7 +52,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     if (problem := nesting(data)) is not None:
         raise ConfigError([problem])
     data = _with_text_keys(data)
-    deleted = frozenset(
+    deleted |= frozenset(
         f"{section}.{key}"
         for section in SECTIONS
         if isinstance(entries := data.get(section), Mapping)
@@ -63,10 +65,40 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
     except ValidationError as error:
         problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
-        raise ConfigError(_distinct(problems)) from None
+        raise ConfigError([_misplaced(problem, data) for problem in _distinct(problems)]) from None
     if problems:
         raise ConfigError(problems)
     return spec
+
+
+def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
+    """An unknown key at the top, told as what it mostly is: a word too many, or an entry that lost its indentation."""
+    key = str(problem.path[0]) if len(problem.path) == 1 else None
+    if key is None:
+        return problem
+    if problem.code == "DL202" and key in SECTIONS:
+        given = data[key]
+        if isinstance(given, str) and (entry := re.match(r"([a-z_]\w*):(\S.*)", given)):
+            return replace(problem, source=given, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
+        return replace(problem, fix=f"{key}: {{my_id: ...}}")
+    if problem.code != "DL201":
+        return problem
+    inside = data.get(key)
+    empty = [section for section in SECTIONS if section in data and data[section] is None]
+    if key == "declog":
+        return replace(problem, fix="write its keys at the top, without `declog:`: a preset stands under it already")
+    if nearest(key, ["defaults"]):
+        return replace(problem, fix="did you mean `defaults`?")
+    if key in ("packs", "pack"):
+        return replace(problem, fix="a pack is chosen in the defaults list as `packs@_here_: [...]`")
+    if (
+        empty
+        and key not in _keys(LogSpec)
+        and nearest(key, _keys(LogSpec)) is None
+        and isinstance(inside, str | Mapping)
+    ):
+        return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
+    return problem
 
 
 def _period(every: Any) -> list[Problem]:
@@ -169,7 +201,9 @@ def _problem(item: Any) -> Problem | None:
             "DL202", f"`{path[-1]}` must be at least {item['ctx']['ge']}", path, f"{path[-1]}: {item['ctx']['ge']}"
         )
     if path and (noun := _NOUNS.get(kind.split("_")[0])) is not None:
-        return Problem("DL202", f"`{path[-1]}` must be {noun}", path)
+        given = item.get("input")
+        plain = kind.startswith("string") and isinstance(given, bool | int | float)
+        return Problem("DL202", f"`{path[-1]}` must be {noun}", path, f'{path[-1]}: "{given}"' if plain else None)
     return Problem("DL202", f"{message[0].lower()}{message[1:]}", path)
 
 

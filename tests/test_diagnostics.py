@@ -469,15 +469,16 @@ def test_a_problem_as_plain_values(directory: Path) -> None:
                 {"file": "declog/team.yaml", "line": 4, "column": 5},
                 {"file": "declog/base.yaml", "line": 3, "column": 25},
             ],
+            "related": [],
         },
         {
             "code": "DL202", "severity": "warning", "message": "wrong", "path": "profile",
             "file": "declog/base.yaml", "line": 1, "column": 10, "override": None,
-            "source": "profile: full", "marked": [10, 14], "fix": None, "earlier": [],
+            "source": "profile: full", "marked": [10, 14], "fix": None, "earlier": [], "related": [],
         },
         {
             "code": "DL102", "severity": "error", "message": "no", "path": None, "file": None, "line": None,
-            "column": None, "override": None, "source": None, "marked": None, "fix": None, "earlier": [],
+            "column": None, "override": None, "source": None, "marked": None, "fix": None, "earlier": [], "related": [],
         },
     ]  # fmt: skip
 

@@ -98,7 +98,8 @@ def test_the_composed_keys_are_the_known_ones(layered: Path) -> None:
     overrides = ["+declog.metrics.long={expr: reward, tags: [core]}", "declog.profiles.slim.include=[a,b,c]"]
     composed = keys(profile_of(compose("team", overrides, config_dir=layered)), ("declog",))
     known = provenance("team", overrides, config_dir=layered)
-    assert set(known.layers) == composed - {("declog",), ("declog", "sinks")}  # nodes that only packages make
+    assert set(known.layers) == composed - {("declog",)}  # the node that the package makes
+    assert places(known, "sinks") == ["declog/base.yaml:2:5"]  # where the options are chosen
 
 
 @pytest.mark.parametrize(
@@ -168,12 +169,12 @@ def test_anchors_and_merges_lead_to_where_the_value_is_written(write_preset: Wri
     )
 
 
-def test_keys_are_the_values_that_yaml_makes_of_them(write_preset: WritePreset) -> None:
-    """YAML 1.1 reads `on` as true and 2 as a number: the path is that of the composed configuration."""
+def test_keys_are_texts_as_in_problems(write_preset: WritePreset) -> None:
+    """YAML 1.1 reads `on` as true and 2 as a number: the path has them as text, as a problem's path does."""
     directory = write_preset("odd", "metrics:\n  on: kl\n  2: kl\n  '3': kl\n")
     composed = profile_of(compose("odd", config_dir=directory))["metrics"]
     known = provenance("odd", config_dir=directory)
-    assert [path[-1] for path in known.layers if len(path) == 3] == list(composed) == [True, 2, "3"]
+    assert [path[-1] for path in known.layers if len(path) == 3] == list(map(str, composed)) == ["True", "2", "3"]
 
 
 def test_a_relocated_group_has_its_own_prefix(layered: Path) -> None:

@@ -31,6 +31,7 @@ def names(draft: Draft) -> None:
                     op.id,
                     "name",
                     fix="give one of them another `name`, or put {reduce} into it",
+                    related=(("metrics", other.split(".")[0]),),
                 )
 
 
@@ -53,8 +54,7 @@ def destinations(draft: Draft) -> None:
                 fix=error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds"),
             )
             continue
-        for message in sinks.check_options(kind, options):
-            draft.report("DL202", message, "sinks", name)
+        draft.problems += [problem.at("sinks", name) for problem in sinks.check_options(kind, options)]
         if spec.ranks == "each":
             draft.report("DL205", "`ranks: each` is not executed yet", "sinks", name, "ranks", fix="ranks: main")
         profile = spec.profile or draft.spec.profile

@@ -85,8 +85,9 @@ class SignalScope(ConstantScope):
         if draft.deleted(f"signals.{name}"):
             return Problem(
                 "DL407",
-                f"the signal `{name}` was deleted (null), and is used here",
+                f"the signal `{name}` was deleted, and is used here",
                 fix=f"delete what uses it, or keep `signals.{name}`",
+                related=(("signals", name),),
             )
         if name in draft.spec.metrics:
             return Problem(
@@ -129,11 +130,7 @@ class MetricScope(ConstantScope):
         if name in draft.constants or name in draft.spec.constants:
             return super().resolve(name)
         if draft.deleted(f"metrics.{name}"):
-            return Problem(
-                "DL407",
-                f"the metric `{name}` was deleted (null), and is used here",
-                fix=f"delete what uses it, or set `metrics.{name}.log: false`",
-            )
+            return _deleted_metric(name)
         if name in draft.spec.metrics:
             raise SwitchedOff(f"the metric `{name}` has an error")
         if name in draft.signals:
@@ -152,15 +149,30 @@ class MetricScope(ConstantScope):
                 return self._metric(key, op.family)
         if f"metrics.{name}" in draft.inactive:
             raise SwitchedOff(f"`{name}` is off: {draft.inactive[f'metrics.{name}']}")
-        if name in draft.spec.metrics and all(op.id != name for op in draft.outputs):
+        if draft.deleted(f"metrics.{name}"):
+            return _deleted_metric(name)
+        own = [op.key for op in draft.outputs if op.id == name]
+        if name in draft.spec.metrics and not own:
             raise SwitchedOff(f"the metric `{name}` has an error")
-        return Problem("DL302", f"unknown metric `{key}`", fix=did_you_mean(key, draft.output_keys, what="metrics"))
+        if len(own) == 1:
+            return Problem("DL302", f"`{name}` has one value: there is no `{key}`", fix=f"did you mean `{own[0]}`?")
+        fix = did_you_mean(key, own or draft.output_keys, what="metrics")
+        return Problem("DL302", f"unknown metric `{key}`", fix=fix)
 
     def names(self) -> Iterable[str]:
         return [*self.draft.output_keys, *self.draft.constants]
 
     def _metric(self, key: str, family: bool) -> Node:
         return self.draft.pool.make(METRIC, type=Type(Kind.NUMBER, None, family), name=key)
+
+
+def _deleted_metric(name: str) -> Problem:
+    return Problem(
+        "DL407",
+        f"the metric `{name}` was deleted, and is used here",
+        fix=f"delete what uses it, or keep it: `metrics.{name}.log: false` hides it",
+        related=(("metrics", name),),
+    )
 
 
 def signal_node(draft: Draft, name: str) -> Node | Problem:

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from declog.errors import SinkError, did_you_mean
+from declog.errors import Problem, SinkError, did_you_mean
 from declog.records import Records, RunInfo
 
 SCALAR, HISTOGRAM, TABLE, ALERT = "scalar", "histogram", "table", "alert"
@@ -97,36 +97,45 @@ def option_names(kind: str) -> tuple[str, ...]:
     return tuple(_options(sink_class(kind)))
 
 
-def check_options(kind: str, options: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a sink's own options, one text for each; empty when all is well."""
+def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with a sink's own options, each at the option's name; empty when all is well."""
     from pydantic import TypeAdapter, ValidationError
 
     cls = sink_class(kind)
     parameters = _options(cls)
     hints = typing.get_type_hints(cls.__init__)
-    errors = [
-        f"the sink kind `{kind}` needs the option `{name}`"
+    problems = [
+        Problem("DL203", f"the sink kind `{kind}` needs the option `{name}`", fix=f"add `{name}:`")
         for name, parameter in parameters.items()
         if parameter.default is inspect.Parameter.empty and name not in options
     ]
     for name, value in options.items():
         if name not in parameters:
-            fix = did_you_mean(name, parameters, what="options")
-            errors.append(f"the sink kind `{kind}` has no option `{name}`: {fix}")
+            meant = did_you_mean(name, parameters, what="options")
+            problems.append(Problem("DL201", f"the sink kind `{kind}` has no option `{name}`", (name,), meant))
             continue
         try:
             TypeAdapter(hints.get(name, Any)).validate_python(value, strict=True)
         except ValidationError as cause:
-            reasons = "; ".join(dict.fromkeys(error["msg"] for error in cause.errors()))
-            errors.append(f"option `{name}` of the sink kind `{kind}`: {reasons} (got {value!r})")
-    return errors
+            reasons = " or ".join(dict.fromkeys(_wanted(error) for error in cause.errors()))
+            message = f"the option `{name}` of the sink kind `{kind}` must be {reasons}, not {value!r}"
+            default = parameters[name].default
+            plain = isinstance(default, str | int | float) and not isinstance(default, bool)
+            fix = None if default is inspect.Parameter.empty or not plain else f"{name}: {default}"
+            problems.append(Problem("DL202", message, (name,), fix))
+    return problems
+
+
+def _wanted(error: Any) -> str:
+    """What a check of a type asks for, in pydantic's words without their beginning."""
+    return str(error["msg"]).removeprefix("Input should be ").replace("valid integer", "whole number")
 
 
 def make_sink(kind: str, options: Mapping[str, Any]) -> Sink:
     """Construct a sink; ``SinkError`` DL601 says which option is wrong or which package is missing."""
-    errors = check_options(kind, options)
-    if errors:
-        raise SinkError("DL601", "\n".join(errors))
+    problems = check_options(kind, options)
+    if problems:
+        raise SinkError("DL601", "\n".join(f"{problem.message}: {problem.fix}" for problem in problems))
     return sink_class(kind)(**options)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from declog.errors import SinkError
+from declog.errors import Problem, SinkError
 from declog.records import Records, RunInfo
 from declog.sinks import KINDS, Sink, check_options, known_kinds, make_sink, option_names, sink_class
 from declog.sinks.jsonl import JsonlSink
@@ -77,22 +77,32 @@ def test_good_options_have_no_errors() -> None:
 def test_unknown_option_is_refused_with_the_nearest_one() -> None:
     """A typo is an error that names the option meant."""
     assert check_options("console", {"max_row": 3}) == [
-        "the sink kind `console` has no option `max_row`: did you mean `max_rows`?"
+        Problem("DL201", "the sink kind `console` has no option `max_row`", ("max_row",), "did you mean `max_rows`?")
     ]
 
 
 def test_wrong_type_says_what_is_expected_and_what_came() -> None:
     """A string is not a number, and a choice names its values."""
-    assert check_options("parquet", {"compact_every": "4", "compression": "lz5"}) == [
-        "option `compact_every` of the sink kind `parquet`: Input should be a valid integer (got '4')",
-        "option `compression` of the sink kind `parquet`: "
-        "Input should be 'zstd', 'snappy', 'gzip' or 'none' (got 'lz5')",
+    found = check_options("parquet", {"compact_every": "4", "compression": "lz5"})
+    assert [(problem.path, problem.message, problem.fix) for problem in found] == [
+        (
+            ("compact_every",),
+            "the option `compact_every` of the sink kind `parquet` must be a whole number, not '4'",
+            "compact_every: 256",
+        ),
+        (
+            ("compression",),
+            "the option `compression` of the sink kind `parquet` must be 'zstd', 'snappy', 'gzip' or 'none', not 'lz5'",
+            "compression: zstd",
+        ),
     ]
 
 
 def test_an_option_without_default_is_needed() -> None:
     """What a third party's sink cannot do without is asked for by name."""
-    assert check_options(f"{HERE}:OwnSink", {}) == [f"the sink kind `{HERE}:OwnSink` needs the option `url`"]
+    assert check_options(f"{HERE}:OwnSink", {}) == [
+        Problem("DL203", f"the sink kind `{HERE}:OwnSink` needs the option `url`", fix="add `url:`")
+    ]
 
 
 def test_a_class_path_is_a_kind() -> None:
