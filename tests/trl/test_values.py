@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
 from tests.trl import cases
 from tests.trl.cases import CASES, Outcome
-
-TIMES = {"step_time", "train_runtime", "train_samples_per_second"}
+from tests.trl.jobs import torchrun
 
 
 def compare(outcome: Outcome, over: tuple[str, ...]) -> None:
@@ -29,3 +29,17 @@ def compare(outcome: Outcome, over: tuple[str, ...]) -> None:
 def test_one_rank(name: str, model: Path, tmp_path: Path) -> None:
     """Train and eval, in one process."""
     compare(cases.run(CASES[name], model, tmp_path), CASES[name].over)
+
+
+@pytest.fixture(scope="module")
+def job(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases, one after the other, in one job of two processes."""
+    folder = tmp_path_factory.mktemp("ranks")
+    torchrun("values", model, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks(name: str, job: Path) -> None:
+    """The same on two ranks, whose groups lie on both of them."""
+    compare(pickle.loads((job / f"{name}.pickle").read_bytes()), CASES[name].over)
