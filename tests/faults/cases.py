@@ -91,7 +91,8 @@ FAULTS: Mapping[str, Fault] = {
         strikes.terminate, on=(0,), steps=AT + 1, start={"on_sigterm": "close"}, maybe=THEN
     ),
     "rank 0 raises, the others go on": Fault(
-        strikes.error, on=(0,), together=False, steps=AT + 1, more=[AT + 1], maybe=THEN, told_elsewhere="rank 1 trained 8 steps"
+        strikes.error, on=(0,), together=False, steps=AT + 1, more=[AT + 1], maybe=THEN,
+        told_elsewhere="rank 1 trained 8 steps",
     ),
     "rank 0 is killed, the others go on": Fault(
         strikes.kill_when_written, on=(0,), together=False, steps=AT, maybe=ALL,

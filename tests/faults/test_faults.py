@@ -1,4 +1,4 @@
-"""Each fault once, with real processes: compared with the same job without declog, and with what must be in the files."""
+"""Each fault once, with real processes: compared with the same job without declog; the files have what came."""
 
 from __future__ import annotations
 

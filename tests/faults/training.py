@@ -70,10 +70,10 @@ def start(fault: Fault, rank: int, ranks: int, folder: Path) -> Recorder:
         profile[part] = {**PROFILE[part], **fault.profile.get(part, {})}
     options = dict(fault.start)
     if fault.garble is not None:
-        store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]  # there is no public name
-        comm = Garbling.connect(rank, ranks, store, 30.0, "garbling")
+        store = dist.distributed_c10d._get_default_store()  # there is no public name
+        options["comm"] = comm = Garbling.connect(rank, ranks, store, 30.0, "garbling")
+        assert isinstance(comm, Garbling)
         comm.garble = fault.garble
-        options["comm"] = comm
     return declog.start(
         profile, output_dir=folder / "run", functions=FUNCTIONS, reductions=REDUCTIONS, **options
     )  # fmt: skip
@@ -114,9 +114,23 @@ def main(name: str, folder: str, how: str) -> None:
             note(trained, f"{step} {float(weights.sum())!r}")
             if step == STEPS - 2 and fault.after is not strikes.none:
                 time.sleep(0.5)  # what came late is there when the last step begins
+        group = dist.group.WORLD
+        assert group is not None
         if fault.at_the_end is not None:
             fault.at_the_end(run)
+    # what declog may not do at all: a collective of its own, or a group of its own
+    note(trained, f"{made(group)} collectives in {groups()} groups")
     print(f"rank {rank} trained {STEPS} steps", flush=True)
+
+
+def made(group: Any) -> int:
+    """How many collectives the group has made."""
+    return int(group._get_sequence_number_for_group())
+
+
+def groups() -> int:
+    """How many process groups were ever made."""
+    return int(dist.distributed_c10d._world.group_count)
 
 
 def note(file: int, line: str) -> None:
