@@ -193,6 +193,13 @@ class OpenBatch:
         functions: Functions = DEFAULT,
     ) -> BatchRecord:
         """Fold the tokens, pack the columns. Raises where a required signal never came or a tensor was changed."""
+        if self.extras and not self.counts:
+            raise InputError(
+                "DL509",
+                f"the column `{next(iter(self.extras))}` was given for a batch of event `{self.event.name}` "
+                "that has no rows",
+                "give it with the rows that it describes, once: a column given again opens the next batch",
+            )
         if first:
             self._complete()
         rows = self._rows(grouping)
@@ -206,12 +213,6 @@ class OpenBatch:
                     "observe a clone, or change it after the step",
                 )
         for column, values in self.extras.items():
-            if not self.counts:
-                raise InputError(
-                    "DL509",
-                    f"the column `{column}` was given for a batch of event `{self.event.name}` that has no rows",
-                    "give it with the rows that it describes, once: a column given again opens the next batch",
-                )
             if len(values) != rows:
                 raise InputError(
                     "DL509",

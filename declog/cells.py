@@ -7,24 +7,24 @@ pieces that its ``pool`` names and combined over them. Metrics that reduce the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from declog import reducers
+from declog import pools, reducers
 from declog.axes import Axis, Kind
 from declog.evaluate import Formula, View
-from declog.kernels import Segments, present, truth
+from declog.kernels import present, truth
 from declog.plan import FormulaOp, MetricOp
-from declog.reducers import Moments, Stat
+from declog.reducers import Moments
 from declog.sketch import Sketch
+from declog.states import State, fold_states, state_of
 from declog.tree import METRIC, Node, walk
 
 Array = NDArray[Any]
-OTHER = "other"  # the label of rows beyond max_labels
 
 
 @dataclass
@@ -74,11 +74,6 @@ class Cells:
         return combined, some
 
 
-def row_axis(op: MetricOp) -> Axis:
-    """The axis of the rows that are reduced: a fold has one state per completion."""
-    return Axis.COMPLETION if op.axis is Axis.TOKEN else op.axis
-
-
 def settled(op: MetricOp, cells: Cells, missing: Array) -> Cells:
     """The cells, with what `nan` and `empty` say about missing values."""
     if op.empty is not None:
@@ -89,118 +84,51 @@ def settled(op: MetricOp, cells: Cells, missing: Array) -> Cells:
     return cells
 
 
-def fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:
-    """The folds' states: every array ``[folds, rows]``; a fold that never came has none."""
-    rows = view.frame.count(Axis.COMPLETION)
-    neutral: dict[Stat, float] = {"n": 0.0, "total": 0.0, "m2": 0.0, "min": np.inf, "max": -np.inf}
-
-    def matrix(stat: Stat) -> Array:
-        columns = [
-            view.frame.column(f"{name}.{stat}") if stat in stats or stat in ("n", "total") else None for name in names
-        ]
-        stacked = np.stack(
-            [np.full(rows, neutral[stat]) if column is None else column.astype(np.float64) for column in columns]
-        )
-        if not np.isfinite(stacked).all() and stat != "total":
-            stacked = np.where(np.isnan(stacked), neutral[stat], stacked)  # a batch in which it never came
-        return stacked
-
-    states = Moments(*(matrix(stat) for stat in reducers.STATS))
-    if np.isnan(states.total).any():
-        states = Moments(
-            states.n,
-            np.where((states.n == 0) & np.isnan(states.total), 0.0, states.total),
-            states.m2,
-            states.min,
-            states.max,
-        )
-    return states
-
-
 # ---- one metric, by label and piece ----------------------------------------------------------------------
 
 
 def reduce_one(op: MetricOp, view: View) -> Cells:
     """The cells of one metric, by label and piece."""
-    axis = row_axis(op)
-    rows = view.frame.count(axis)
-    keep = np.ones(rows, bool) if op.where is None else truth(np.array(view.rows(op.where, axis)))
-    labels, label = _labels(op, view, axis, keep)
-    pieces, piece = _pieces(op, view, axis)
-    keep &= label >= 0
-    if op.ranks == "main":
-        keep &= _ranks(view, axis) == 0
-    chosen = np.flatnonzero(keep)
-    cell = label[chosen] * max(pieces, 1) + piece[chosen]
-    shape = (len(labels) if op.by is not None else 1, pieces)
-    if not op.reduction.foldable and op.fold is not None:
-        return _by_sketch(op, view)
-    if not op.reduction.foldable:
-        return _by_values(op, view, axis, chosen, cell, shape, labels)
-    members: tuple[str, ...] = ()
-    sought: Array | None = None
-    if op.fold is not None:
-        states = fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen)
-        counts = None if op.tokens is None else view.frame.column(f"{op.tokens}.n")
-        if counts is not None:
-            tokens = np.nan_to_num(counts.astype(np.float64))[chosen]
-            sought = np.bincount(cell, tokens, minlength=shape[0] * shape[1])
-    else:
-        values = np.asarray(view.rows(op.args[0], axis), np.float64)
-        values = (values[None] if values.ndim == 1 else values)[:, chosen]
-        members, sought = view.members(op.args[0]), np.bincount(cell, minlength=shape[0] * shape[1])
-        ok = present(values)
-        zero = np.where(ok, values, 0.0)
-        states = Moments(
-            ok.astype(np.float64),
-            zero,
-            np.zeros_like(zero),
-            np.where(ok, values, np.inf),
-            np.where(ok, values, -np.inf),
-        )
-    there = states.n
-    if op.weight is not None:
-        weight = np.asarray(view.rows(op.weight, axis), np.float64)[chosen]
-        there = there * present(weight)
-        weight = np.where(present(weight), weight, 0.0)
-        states = Moments(states.n * weight, states.total * weight, states.m2, states.min, states.max)
-    moments = _pooled_by(states, cell, shape[0] * shape[1])
+    if op.reduction.foldable:
+        return finished(op, state_of(op, view))
+    return _by_values(op, view) if op.fold is None else _by_sketch(op, view)
+
+
+def finished(op: MetricOp, state: State) -> Cells:
+    """The cells of a metric from its state; rare labels beyond the limit are pooled."""
+    moments, lacking, names = state.moments, state.lacking, tuple(pools.shown(item, _kind(op)) for item in state.labels)
+    if len(names) > op.max_labels:
+        chosen, place = pools.frequent(state.rows, op.max_labels)
+        names = (*(names[item] for item in chosen), pools.OTHER)
+        parts = [np.flatnonzero(place == item) for item in range(len(names))]
+        pooled = [
+            Moments(*(np.moveaxis(array[:, part], 1, -1) for array in _arrays(moments))).pooled() for part in parts
+        ]
+        moments = Moments(*(np.stack(arrays, 1) for arrays in zip(*map(_arrays, pooled), strict=True)))
+        lacking = np.stack([lacking[:, part].sum(1) for part in parts], 1)
     result = np.asarray(op.reduction.run(moments), np.float64)
-    result = result.reshape(len(result), *shape)
-    lacking = np.zeros((len(there), len(sought) if sought is not None else 1))
-    if sought is not None:
-        lacking = sought - np.stack([np.bincount(cell, row, minlength=len(sought)) for row in there])
-    missing = (lacking > 0).reshape(result.shape) if sought is not None else np.zeros(result.shape, bool)
-    skipped = int(lacking.sum())
-    return settled(
-        op, Cells(result, members if op.family else (), labels if op.by is not None else (), skipped=skipped), missing
-    )
+    cells = Cells(result, state.members, names, skipped=int(lacking.sum()))
+    return settled(op, cells, lacking > 0)
 
 
-def _pooled_by(states: Moments, cell: Array, count: int) -> Moments:
-    """``Moments.pooled`` per cell: ``[members, rows]`` to ``[members, count]``."""
-    used, index = np.unique(cell, return_inverse=True)
-    members = states.n.shape[0]
-    if not len(used):
-        return Moments.empty((members, count))
-    segments = Segments(index, len(used))
-    n, total = segments.apply(np.add, states.n), segments.apply(np.add, states.total)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gap = states.total / np.maximum(states.n, 1.0) - segments.spread(total / np.maximum(n, 1.0))
-        m2 = segments.apply(np.add, states.m2 + np.where(states.n > 0, states.n * gap * gap, 0.0))
-    pooled = (n, total, m2, segments.apply(np.minimum, states.min), segments.apply(np.maximum, states.max))
-    arrays = []
-    for neutral, part in zip((0.0, 0.0, 0.0, np.inf, -np.inf), pooled, strict=True):
-        whole = np.full((members, count), neutral)
-        whole[:, used] = part
-        arrays.append(whole)
-    return Moments(*arrays)
+def _arrays(moments: Moments) -> tuple[Array, ...]:
+    return (moments.n, moments.total, moments.m2, moments.min, moments.max)
 
 
-def _by_values(
-    op: MetricOp, view: View, axis: Axis, chosen: Array, cell: Array, shape: tuple[int, int], labels: tuple[str, ...]
-) -> Cells:
+def _kind(op: MetricOp) -> Kind:
+    return Kind.TEXT if op.by is None else op.by.type.kind
+
+
+def _by_values(op: MetricOp, view: View) -> Cells:
     """A reduction that needs the values themselves, cell by cell."""
+    axis, placed = pools.row_axis(op), pools.placed(op, view)
+    chosen, label = placed.rows, placed.label
+    labels = tuple(pools.shown(item, _kind(op)) for item in placed.labels)
+    if len(labels) > op.max_labels:
+        frequent, place = pools.frequent(np.bincount(label, minlength=len(labels)), op.max_labels)
+        labels, label = (*(labels[item] for item in frequent), pools.OTHER), place[label]
+    shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
+    cell = label * max(shape[1], 1) + placed.piece
     columns = [np.asarray(view.rows(node, axis)) for node in op.args]
     columns = [
         column if column.dtype.kind in "fiu" and op.reduction.keeps_kind else column.astype(np.float64)
@@ -212,7 +140,7 @@ def _by_values(
     values = np.full((height, *shape), np.nan)
     missing = np.zeros((height, *shape), bool)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
-    order = _latest(view, axis) if op.reduction.ordered else None
+    order = pools.latest(view, axis) if op.reduction.ordered else None
     skipped = 0
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
@@ -221,32 +149,30 @@ def _by_values(
         for index in range(shape[0] * shape[1]):
             mine = cell == index
             rows = np.flatnonzero(mine & ok)
-            place = divmod(index, max(shape[1], 1))
-            missing[(member, *place)] = bool((mine & ~ok).any())
+            at = divmod(index, max(shape[1], 1))
+            missing[(member, *at)] = bool((mine & ~ok).any())
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
             result = reducers.finish(op.reduction, [part[rows] for part in parts], dict(op.params))
             if isinstance(result, tuple):
-                histograms[member, place[0]] = result
+                histograms[member, at[0]] = result
             else:
-                values[(member, *place)] = result
-    return settled(
-        op, Cells(values, members, labels if op.by is not None else (), skipped=skipped, histograms=histograms), missing
-    )
+                values[(member, *at)] = result
+    return settled(op, Cells(values, members, labels, skipped=skipped, histograms=histograms), missing)
 
 
 def _by_sketch(op: MetricOp, view: View) -> Cells:
     """A reduction over tokens that needs more than moments: of the histograms of the batches in each piece."""
     assert op.fold is not None and op.reduction.sketch is not None
-    pieces, piece = _pieces(op, view, Axis.STEP)
+    pieces, piece = pools.pieces(op, view, Axis.STEP)
     if op.ranks == "main":
         piece = np.where(view.frame.batches.rank == 0, piece, -1)
     counts = view.frame.column(f"{op.fold}.hist")
     states = fold_states([op.fold], view, frozenset({"n", "min", "max"}))
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
-    values = np.full((1, 1, pieces), np.nan)
+    values = np.full((1, 1, len(pieces)), np.nan)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
-    for place in range(pieces if counts is not None else 0):
+    for place in range(len(pieces) if counts is not None else 0):
         mine = states.take(np.flatnonzero(piece[batch] == place)).pooled()
         if mine.n[0] > 0:
             parts = counts[piece == place] if counts is not None else ()
@@ -256,81 +182,6 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
             else:
                 values[0, 0, place] = result
     return settled(op, Cells(values, histograms=histograms), np.zeros(values.shape, bool))
-
-
-def _ranks(view: View, axis: Axis) -> Array:
-    """The rank of each row; a value per batch over all ranks counts as the main one's."""
-    if axis is Axis.BATCH:
-        return np.zeros(view.frame.count(axis), np.int64)
-    return view.frame.spread(view.frame.batches.rank, Axis.STEP, axis)
-
-
-def _latest(view: View, axis: Axis) -> Array:
-    """A sort key per row: the greatest is the latest row."""
-    order = np.empty(len(view.frame.batches), np.int64)
-    order[view.frame.latest] = np.arange(len(order))
-    return (
-        order
-        if axis is Axis.STEP
-        else np.asarray(view.frame.spread(order, Axis.STEP, axis))
-        if axis is not Axis.BATCH
-        else np.arange(view.frame.count(axis))
-    )
-
-
-def _labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[str, ...], Array]:
-    """The labels of `by`, sorted, and each row's place among them (-1: none). Rare ones beyond the limit are pooled."""
-    if op.by is None:
-        return (), np.zeros(len(keep), np.int64)
-    raw = np.asarray(view.rows(op.by, axis))
-    there = present(raw) & keep
-    index = np.full(len(raw), -1, np.int64)
-    if not there.any():
-        return (), index
-    if raw.dtype.kind == "O":
-        distinct, inverse = np.unique(np.array([str(item) for item in raw[there]]), return_inverse=True)
-        names = [str(item) for item in distinct]
-    else:
-        distinct, inverse = np.unique(raw[there], return_inverse=True)
-        names = [_label(item, op.by.type.kind) for item in distinct]
-    if len(names) > op.max_labels:
-        counts = np.bincount(inverse)
-        frequent = np.sort(np.lexsort((np.arange(len(counts)), -counts))[: op.max_labels])
-        place = np.full(len(names), len(frequent))
-        place[frequent] = np.arange(len(frequent))
-        inverse, names = place[inverse], [*(names[item] for item in frequent), OTHER]
-    index[there] = inverse
-    return tuple(names), index
-
-
-def _label(value: Any, kind: Kind) -> str:
-    if kind is Kind.BOOL:
-        return "true" if value else "false"
-    return str(int(value)) if float(value).is_integer() else str(value)
-
-
-def _pieces(op: MetricOp, view: View, axis: Axis) -> tuple[int, Array]:
-    """How many pieces `pool` makes of the window, and each row's; the latest is last, the lowest rank of equal ones."""
-    rows = view.frame.count(axis)
-    if op.pool == "window":
-        return 1, np.zeros(rows, np.int64)
-    batches = view.frame.batches
-    keys = {
-        "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (-batches.rank,),
-        "rank_batch": (batches.step, batches.batch, -batches.rank),
-    }[op.pool]  # fmt: skip
-    parts = Segments.of_keys(*keys)
-    known = np.unique(parts.index, return_index=True)[1]  # a batch of each piece
-    place = np.argsort(np.lexsort([key[known] for key in reversed(keys)]))
-    index = place[parts.index]
-    if axis is Axis.STEP:
-        return parts.count, index
-    if axis is Axis.BATCH:
-        first = np.zeros(rows, np.int64)
-        batch = view.frame.parts(Axis.STEP, Axis.BATCH).index
-        first[batch[::-1]] = index[::-1]
-        return parts.count, first
-    return parts.count, view.frame.spread(index, Axis.STEP, axis)
 
 
 # ---- formulas ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from declog import meter
@@ -66,8 +67,10 @@ class Collector:
         if self._comm.world_size > 1:
             wait_s = self.wait_s if handoff.answer is None else min(self.wait_s, handoff.answer.left / 2)
             found = dict(enumerate(self._comm.receive(handoff.event, wait_s), 1))
-            more, others = self._read(found, tail=handoff.tail)
+            more, others, latest = self._read(found, tail=handoff.tail)
             ranks, parts = ranks + more, [frames, *others]
+            if latest > handoff.step:  # rank 0 ended before the others
+                handoff = replace(handoff, step=latest)
         return self.finish(handoff, parts, ranks)
 
     def finish(self, handoff: Handoff, parts: Sequence[Frames], ranks: int) -> dict[str, float]:
@@ -77,9 +80,9 @@ class Collector:
         frames = self._carries[handoff.mode].apply(frames, self._failures.report)
         due: dict[int, Held] = {}
         for period, held in self._held[handoff.mode].items():
-            held.add(frames)
+            held.add(frames, self._failures.report)
             if handoff.tail or (period and not handoff.part and handoff.count % period == 0):
-                due[period] = held.end()
+                due[period] = held.end(self._failures.report)
         if not due:
             return {}
         partial = None if ranks == self._comm.world_size else ranks
@@ -89,9 +92,9 @@ class Collector:
             handoff.step, due, self._failures.report, mode=handoff.mode, partial=partial, figures=figures
         )
 
-    def _read(self, found: Mapping[int, bytes | None], *, tail: bool) -> tuple[int, list[Frames]]:
-        """The frames of other ranks' messages, and of how many ranks they are whole."""
-        parts, whole = [], 0
+    def _read(self, found: Mapping[int, bytes | None], *, tail: bool) -> tuple[int, list[Frames], int]:
+        """The frames of other ranks' messages, of how many ranks they are whole, and the latest step."""
+        parts, whole, latest = [], 0, -1
         for rank, data in found.items():
             if data is None:
                 message = f"rank {rank} sent no window: it left, or was not in time"
@@ -105,7 +108,8 @@ class Collector:
             part, complete = self.opened(frames, meta, tail=tail)
             parts.append(part)
             whole += complete
-        return whole, parts
+            latest = max(latest, int(meta["step"]))
+        return whole, parts, latest
 
     def opened(self, frames: Frames, meta: Mapping[str, Any], *, tail: bool) -> tuple[Frames, bool]:
         """A rank's frames, and whether they are all that it had to send: one that left early sent its tail."""

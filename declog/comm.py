@@ -28,6 +28,7 @@ log = logging.getLogger("declog")
 Via = Literal["store", "clone"]
 
 CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
+MOST_CHUNKS = 2**14  # 64 GiB: what says more is no message
 POLL = 0.001
 KEPT_ANSWERS = 16  # log events whose published values may still be read
 _TIMEOUT = timedelta(seconds=30)
@@ -258,11 +259,16 @@ class StoreComm:
                 self._suspects.discard(rank)
 
     def _read(self, event: int, rank: int) -> bytes:
+        """A message whose first chunk is there; what is no message is empty, which nobody takes for one."""
         first = bytes(self._store.get(_key(event, rank, 0)))
+        self._store.delete_key(_key(event, rank, 0))
         count = int.from_bytes(first[:4], "little")
-        chunks = [first[4:], *(bytes(self._store.get(_key(event, rank, place))) for place in range(1, count))]
-        for place in range(count):
-            self._store.delete_key(_key(event, rank, place))
+        keys = [_key(event, rank, place) for place in range(1, count)] if count <= MOST_CHUNKS else []
+        if len(keys) != count - 1 or (keys and not self._store.check(keys)):  # the first chunk is sent last
+            return b""
+        chunks = [first[4:], *(bytes(self._store.get(key)) for key in keys)]
+        for key in keys:
+            self._store.delete_key(key)
         return b"".join(chunks)
 
     # -- the end

@@ -114,12 +114,10 @@ class Dispatcher:
         picked: list[Table] = []
         everything: dict[str, Cells] = {}
         for period, held in due.items():
-            frames = held.frames
-            views = {name: View(frame, self._functions) for name, frame in frames.items()}
-            found = self._metrics(period, views, report)
+            found = self._metrics(period, held, report)
             everything.update(found)
             outputs += self._outputs(period, found, partial is not None, report)
-            picked += self._tables(period, frames, report)
+            picked += self._tables(period, held.table_rows, report)
         alerts = tuple(self._alerts(mode, everything, due.keys(), report))
         skipped = sum(item.skipped for item in everything.values())
         own = [Scalar(name, value, name) for name, value in {**figures, SKIPPED: skipped}.items()] if figures else []
@@ -142,13 +140,17 @@ class Dispatcher:
 
     # -- values
 
-    def _metrics(self, period: int, views: Mapping[str, View], report: Report) -> dict[str, Cells]:
-        ops = self._metric_ops[period]
+    def _metrics(self, period: int, held: Held, report: Report) -> dict[str, Cells]:
+        views = {name: View(frame, self._functions) for name, frame in held.rows.items()}
+        ops, reductions = self._metric_ops[period], self._reductions[period]
+        if held.folded:  # of most metrics there are states instead of rows
+            reductions = Reductions(op for op in ops if not op.reduction.foldable)
         try:
-            found = self._reductions[period].run(views)
+            found = {**reductions.run(views), **held.cells()}
         except Exception:  # noqa: BLE001  (found out, and reported, one by one)
-            found = {}
-            for op in ops:  # one that fails does not take the others with it
+            found = held.cells()
+            for op in ops if not held.folded else [op for op in ops if not op.reduction.foldable]:
+                # one that fails does not take the others with it
                 try:
                     found.update(Reductions([op]).run(views))
                 except Exception as error:  # noqa: BLE001  (a user's function may raise anything)

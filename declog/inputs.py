@@ -19,7 +19,7 @@ from declog.plan import SignalOp
 from declog.timing import Timed
 
 Tensor = torch.Tensor
-Observed = Tensor | float | int | bool | list[Any] | str | None
+Observed = Tensor | float | int | bool | list[Any] | str | None | Timed
 
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:

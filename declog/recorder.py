@@ -143,11 +143,8 @@ class Recorder:
         self._tape.close()
         atexit.unregister(self.close)
         self._worker.finish(hurry=failed)
-        in_time = self._worker.join(self._wait_s + self._close_s)
-        if not in_time:  # it waits for a sink whose queue is full, or in a call to a process that is stopped
-            self._comm.interrupt()
-        reports = [runner.close(self._close_s if in_time else 0.0) for runner in self._runners.values()]
-        self._worker.join()
+        self._join()
+        reports = [runner.close(self._close_s) for runner in self._runners.values()]
         self._comm.close()
         failures = self._failures
         if failures.counts:
@@ -167,6 +164,19 @@ class Recorder:
     def failures(self) -> Mapping[str, int]:
         """What failed behind the training thread's back so far: how often, by message."""
         return dict(self._failures.counts)
+
+    def _join(self) -> None:
+        """Wait for the worker's end, and end what it waits for: a full queue, a process that is stopped."""
+        end = time.monotonic() + self._wait_s + self._close_s
+        while not self._worker.join(0.05):
+            for runner in self._runners.values():
+                if runner.stuck_s > self._close_s:
+                    runner.release()
+            if time.monotonic() > end:
+                self._comm.interrupt()
+                if not self._worker.join(self._close_s):
+                    log.warning("the last log events were not finished in time: they are left behind")
+                return
 
     # -- a step
 
@@ -563,7 +573,8 @@ class Recorder:
         if self._collector is None:
             return {}, None
         for runner in self._runners.values():
-            runner.flush(self._close_s)
+            if runner.rewindable and not runner.flush(self._close_s):
+                log.warning("sink `%s` is behind: what it has not written is not in the checkpoint", runner.id)
         return self._collector.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

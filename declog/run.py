@@ -60,6 +60,7 @@ def start(
     comm: Comm | None = None,
     resume: Mapping[str, Any] | None = None,
     wait_s: float = 30.0,
+    start_s: float = 60.0,
     on_sigterm: Literal["close"] | None = None,
     capture: bool | Mapping[str, Any] | None = None,
     functions: Functions = FUNCTIONS,
@@ -72,9 +73,10 @@ def start(
     ``overrides``). ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants``
     fill the profile's constants. ``rank`` and ``world_size`` are the data-parallel ones, where they are not
     those of the process group. ``wait_s`` is how long rank 0 waits for another rank's rows, in the background,
-    before it logs without them. ``capture`` stands for the profile's own: what the training code gives is kept in
-    files, for ``declog preview``. Everything that is wrong with the profile raises here, before step 0:
-    ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with different plans: ``PlanMismatchError``.
+    before it logs without them; ``start_s`` how long ranks wait for each other here. ``capture`` stands for the
+    profile's own: what the training code gives is kept in files, for ``declog preview``. Everything that is wrong
+    with the profile raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
+    different plans: ``PlanMismatchError``.
 
     ``resume`` is this rank's ``state_dict`` of an earlier run, which is continued, in its folder unless another is
     named. ``role`` is for actor systems, where ranks have no connection: an ``actor`` exports, the ``driver`` merges
@@ -96,21 +98,21 @@ def start(
     wanted = (_profile(config),) if sinks or role != "rank" else ()
     make = partial(plan, config, constants=constants, functions=functions, reductions=reductions, columns=columns)
     made = make(profiles=wanted)
-    channel = comm if comm is not None else _channel(made, role, rank, world_size, process_group)
-    given = channel.agree("sinks", "given" if sinks else "", 60.0)
+    channel = comm if comm is not None else _channel(made, role, rank, world_size, process_group, start_s)
+    given = channel.agree("sinks", "given" if sinks else "", start_s)
     if any(given) and not sinks:  # sinks may be given on rank 0 only; what they show is in every rank's plan
         wanted = (_profile(config),)
         made = make(profiles=wanted)
     if capture is not None:
         made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
-    _agree(channel, made)
-    runners, routes, folder = _open(channel, made, sinks, output_dir or _resumed_folder(resume))
+    _agree(channel, made, start_s)
+    runners, routes, folder = _open(channel, made, sinks, output_dir or _resumed_folder(resume), start_s)
     if channel.collects:
         for warning in made.warnings:
             log.warning("%s", warning)
         for what, why in made.inactive:
             log.debug("%s is inactive: %s", what, why)
-    tape = _tape(channel, made, folder, runners.values())
+    tape = _tape(channel, made, folder, runners.values(), start_s)
     recorder = Recorder(
         made, channel, runners, routes, folder, functions=functions, wait_s=wait_s, locate=partial(locate, config),
         tape=tape,
@@ -126,10 +128,14 @@ def start(
     return recorder
 
 
-def _channel(made: Plan, role: str, rank: int | None, world_size: int | None, process_group: Any) -> Comm:
+def _channel(
+    made: Plan, role: str, rank: int | None, world_size: int | None, process_group: Any, start_s: float
+) -> Comm:
     """How this process reaches the others."""
     if role == "rank":
-        return comms.connect(rank, world_size, process_group, namespace=str(next(_runs)), via=made.via)
+        return comms.connect(
+            rank, world_size, process_group, namespace=str(next(_runs)), deadline_s=start_s, via=made.via
+        )
     if world_size is None or (role == "actor" and rank is None):
         needed = "`rank` and `world_size`" if role == "actor" else "`world_size`"
         raise UsageError("DL510", f"`role: {role}` needs {needed}", "world_size is the number of actors")
@@ -151,11 +157,12 @@ def locate(config: Any, error: MissingSignalError) -> MissingSignalError:
     return error if found.where is None else error.at(found.text())
 
 
-def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner]) -> Tape | None:
+def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float) -> Tape | None:
     """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
     op = made.capture
     base = op.folder if op is not None and op.folder is not None else folder and folder / "capture"
-    chosen = channel.agree("capture", "" if base is None else str(free_folder(Path(base).absolute(), channel.rank)), 60.0)[0]
+    offered = "" if base is None else str(free_folder(Path(base).absolute(), channel.rank))
+    chosen = channel.agree("capture", offered, start_s)[0]
     if op is None:
         return None
     try:
@@ -173,8 +180,8 @@ def _profile(config: Any) -> str:
     return str(profile_of(config).get("profile") or LogSpec().profile)
 
 
-def _agree(channel: Comm, made: Plan) -> None:
-    different = comms.agree_on(channel, tuple(made.canonical.items()), made.fingerprint, 60.0)
+def _agree(channel: Comm, made: Plan, start_s: float) -> None:
+    different = comms.agree_on(channel, tuple(made.canonical.items()), made.fingerprint, start_s)
     if different is None:
         return
     shown = "; ".join(f"rank {rank} has {what}" for rank, what in different)
@@ -201,7 +208,7 @@ def _folder(made: Plan, given: str | Path | None) -> Path:
 
 
 def _open(
-    channel: Comm, made: Plan, extra: Sequence[Sink], output_dir: str | Path | None
+    channel: Comm, made: Plan, extra: Sequence[Sink], output_dir: str | Path | None, start_s: float
 ) -> tuple[dict[str, SinkRunner], list[Route], Path | None]:
     """Open rank 0's folder and sinks; where one refuses, every rank raises the same error."""
     runners: dict[str, SinkRunner] = {}
@@ -227,7 +234,7 @@ def _open(
             failure = error
             for runner in runners.values():
                 runner.close(5.0)
-    told = channel.agree("open", "" if failure is None else str(failure) or type(failure).__name__, 120.0)
+    told = channel.agree("open", "" if failure is None else str(failure) or type(failure).__name__, 2 * start_s)
     if told[0]:
         channel.close()
         raise failure or SinkError("DL601", f"rank 0 could not start: {told[0].removeprefix('[DL601] ')}")

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.cells import Cells, fold_states, reduce_one, row_axis, settled
+from declog.cells import Cells, reduce_one, settled
 from declog.evaluate import View
 from declog.kernels import truth
 from declog.plan import MetricOp
+from declog.pools import row_axis
 from declog.reducers import STATS, Moments, Reduction, Stat
+from declog.states import fold_states
 from declog.tree import Node
 
 Array = NDArray[Any]

@@ -66,6 +66,7 @@ class SinkRunner:
         self._writing = False
         self._closing = False
         self._abandoned = False
+        self._waiting_since: float | None = None  # since when a submit has waited for room
         self._dropped = 0
         self._failed = 0
         self._first_error: BaseException | None = None
@@ -108,6 +109,11 @@ class SinkRunner:
         return True
 
     @property
+    def rewindable(self) -> bool:
+        """Whether the sink can drop what it has of later steps, as a resumed run asks."""
+        return isinstance(self._sink, Rewindable)
+
+    @property
     def queued_bytes(self) -> int:
         """Roughly what waits to be written now; safe to read from any thread."""
         with self._changed:
@@ -118,6 +124,18 @@ class SinkRunner:
         """How many log events found no room, or came too late; safe to read from any thread."""
         with self._changed:
             return self._dropped
+
+    @property
+    def stuck_s(self) -> float:
+        """For how many seconds somebody has waited for room in the queue; safe to read from any thread."""
+        with self._changed:
+            return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
+
+    def release(self) -> None:
+        """Let nobody wait for room any more: what does not fit is dropped from now on."""
+        with self._changed:
+            self._overflow = "drop_oldest"
+            self._changed.notify_all()
 
     def submit(self, step: int, records: Records) -> None:
         """Queue one log event. A full queue blocks the caller or drops the oldest events, as ``overflow`` says.
@@ -133,7 +151,9 @@ class SinkRunner:
                     self._bytes -= freed
                     self._drop(f"its queue was full ({self._max_bytes} bytes)")
                 else:
+                    self._waiting_since = self._waiting_since or time.monotonic()
                     self._changed.wait()
+            self._waiting_since = None
             if self._closing or self._thread is None:
                 self._drop("it came when the sink was not open")
                 return

@@ -1,0 +1,127 @@
+"""Windows that outgrow their limit: folded early, they log what they log whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import declog
+from declog.recorder import Recorder
+from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.running import profile
+
+POOLS = ("window", "step", "batch", "rank", "rank_batch")
+METRICS: dict[str, Any] = {
+    f"{name}_{pool}": {"expr": expr, "reduce": name, "pool": pool, **({} if pool == "window" else {"combine": combine})}
+    for pool, combine in zip(POOLS, ("mean", "mean", "max", "last", "var"), strict=True)
+    for name, expr in (("mean", "reward"), ("std", "reward"), ("max", "kl"), ("sum", "length"), ("mean", "std(reward, over=completion)"))
+}  # fmt: skip
+METRICS |= {
+    "by_source": {"expr": "reward", "by": "source"},
+    "rare": {"expr": "reward", "by": "number", "max_labels": 3},
+    "weighted": {"expr": "reward", "weight": "length"},
+    "some": {"expr": "kl", "reduce": {"n": "count", "var": "var"}, "where": "reward > 0"},
+    "members": {"expr": "parts", "reduce": {"mean": "mean", "min": "min"}},
+    "main": {"expr": "reward", "ranks": "main"},
+    "gaps": {"expr": "holes", "reduce": {"n": "count", "mean": "mean"}},
+    "seen": {"formula": "gaps.n + sum_window"},
+    "quantile": "p90(reward)",
+    "last": "last(loss)",
+    "middle": "p50(kl)",
+    "changes": {"expr": "loss - prev(loss, 0.0)", "reduce": "max"},
+    "tokens": {"expr": "length", "reduce": "sum", "cumulative": True},
+}
+CONFIG = profile(
+    {
+        "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},
+        "holes": {"axis": "completion"}, "number": {"axis": "completion", "type": "int"},
+        "source": {"axis": "completion", "type": "text"}, "text": {"axis": "completion", "type": "text"},
+        "parts": {"axis": "completion", "family": True}, "kl": {"axis": "token"},
+        "mask": {"axis": "token", "type": "bool"}, "loss": {"axis": "step"},
+    },
+    METRICS,
+    axes={"group": {"size": 2}, "token": {"mask": "mask"}},
+    filters={
+        "best": {"kind": "top_bottom", "key": "reward", "top": 2, "bottom": 1, "within": "window"},
+        "odd": {"kind": "random", "n": 3, "within": "window", "where": "rank(reward, within=group) == 1"},
+    },
+    schemas={"s": {"step": {"type": "int", "expr": "step"}, "text": {"type": "text"}, "reward": {"type": "float"},
+                   "place": {"type": "int", "expr": "rank(reward, within=group)"}}},
+    tables={"best": {"schema": "s", "filter": "best"}, "odd": {"schema": "s", "filter": "odd"},
+            "latest": {"schema": "s", "keep": "last_batch"}},
+    every=24,
+)  # fmt: skip
+
+
+def observe(log: Recorder, step: int, batch: int, rank: int) -> None:
+    random = torch.Generator().manual_seed(step * 100 + batch * 10 + rank)
+    rows = 4
+    rewards = torch.randn(rows, generator=random).double()
+    holes = rewards.clone()
+    holes[step % rows] = float("nan")
+    log.observe(
+        reward=rewards, length=torch.randint(1, 9, (rows,), generator=random), holes=holes,
+        number=torch.randint(0, 9, (rows,), generator=random), loss=float(rewards.sum()),
+        source=["ab"[row % 2] if step % 3 else "c" for row in range(rows)],
+        text=[f"{step}.{batch}.{rank}.{row}" for row in range(rows)],
+        parts={"x": rewards, **({"y": -rewards} if step > 10 else {})},
+        kl=torch.randn(rows, 3, generator=random).double(), mask=torch.rand(rows, 3, generator=random) > 0.4,
+    )  # fmt: skip
+
+
+def logged(limit: int, world_size: int, folder: Path) -> list[Any]:
+    sink = MemorySink()
+
+    def body(comm: FakeComm) -> None:
+        config = {**CONFIG, "window_bytes": limit}
+        sinks = [sink] if comm.rank == 0 else []
+        with declog.start(config, sinks=sinks, output_dir=folder, comm=comm) as log:
+            for step in range(60):
+                with log.step(step):
+                    for batch in range(2):
+                        observe(log, step, batch, comm.rank)
+
+    run_ranks(world_size, body)
+    return [
+        (step, {item.name: item.value for item in records.scalars}, records.tables) for step, records in sink.events
+    ]
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("limit", [1, 20_000])
+def test_a_window_that_is_folded_early_logs_the_same(
+    limit: int, world_size: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every reduction, pool, label, weight, family, table and total."""
+    expected, found = (logged(size, world_size, tmp_path) for size in (2**30, limit))
+    assert [step for step, *_ in found] == [step for step, *_ in expected] == [23, 47, 59]
+    for (_, values, tables), (_, others, same) in zip(found, expected, strict=True):
+        assert values.keys() == others.keys() and len(values) > 40
+        for name, value in values.items():
+            np.testing.assert_allclose(value, others[name], rtol=1e-9, atol=1e-12, err_msg=name)
+        assert tables == same
+    assert ("over window_bytes (1)" in caplog.text) == (limit == 1)
+
+
+def test_an_expression_that_fails_while_it_is_folded_is_told(tmp_path: Path) -> None:
+    """Its metric is not logged, the others are."""
+    functions = declog.functions.Functions(declog.functions.DEFAULT)
+
+    @declog.function(registry=functions)
+    def broken(x: Any) -> Any:
+        raise ZeroDivisionError("mine")
+
+    sink = MemorySink()
+    config = profile(
+        {"reward": {"axis": "completion"}}, {"bad": "mean(broken(reward))", "good": "mean(reward)"},
+        every=20, window_bytes=1, strict=False,
+    )  # fmt: skip
+    with declog.start(config, sinks=[sink], output_dir=tmp_path, functions=functions) as log:
+        for step in range(20):
+            with log.step(step):
+                log.observe(reward=[float(step)])
+    assert sink.scalars == {19: {"good": 9.5}}
