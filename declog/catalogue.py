@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path as FilePath
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -93,15 +93,14 @@ def _homes(loader: ConfigLoaderImpl, name: str) -> Iterator[Home]:
 
 def _home(source: ConfigSource, file: str | None) -> Home:
     package = source.path.partition(".")[0] if source.scheme() == "pkg" else None
-    if source.provider == PROVIDER:
-        package = PROVIDER
-    if package is None:
+    if package is None and source.provider != PROVIDER:
         return Home(source.path or source.provider, None, file)
-    names = packages_distributions().get(package, [source.provider])
-    try:
-        return Home(names[0], version(names[0]), file)
-    except PackageNotFoundError:  # a source tree that is not installed
-        return Home(package, "", file)
+    for name in (source.provider, package):  # the presets of an entry point are provided by their distribution
+        try:
+            return Home(str(name), version(str(name)), file)
+        except PackageNotFoundError:
+            continue
+    return Home(package or PROVIDER, "", file)
 
 
 def _first_comment(file: str) -> str:

@@ -165,7 +165,7 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
         cause, fix, width = "inside braces and brackets, ??? needs quotes", "'???'", 3
         mark = yaml.Mark(mark.name, 0, mark.line, line.index("???"), None, 0)
     elif context is not None and "while parsing a flow" in (error.context or ""):
-        bracket = lines[context.line][context.column] if context.line < len(lines) else "{"
+        bracket = lines[context.line][context.column :][:1] or "{" if context.line < len(lines) else "{"
         mark, line = context, lines[context.line]
         cause, fix = f"this `{bracket}` is not closed", f"close it with `{'}' if bracket == '{' else ']'}`"
     elif context is not None and "while scanning a quoted scalar" in (error.context or ""):

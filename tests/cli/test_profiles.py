@@ -1,0 +1,212 @@
+"""What a command line names: presets, files, applications, and packages that are installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SMALL, Cli
+from tests.conftest import WritePreset
+from tests.markdown import ROOT
+
+OK = "ok small: 4 outputs, 1 table, 0 alerts, 1 sink (jsonl)\n"
+APP = ROOT / "tests" / "data" / "compose" / "app"
+
+
+def test_a_preset_of_a_folder(small: Path, cli: Cli) -> None:
+    """By name, with --config-dir; a wrong name is told with the nearest."""
+    assert cli("check", "small", "--config-dir", ".").out == OK
+    found = cli("check", "smal", "--config-dir", ".")
+    assert (found.code, found.err) == (
+        3,
+        "error[DL104] <profile>\n  there is no preset `smal`\n  fix: did you mean `small`?\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["declog/small.yaml", "./declog/small.yaml"])
+def test_a_file_in_a_folder_of_presets(small: Path, cli: Cli, name: str) -> None:
+    """It is the preset that Hydra would find there."""
+    assert cli("check", name).out == OK
+
+
+@pytest.mark.parametrize("name", ["mine.yaml", "my profile.yaml", "mine.v2.yaml", "deep/er/mine.yaml"])
+def test_a_file_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, name: str) -> None:
+    """With its own place in errors; it extends shipped presets and files beside it."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("defaults: [base, _self_]\nmetrics: {reward_p90: p90(rewrad)}\n", encoding="utf-8")
+    (file.parent / "base.yaml").write_text(SMALL, encoding="utf-8")
+    found = cli("check", name)
+    assert (found.code, found.err) == (
+        2,
+        f"error[DL302] {name}:2:28 in metrics.reward_p90.expr\n"
+        "  unknown signal `rewrad`\n"
+        "    2 | metrics: {reward_p90: p90(rewrad)}\n"
+        "      |                           ^^^^^^\n"
+        "  fix: did you mean `reward`?\n",
+    ) or found.err.startswith(f"error[DL302] {name}:2:27")
+
+
+def test_a_file_that_is_not_there_has_a_neighbour(small: Path, cli: Cli) -> None:
+    """The nearest file of the folder is named."""
+    found = cli("check", "declog/smal.yaml")
+    assert (found.code, found.err) == (
+        2,
+        "declog: there is no file declog/smal.yaml\n  fix: did you mean `declog/small.yaml`?\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b"", 0), (b"# nothing\n", 0), (b"- a list\n", 2), (b"just text\n", 2), (b"a: [\n", 3), (b"\xff\xfe\x00", 3),
+        (b"metrics: {a: 1\n", 3), (b"metrics: {a: ${x\n", 3),
+    ],
+)  # fmt: skip
+def test_files_that_are_no_profiles(tmp_path: Path, cli: Cli, text: bytes, code: int) -> None:
+    """Whatever a file holds, what is wrong is told without a traceback."""
+    file = tmp_path / "odd.yaml"
+    file.write_bytes(text)
+    found = cli("check", str(file))
+    assert (found.code, found.err.startswith("error[DL")) == (code, code != 0)
+
+
+def test_a_yml_file_is_told_how_it_must_end(tmp_path: Path, cli: Cli) -> None:
+    """Hydra reads .yaml only."""
+    (tmp_path / "mine.yml").write_text(SMALL, encoding="utf-8")
+    assert "Hydra reads files that end in .yaml" in cli("check", str(tmp_path / "mine.yml")).err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["examples/conf/grpo_arithmetic.yaml"],
+        ["--config-dir", "examples/conf", "--config-name", "grpo_arithmetic"],
+        ["--config-dir", "examples/conf", "--config-name", "grpo_arithmetic", "algorithm=rloo", "steps=3"],
+        ["--config-dir", "examples/conf", "--config-name", "grpo_arithmetic", "declog/sinks=[jsonl]"],
+    ],
+    ids=" ".join,
+)
+def test_an_application(monkeypatch: pytest.MonkeyPatch, cli: Cli, words: list[str]) -> None:
+    """Its own configuration, with its own overrides in Hydra's words."""
+    monkeypatch.chdir(ROOT)
+    found = cli("check", *words)
+    assert (found.code, found.err) == (0, "")
+    assert found.out.startswith("ok arithmetic_")
+    assert ("rloo" in found.out) == ("algorithm=rloo" in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--config-name", "confg"], "fix: did you mean `config`?"),
+        (["--config-name", "config", "app"], "declog: --config-name chooses the configuration"),
+        (["--config-name", "config", "bach=3"], "there is no key `bach` at the top"),
+        (["--config-name", "config", "declog.metrics.p=p95(reward)"], "Hydra cannot read `p95(reward)` without quotes"),
+    ],
+)
+def test_an_applications_mistakes(cli: Cli, words: list[str], told: str) -> None:
+    """Nothing is read in declog's short words here: it would fail in the application."""
+    found = cli("check", "--config-dir", str(APP / "conf"), *words)
+    assert found.code in (2, 3)
+    assert told in found.err
+
+
+def test_an_application_that_asks_hydra_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_preset: WritePreset, cli: Cli
+) -> None:
+    """What the run would answer is put in as far as it is known."""
+    write_preset("small", SMALL)
+    (tmp_path / "train.yaml").write_text(
+        "defaults: [{declog: small}, _self_]\nhydra: {run: {dir: out/here}}\nlr: 0.1\ndeclog:\n"
+        '  name: run_${hydra:job.name}\n  output_dir: ${hydra:runtime.output_dir}/log\n  run_config: {lr: "${lr}"}\n',
+        encoding="utf-8",
+    )
+    found = json.loads(cli("show", "train.yaml", "--format", "json").out)["config"]
+    assert [found["name"], found["output_dir"], found["run_config"]] == ["run_train", "out/here/log", {"lr": 0.1}]
+
+
+def test_functions_of_ones_own(small: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    """``--import`` loads the module that registers them."""
+    name = "functions_of_a_command_line"
+    (small / f"{name}.py").write_text(
+        "import declog\n\n@declog.function\ndef twice_of_ours(x):\n    return 2 * x\n", encoding="utf-8"
+    )
+    words = ["check", "small", "metrics.t=mean(twice_of_ours(reward))", "--config-dir", "."]
+    assert "DL303" in cli(*words).err
+    monkeypatch.syspath_prepend(str(small))
+    try:
+        assert cli(*words, "--import", name).code == 0
+    finally:
+        from declog.functions import DEFAULT
+
+        DEFAULT._own.pop("twice_of_ours", None)
+        sys.modules.pop(name, None)
+
+
+# ---- packages with presets --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two installed packages with presets: one of their names is shipped by both, one by declog too."""
+    for package, version, presets in (
+        ("acme-logging", "2.1", ["acme_full", "both"]),
+        ("zeta", "0.3", ["both", "rloo"]),
+    ):
+        module = package.replace("-", "_")
+        conf = tmp_path / "site" / module / "conf"
+        (conf / "declog").mkdir(parents=True)
+        for folder in (conf.parent, conf):
+            (folder / "__init__.py").write_text("", encoding="utf-8")
+        for name in presets:
+            (conf / "declog" / f"{name}.yaml").write_text(
+                f"# Of {package}.\ndefaults: [grpo, _self_]\nname: {module}\nmetrics: {{team: mean(reward)}}\n",
+                encoding="utf-8",
+            )
+        info = tmp_path / "site" / f"{module}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n", encoding="utf-8"
+        )
+        (info / "entry_points.txt").write_text(f"[declog.presets]\n{module} = {module}.conf\n", encoding="utf-8")
+        (info / "top_level.txt").write_text(f"{module}\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_presets_of_installed_packages(team: Path, cli: Cli) -> None:
+    """One entry point in the group `declog.presets`, and nothing else."""
+    found = cli("check", "acme_full", "--strict")
+    assert (found.code, found.err) == (0, "")
+    assert found.out.startswith("ok acme_logging: ")
+    shown = cli("why", "metrics.team", "acme_full").out
+    assert "site/acme_logging/conf/declog/acme_full.yaml:4:11" in shown
+
+
+def test_two_packages_with_one_preset(team: Path, cli: Cli) -> None:
+    """The first in the search path wins, and that is said; it is an error under --strict."""
+    found = cli("check", "both", "--strict")
+    assert found.code == 1
+    assert found.out.splitlines()[0] == (
+        "warning: declog/both is shipped by zeta 0.3 too, which nobody sees: that of acme-logging 2.1 is used"
+    )
+    assert "declog/rloo is shipped by zeta 0.3 too" in cli("check", "rloo").out
+    warnings = json.loads(cli("check", "both", "--format", "json").out)["warnings"]
+    assert len(warnings) == 1
+
+
+def test_ls_says_what_shadows_what(team: Path, write_preset: WritePreset, cli: Cli) -> None:
+    """Packages with their versions; a file of one's own that hides a shipped one is no warning, but is listed."""
+    write_preset("grpo", "name: mine\n")
+    rows = {line.split("  ")[0]: line for line in cli("ls", "presets", "--config-dir", ".").out.splitlines()}
+    assert rows["acme_full"].endswith("  Of acme-logging")
+    assert "acme-logging 2.1, shadows zeta 0.3" in rows["both"]
+    assert f"{team}, shadows declog 0." in rows["grpo"]
+    assert ", shadows zeta 0.3" in rows["rloo"]
+    assert cli("check", "grpo", "--config-dir", ".", "--strict").code == 0
