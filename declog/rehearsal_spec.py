@@ -95,7 +95,7 @@ class Expectations(Model):
 
 
 class RankInput(Model):
-    """What the training code of one rank gives in a step. A map of signals stands for `observe`."""
+    """What the training code of one rank gives in a step. A map of signals, or a list of maps, stands for `observe`."""
 
     _short: ClassVar[bool] = True
     observe: Signals | list[Signals] | None = None
@@ -108,6 +108,8 @@ class RankInput(Model):
     @model_validator(mode="before")
     @classmethod
     def _signals(cls, data: Any) -> Any:
+        if cls._short and isinstance(data, list):
+            return {"observe": data}
         if not cls._short or not isinstance(data, Mapping) or not data or "observe" in data:
             return data
         others = [str(key) for key in data if key not in cls.model_fields]
@@ -153,6 +155,8 @@ class TestSpec(StepInput):
     help: str = ""
     constants: dict[str, Scalar] = {}
     """Values for this test, also of pinned constants."""
+    with_: dict[str, Any] = Field({}, alias="with")
+    """What else is different in the profile for this test, such as `{axes: {group: {size: 2}}}`."""
     profile: str | None = None
     """Which profile's output is looked at; by default the profile's own."""
     steps: list[StepInput] = []
