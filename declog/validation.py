@@ -222,7 +222,9 @@ def _key_path(loc: tuple[str | int, ...]) -> Path:
         if isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part):
             continue
         found.append(
-            {"from_": "from", "schema_": "schema", "as_": "as"}.get(part, part) if isinstance(part, str) else part
+            {"from_": "from", "schema_": "schema", "as_": "as", "with_": "with"}.get(part, part)
+            if isinstance(part, str)
+            else part
         )
         model = _below(model, part)
     return tuple(found)
