@@ -15,6 +15,22 @@ from declog.testing import MemorySink
 Body = Callable[[Recorder], object]
 
 
+class CountingComm:
+    """A comm that knows how long the messages were that it sent."""
+
+    def __init__(self, inner: Comm) -> None:
+        self._inner = inner
+        self.rank, self.world_size = inner.rank, inner.world_size
+        self.sent: list[int] = []
+
+    def send(self, event: int, data: bytes) -> None:
+        self.sent.append(len(data))
+        self._inner.send(event, data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 def profile(signals: Mapping[str, Any], metrics: Mapping[str, Any] | None = None, **others: Any) -> dict[str, Any]:
     """A profile that raises declog's own failures when it is closed, unless ``strict=False``."""
     return {"name": "small", "strict": True, "signals": dict(signals), "metrics": dict(metrics or {}), **others}

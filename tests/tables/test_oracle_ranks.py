@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +13,30 @@ import pytest
 import declog
 from declog.comm import Comm
 from declog.testing import MemorySink, run_ranks
-from tests.running import rows, scores
+from tests.running import CountingComm, rows, scores
 
 Row = Mapping[str, Any]
+Rows = list[dict[str, Any]]
 
 
-def logged(
-    made: Mapping[str, Any], parts: Sequence[Sequence[Row]], folder: Path, sent: Callable[[int], object] = lambda size: None
-) -> list[list[dict[str, Any]]]:
-    """The table's rows at each log event, where rank r has the rows ``parts[r]`` in each of two steps."""
+def logged(made: Mapping[str, Any], parts: Sequence[Sequence[Row]], folder: Path) -> tuple[list[Rows], int]:
+    """The table's rows at each log event, where rank r has the rows ``parts[r]`` in each of two steps.
 
-    def rank(comm: Comm) -> MemorySink:
-        sink = MemorySink()
-        counting = Counting(comm, sent)
+    And the bytes of the longest message.
+    """
+
+    def rank(comm: Comm) -> tuple[MemorySink, list[int]]:
+        sink, counting = MemorySink(), CountingComm(comm)
         with declog.start(made, sinks=[sink], output_dir=folder, comm=counting) as log:
             for step in range(2):
                 with log.step(step):
                     mine = [{**row, "text": f"{row['text']}@{step}"} for row in parts[comm.rank]]
                     log.observe(**{name: [row[name] for row in mine] for name in ("score", "id", "text")})
-        return sink
+        return sink, counting.sent
 
-    return [rows(table) for _, table in run_ranks(len(parts), rank)[0].tables("t")]
-
-
-class Counting:
-    """A comm that tells how long the messages are that it sends."""
-
-    def __init__(self, inner: Comm, tell: Callable[[int], object]) -> None:
-        self._inner, self._tell = inner, tell
-        self.rank, self.world_size = inner.rank, inner.world_size
-
-    def send(self, event: int, data: bytes) -> None:
-        self._tell(len(data))
-        self._inner.send(event, data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    ranks = run_ranks(len(parts), rank)
+    longest = max((size for _, sent in ranks for size in sent), default=0)
+    return [rows(table) for _, table in ranks[0][0].tables("t")], longest
 
 
 def table(filter: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -71,7 +59,7 @@ def dealt(ranks: int) -> list[Sequence[Row]]:
 
 def test_top_1_and_bottom_1_of_four_ranks_are_the_two_rows_of_all(tmp_path: Path) -> None:
     """Not two of each rank; among equals those of the smallest ids."""
-    picked = logged(table({"kind": "top_bottom", "key": "score", "top": 1, "bottom": 1}), dealt(4), tmp_path)
+    picked, _ = logged(table({"kind": "top_bottom", "key": "score", "top": 1, "bottom": 1}), dealt(4), tmp_path)
     top = max(EVERYONE, key=lambda row: (row["score"], -row["id"]))
     bottom = min(EVERYONE, key=lambda row: (row["score"], row["id"]))
     for step in range(2):
@@ -90,12 +78,10 @@ def test_top_1_and_bottom_1_of_four_ranks_are_the_two_rows_of_all(tmp_path: Path
 )
 def test_rows_with_ids_are_picked_alike_on_any_number_of_ranks(filter: dict[str, Any], tmp_path: Path) -> None:
     """Also where keys tie: 24 rows have six different scores."""
-    found = {
-        ranks: [
-            sorted(row["text"] for row in event) for event in logged(table(filter), dealt(ranks), tmp_path / str(ranks))
-        ]
-        for ranks in (1, 2, 3, 8)
-    }
+    found = {}
+    for ranks in (1, 2, 3, 8):
+        events, _ = logged(table(filter), dealt(ranks), tmp_path / str(ranks))
+        found[ranks] = [sorted(row["text"] for row in event) for event in events]
     assert found[1] == found[2] == found[3] == found[8]
     assert all(len(event) >= 5 for event in found[1])
 
@@ -104,9 +90,8 @@ def test_one_sample_is_logged_once(tmp_path: Path) -> None:
     """Where top and bottom both ask for it, and where no other rank has one."""
     parts: list[list[Row]] = [[], [{"score": 0.5, "id": 1, "text": "only"}], []]
     filter = {"kind": "top_bottom", "key": "score", "top": 2, "bottom": 2, "within": "step"}
-    assert logged(table(filter), parts, tmp_path) == [
-        [{"score": 0.5, "text": f"only@{step}"}] for step in range(2)
-    ]  # fmt: skip
+    picked, _ = logged(table(filter), parts, tmp_path)
+    assert picked == [[{"score": 0.5, "text": f"only@{step}"}] for step in range(2)]
 
 
 def test_a_missing_key_is_never_picked_on_any_rank(tmp_path: Path) -> None:
@@ -116,19 +101,16 @@ def test_a_missing_key_is_never_picked_on_any_rank(tmp_path: Path) -> None:
     ]
     parts: list[Sequence[Row]] = [missing, [*missing[:1], {"score": -math.inf, "id": 9, "text": "one"}]]
     filter = {"kind": "top_bottom", "key": "score", "top": 5, "bottom": 5}
-    assert [[row["text"] for row in event] for event in logged(table(filter), parts, tmp_path / "a")] == [
-        ["one@0"],
-        ["one@1"],
-    ]
-    assert logged(table(filter), [missing, missing], tmp_path / "b") == []
+    picked, _ = logged(table(filter), parts, tmp_path / "a")
+    assert [[row["text"] for row in event] for event in picked] == [["one@0"], ["one@1"]]
+    assert logged(table(filter), [missing, missing], tmp_path / "b")[0] == []
 
 
 def test_only_candidates_send_their_texts(tmp_path: Path) -> None:
     """The message of a rank holds the texts of the rows that may be picked, not of all."""
     long: list[list[Row]] = [[{**row, "text": "x" * 10_000} for row in part] for part in dealt(2)]
-    sizes: dict[str, list[int]] = {"filtered": [], "all": []}
     picking = {"kind": "top_bottom", "key": "score", "top": 1, "bottom": 1}
-    logged(table(picking), long, tmp_path / "a", sizes["filtered"].append)
-    logged(table({"kind": "all"}), long, tmp_path / "b", sizes["all"].append)
-    assert max(sizes["filtered"]) < 2 * 10_000 + 3_000
-    assert max(sizes["all"]) > 12 * 10_000
+    _, few = logged(table(picking), long, tmp_path / "a")
+    _, all_of_them = logged(table({"kind": "all"}), long, tmp_path / "b")
+    assert few < 2 * 10_000 + 3_000
+    assert all_of_them > 12 * 10_000
