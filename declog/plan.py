@@ -194,7 +194,7 @@ class FilterOp:
 
 @dataclass(frozen=True)
 class ColumnOp:
-    """A column of a table: an ``expr``, a ``call`` with its ``args`` by name, or the place of ``log_extra``'s columns."""
+    """A column of a table: an ``expr``, a ``call`` with its ``args`` by name, or where columns of ``log_extra`` go."""
 
     id: str
     template: str

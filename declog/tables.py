@@ -23,7 +23,9 @@ from declog.records import Column, ColumnType, Table
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
 EXTRA = "extra:"  # the prefix of log_extra's columns in a frame
-STAMPS = frozenset({"step", "mode", "declog_step"})  # columns that sinks add; only a declared column may take their place
+STAMPS = frozenset(
+    {"step", "mode", "declog_step"}
+)  # columns that sinks add; only a declared column may take their place
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,10 @@ class Tables:
         for filter, count in chosen.keyless.items():
             if self._first("keyless", op.id, filter):
                 log.warning(
-                    "the table `%s`: %d rows have no key of the filter `%s`, which never picks such rows",
+                    "the table `%s`: the filter `%s` leaves out rows without a key, %d of them here (said once)",
                     op.id,
-                    count,
                     filter,
+                    count,
                 )
         if not len(chosen.rows):
             return None
