@@ -151,7 +151,7 @@ def _row_value(draft: Draft, name: str, field: str, text: str | None, kinds: tup
             )
         elif not needs_axis(node.type, Axis.COMPLETION):
             fix = (
-                f"any({node}, over=token)  or  mean(...) compared"
+                f"any({node}, over=token)  or  all({node}, over=token)"
                 if kinds == (Kind.BOOL,)
                 else f"mean({node}, over=token)"
             )
@@ -202,7 +202,8 @@ def tables(draft: Draft) -> None:
 
 def _untaken(draft: Draft, name: str, spec: TableSpec) -> str:
     """What would give a table a sink."""
-    if spec.to and not any(sink in draft.spec.sinks for sink, wanted in spec.to.items() if wanted):
+    wanted = [sink for sink, on in spec.to.items() if on]
+    if wanted and not any(sink in draft.spec.sinks for sink in wanted):
         return "its `to:` names no sink that is there"
     showing = {sink.id for sink in draft.sinks if name in draft.profiles[sink.profile].tables}
     if showing and not any("table" in sink.accepts for sink in draft.sinks):
@@ -233,7 +234,6 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
             "schema",
             fix=did_you_mean(spec.schema_, draft.spec.schemas, what="schemas"),
         )
-        return None
     chosen = None
     if spec.filter is not None:
         if spec.filter not in draft.spec.filters:
@@ -252,7 +252,7 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
         _fits_rows(draft, name, one, axis)
     takers = _takers(draft, name, spec)
     every = draft.window(spec.every, *path, "every")
-    columns = _columns(draft, spec.schema_, axis)
+    columns = _columns(draft, spec.schema_, axis) if spec.schema_ in draft.spec.schemas else None
     if columns is None or len(draft.problems) > before:
         return None
     if spec.as_ == "trace" and all(column.type != "json" or column.undeclared for column in columns):

@@ -268,7 +268,7 @@ def test_what_cannot_be_called_with_a_row_is_refused(kind: str) -> None:
     async def waits(score: float) -> float:
         return score
 
-    made = {
+    made: dict[str, Any] = {
         "args": lambda *scores: 0, "keywords": lambda **scores: 0, "positional": lambda score, /: 0, "async": waits,
     }  # fmt: skip
     with pytest.raises(UsageError, match="DL304"):

@@ -64,8 +64,8 @@ def test_on_ranks_of_which_some_lack_the_column(tmp_path: Path) -> None:
     def rank(comm: Comm) -> MemorySink:
         sink = MemorySink()
         with declog.start(made, sinks=[sink], output_dir=tmp_path, comm=comm) as log, log.step(0):
-            given = [{"number": [BIG, BIG + 1]}, {}, {"number": [None, BIG]}][comm.rank]
-            log.observe(score=[0.0, 1.0], **given)
+            given: list[dict[str, Any]] = [{"number": [BIG, BIG + 1]}, {}, {"number": [None, BIG]}]
+            log.observe(score=[0.0, 1.0], **given[comm.rank])
         return sink
 
     sink = run_ranks(3, rank)[0]
@@ -113,7 +113,8 @@ COLUMN = st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), min_si
 @given(st.lists(st.one_of(st.none(), COLUMN), min_size=1, max_size=4))
 def test_any_frames_merged_and_sent(parts: list[list[int | None] | None]) -> None:
     """Frames with and without the column, merged, sent and read: every value is what it was."""
-    frames, expected = [], []
+    frames: list[Frame] = []
+    expected: list[int | None] = []
     for step, values in enumerate(parts):
         rows = 2 if values is None else len(values)
         batches = batches_of([(step, 0, 0, rows, 0.0, step)])

@@ -17,6 +17,7 @@ from declog.testing import MemorySink, run_ranks
 from tests.running import run, scores, tables_of
 
 MESSAGES: dict[str, Any] = {"messages": {"axis": "completion", "type": "object", "optional": True}}
+TRACE: dict[str, Any] = {"as": "trace"}
 CONVERSATION: list[Any] = [
     {"role": "system", "content": "Mail a@b.c when done, naïvely."},
     {"role": "assistant", "content": None, "tool_calls": [
@@ -29,7 +30,7 @@ def test_conversations_survive_ranks_and_filters(tmp_path: Path) -> None:
     """Lists of messages with tool calls: sent for picked rows, told apart, and the same on rank 0."""
     filters = {"distinct": {"kind": "unique", "key": "messages", "within": "window"}}
     made = scores({"kind": "top_bottom", "key": "score", "top": 2, "from": "distinct"}, filters=filters,
-                  schema={"messages": {"type": "object"}}, signals=MESSAGES, **{"as": "trace"})  # fmt: skip
+                  schema={"messages": {"type": "object"}}, signals=MESSAGES, **TRACE)  # fmt: skip
 
     def rank(comm: Comm) -> MemorySink:
         sink = MemorySink()
@@ -77,7 +78,7 @@ def test_an_object_that_json_cannot_hold_is_refused_where_it_is_given(wrong: Any
 def test_a_trace_without_a_conversation_is_refused() -> None:
     """`as: trace` needs a column of objects."""
     with pytest.raises(ConfigError) as caught:
-        declog.plan(scores(None, **{"as": "trace"}))
+        declog.plan(scores(None, **TRACE))
     [problem] = caught.value.problems
     assert (problem.code, problem.path, problem.fix) == (
         "DL203", ("tables", "t", "as"), "a column of `type: object`, whose values are lists of messages",

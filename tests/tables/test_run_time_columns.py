@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,12 @@ def steps(log: Recorder, extras: Sequence[Mapping[str, Any]], rows: int = 1) -> 
 
 def test_columns_of_some_ranks_and_some_steps_are_null_elsewhere(tmp_path: Path) -> None:
     """Every value stays with its row; where nobody logged the column there is a null, and never the last value."""
-    mine = [
+    mine: list[list[dict[str, Any]]] = [
         [{"a": ["0.0"], "b": [10]}, {}, {"a": ["0.2"]}],
         [{"a": ["1.0"]}, {"b": [11]}, {}],
         [{}, {}, {}],
     ]  # fmt: skip
-    sink = of_ranks(scores(None, schema=KEEP), [lambda log, one=one: steps(log, one) for one in mine], tmp_path)
+    sink = of_ranks(scores(None, schema=KEEP), [partial(steps, extras=one) for one in mine], tmp_path)
     assert [table.data for _, table in sink.tables("t")] == [
         {"score": [0.0] * 3, "a": ["0.0", "1.0", None], "b": [10, None, None]},
         {"score": [1.0] * 3, "a": [None] * 3, "b": [None, 11, None]},
@@ -252,7 +253,7 @@ def test_the_first_values_say_what_a_column_is(
 def test_a_file_dataset_stays_whole(tmp_path: Path) -> None:
     """Columns that come, go and change their minds, read back with pandas from parquet."""
     made = scores(None, schema=KEEP, sinks={"files": {"kind": "parquet"}})
-    given = [{}, {"a": [2**62 + 1]}, {"a": ["text"], "b": ["é"]}, {"b": [1]}, {"a": [5]}]
+    given: list[dict[str, Any]] = [{}, {"a": [2**62 + 1]}, {"a": ["text"], "b": ["é"]}, {"b": [1]}, {"a": [5]}]
     run(made, lambda log: steps(log, given), tmp_path)
     frame = pd.read_parquet(tmp_path / "files" / "tables" / "t", dtype_backend="numpy_nullable")
     assert frame["a"].astype(object).where(frame["a"].notna(), None).tolist() == [None, 2**62 + 1, None, None, 5]

@@ -109,10 +109,12 @@ def test_rows_without_a_key_are_counted_and_told_once(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On ranks too, where a text that is the key stays on its rank."""
-    filter = {
-        "top_bottom": {"kind": "top_bottom", "key": "score", "top": 10}, "unique": {"kind": "unique", "key": "score"},
+    filters: dict[str, dict[str, Any]] = {
+        "top_bottom": {"kind": "top_bottom", "key": "score", "top": 10},
+        "unique": {"kind": "unique", "key": "score"},
         "unique text": {"kind": "unique", "key": "text"},
-    }[kind]  # fmt: skip
+    }
+    filter = filters[kind]  # fmt: skip
     made = scores(filter | {"where": "group == 1"}, schema={"score": {"type": "float", "nullable": True}})
     made["schemas"]["s"]["text"] = {"type": "text", "nullable": True}
 
