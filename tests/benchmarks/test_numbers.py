@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch.distributed as dist
 
-from tests.benchmarks import completions, tokens
+from tests.benchmarks import collectives, completions, tokens
 from tests.benchmarks.contestants import ByHand, Collections, Declog
 from tests.benchmarks.measure import Batch, Contestant
 
@@ -71,3 +73,21 @@ def test_other_tokens(reductions: Sequence[str], name: str) -> None:
     contestants = tokens.contestants(2, reductions, 1)
     found = _values(tokens.names(2, reductions), contestants[name], batches)
     assert _expected(contestants, batches) == pytest.approx(found, rel=CLOSE, abs=1e-4)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("way", ["per metric", "object gather", "two all_reduces", "one all_gather"])
+def test_ways_over_ranks(way: str, group: None) -> None:
+    """What is gathered per metric, as objects, or packed by hand, gives declog's numbers, too."""
+    batches = completions.batches(40, 64)[:1]
+    expected = _expected(completions.contestants(40, 1), batches)
+    keys = completions.fused_names(40) if way == "object gather" else collectives.names(40)
+    found = dict(zip(keys, collectives.ways(40)[way](batches[0]), strict=True))
+    assert expected == pytest.approx(found, rel=CLOSE, abs=CLOSE)
