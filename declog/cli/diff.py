@@ -18,7 +18,7 @@ from declog.cli.arguments import DIVIDER, Parser, Wrong
 from declog.cli.output import BOLD, GREEN, RED, YELLOW, paint, write_json
 
 if TYPE_CHECKING:
-    from declog.plan import Plan
+    from declog.plan import FilterOp, FormulaOp, MetricOp, Plan, TableOp
 
 Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whatever else decides its values
 
@@ -68,8 +68,15 @@ def _sides(words: Sequence[str], *, application: bool) -> tuple[list[str], list[
 SECTIONS = ("outputs", "tables", "profiles", "alerts", "sinks", "signals", "cost")
 
 
+def _shown(made: Plan) -> list[MetricOp | FormulaOp]:
+    """The metrics that trackers see; what `log_metric` gives is the run's."""
+    from declog.compiler.draft import LOGGED
+
+    return [op for op in made.outputs if op.shown and op.id != LOGGED]
+
+
 def _names(made: Plan) -> set[str]:
-    return {item.template for op in made.outputs for item in (op.names if op.shown else ())}
+    return {item.template for op in _shown(made) for item in op.names}
 
 
 def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
@@ -77,8 +84,8 @@ def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
     words = made.names()
     outputs = {
         item.template: (words[item.template], _without_names(made.canonical, op.key))
-        for op in made.outputs
-        for item in (op.names if op.shown else ())
+        for op in _shown(made)
+        for item in op.names
     }
     columns = {
         f"{table.name}.{column.id}": (column.type, str(column.expr))
@@ -86,20 +93,14 @@ def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
         for column in table.columns
     }
     tables = {
-        table.name: (
-            " of ".join(f"{one.kind} within {one.within}" for one in reversed(table.filter.chain))
-            if table.filter
-            else "every row",
-            made.canonical[f"table {table.id}"].partition("] ")[2],
-            f"every {table.every or 'log'} {table.keep}",
-        )
+        table.name: (f"{_rows(table)}; {_steps(table.every)}; {'the last batch' if table.keep != 'window' else 'all'}",)
         for table in made.tables
     }
     profiles = {
         f"{profile.name} shows {item.template}": ("",)
         for profile in made.profiles.values()
-        for op in made.outputs
-        for item in (op.names if op.shown else ())
+        for op in _shown(made)
+        for item in op.names
         if item.template in both and (op.key, item.alias) in profile.outputs
     }
     alerts = {each.id: (f"{each.level} if {each.when}, patience {each.patience}",) for each in made.alerts}
@@ -107,7 +108,7 @@ def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
         sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in made.sinks
     }
     signals = {
-        f"{event.name}.{signal.source}": (
+        f"{signal.source} of {event.name}": (
             f"{signal.kind.value}{' family' if signal.family else ''} per {signal.axis.label}"
             + (", optional" if signal.optional else ""),
         )
@@ -115,6 +116,25 @@ def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
         for signal in event.signals
     }
     return outputs, {**tables, **columns}, profiles, alerts, sinks, signals, _cost(made)
+
+
+def _rows(table: TableOp) -> str:
+    """Which rows a table takes, in words."""
+    chain = table.filter.chain if table.filter is not None else ()
+    return " of ".join(map(_filter, reversed(chain))) or "every row"
+
+
+def _filter(one: FilterOp) -> str:
+    words = [one.kind] + ([f"by {one.key}"] if one.key is not None else [])
+    numbers = {"top": one.top, "bottom": one.bottom, "n": one.n, "fraction": one.fraction, "seed": one.seed}
+    words += [f"{name} {value}" for name, value in numbers.items() if value]
+    words += [f"at most {one.limit}"] if one.limit is not None else []
+    words += [f"where {one.where}"] if one.where is not None else []
+    return " ".join([*words, f"within {one.within}"])
+
+
+def _steps(n: int) -> str:
+    return f"every {n} steps" if n > 1 else "every step" if n else "when the trainer logs"
 
 
 def _without_names(canonical: Mapping[str, str], key: str) -> str:
@@ -127,13 +147,13 @@ def _cost(made: Plan) -> Facts:
     from declog.explain import completion_bytes
 
     bytes_of = {
-        f"{event.name}, bytes per completion": (str(completion_bytes(event)),) for event in made.events.values()
+        f"bytes per completion of {event.name}": (str(completion_bytes(event)),) for event in made.events.values()
     }
     folds = sum(len(event.folds) for event in made.events.values())
     return {
         "operations": (str(made.ops),),
         "token folds": (str(folds),),
-        "log event each (steps)": (str(made.every or "when the trainer logs"),),
+        "a log event": (_steps(made.every),),
         **bytes_of,
     }
 

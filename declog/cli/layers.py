@@ -73,26 +73,36 @@ def shown_value(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def default(data: Mapping[str, Any], path: Path) -> tuple[bool, Any]:
-    """Whether the language has this key here although nobody wrote it, and what it then is."""
+@dataclass(frozen=True)
+class Known:
+    """A key of the language: what it is where nobody sets it, and what it is for."""
+
+    default: Any
+    help: str
+
+
+def known(data: Mapping[str, Any], path: Path) -> Known | None:
+    """The key as the language has it; None if it has none here, or the profile is not valid."""
     from declog.model import Model
     from declog.validation import validate
 
+    value: Any
     try:
-        value: Any = validate(data)
+        value, text = validate(data), ""
     except ConfigError:
-        return False, None
+        return None
     for key in path:
         if isinstance(value, Model):
-            names = {field.alias or name: name for name, field in type(value).model_fields.items() if not field.exclude}
-            if key not in names:
-                return False, None
-            value = vars(value)[names[str(key)]]
+            fields = {field.alias or name: (name, field) for name, field in type(value).model_fields.items()}
+            if key not in fields or fields[str(key)][1].exclude:
+                return None
+            name, field = fields[str(key)]
+            value, text = vars(value)[name], " ".join((field.description or "").split())
         elif isinstance(value, Mapping) and key in value:
-            value = value[key]
+            value, text = value[key], ""
         else:
-            return False, None
-    return True, value.model_dump() if isinstance(value, Model) else value
+            return None
+    return Known(value.model_dump() if isinstance(value, Model) else value, text)
 
 
 def has(data: Any, path: Path) -> bool:

@@ -140,7 +140,9 @@ def _yaml(found: Layered, key: Path, inactive: Mapping[str, str]) -> list[str]:
 
     value = at(found.data, key)
     whole: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-    rows = list(_rows(found, whole, key, 0, inactive))
+    rows = list(_rows(found, {name: each for name, each in whole.items() if name != "tests"}, key, 0, inactive))
+    if not key and whole.get("tests"):
+        rows.append(("tests: ...", f"{', '.join(whole['tests'])}; shown with --key tests"))
     if key:
         depth = len(key) - 1
         above = [("  " * level + f"{name}:", "") for level, name in enumerate(key[:-1])]

@@ -84,18 +84,18 @@ def _plan(config: DictConfig) -> Plan | None:
 
 def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
     """What a word names: a key, entries with this id, the metric behind a name."""
-    from declog.cli.layers import default, has
+    from declog.cli.layers import has, known
 
     path = _split(key)
-    if has(found.data, path) or path in found.gone or default(found.data, path)[0]:
+    if has(found.data, path) or path in found.gone or known(found.data, path) is not None:
         yield path
         return
     entries = [(section, key) for section, items in found.data.items() if isinstance(items, Mapping) and key in items]
     entries += [each for each in found.gone if len(each) == 2 and each[1] == key]  # type: ignore[misc]
-    yield from dict.fromkeys(entries)
     for op in made.outputs if made is not None else ():
         if any(_matches(name.template, key) for name in op.names) or op.key == key:
-            yield ("metrics", op.id)
+            entries.append(("metrics", op.id))
+    yield from dict.fromkeys(entries)
 
 
 def _matches(template: str, name: str) -> bool:
@@ -124,23 +124,24 @@ def _close(found: Layered, key: str, made: Plan | None) -> str:
 
 
 def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
-    from declog.cli.layers import at, default, has, leaves, shown_place
+    from declog.cli.layers import at, has, known, leaves, shown_place
 
     there = has(found.data, path)
     value = at(found.data, path) if there else None
-    if not there and not found.layers(path):
-        there, value = default(found.data, path)
-        return {"key": ".".join(map(str, path)), "value": value, "there": there, "layers": []}
+    spec = known(found.data, path)
+    if not there and spec is not None and not found.layers(path):
+        there, value = True, spec.default
     told: dict[str, Any] = {"key": ".".join(map(str, path)), "value": value, "there": there}
-    layers = found.layers(path) or found.provenance.find((*found.prefix, *path))[1]
+    layers = found.layers(path) or (found.provenance.find((*found.prefix, *path))[1] if has(found.data, path) else ())
     told["layers"] = [
         {"place": shown_place(layer.place), "value": _said(layer, found)} for layer in layers if there or layer.rank
     ]
     if isinstance(value, Mapping):
         below = ((".".join(map(str, inner)), each, found.place((*path, *inner))) for inner, each in leaves(value))
         told["keys"] = [{"key": key, "value": each, "place": place} for key, each, place in below]
+    told["notes"] = [spec.help] if spec is not None and spec.help else []
     if len(path) == 2:
-        told["notes"] = list(_notes(found, path, made))
+        told["notes"] += _notes(found, path, made)
     return told
 
 

@@ -1,0 +1,110 @@
+"""``declog check``: what it tells of good and bad profiles, to people and to programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import declog
+from tests.cli.conftest import Cli
+from tests.conftest import WritePreset
+
+
+def test_a_good_profile(small: Path, cli: Cli) -> None:
+    """One line."""
+    found = cli("check", "small", "--config-dir", ".", "--strict")
+    assert (found.code, found.out, found.err) == (0, "ok small: 4 outputs, 1 table, 0 alerts, 1 sink (jsonl)\n", "")
+
+
+@pytest.mark.parametrize("name", declog.presets())
+def test_shipped_presets(name: str, cli: Cli) -> None:
+    """All of them, without a warning."""
+    found = cli("check", name, "--strict")
+    assert (found.code, found.err) == (0, "")
+    assert found.out.splitlines()[-1].startswith(f"ok {name}: ")
+
+
+def test_everything_that_is_wrong_is_told(small: Path, cli: Cli) -> None:
+    """At once, each at its place; exit code 2."""
+    found = cli("check", "small", "metrics.a=mean(rewrad)", "metrics.b=avg(reward)", "filters.long.key=lenght",
+                "--config-dir", ".")  # fmt: skip
+    assert (found.code, found.out) == (2, "")
+    heads = [line for line in found.err.splitlines() if line.startswith("error[")]
+    assert [head.partition("]")[0] for head in heads] == ["error[DL302", "error[DL303", "error[DL302"]
+    assert "override '++declog.metrics.a=\"mean(rewrad)\"'" in heads[0]
+
+
+def test_a_sinks_options_are_checked(small: Path, cli: Cli) -> None:
+    """They are part of the profile."""
+    found = cli("check", "small", "sinks.jsonl.fsnc=true", "--config-dir", ".")
+    assert found.code == 2
+    assert "the sink kind `jsonl` has no option `fsnc`" in found.err
+    assert "did you mean `fsync`?" in found.err
+
+
+def test_warnings_are_errors_under_strict(small: Path, cli: Cli) -> None:
+    """Exit code 1 then, and the profile compiles all the same."""
+    words = ["check", "small", "metrics.a={expr: reward, where: not (kl > 1)}", "--config-dir", "."]
+    found = cli(*words)
+    assert found.code == 0
+    assert found.out.startswith("warning: ")
+    assert "ok small: 5 outputs" in found.out
+    assert cli(*words, "--strict").code == 1
+
+
+def test_what_is_inactive_is_named(small: Path, cli: Cli) -> None:
+    """With the word that says why."""
+    out = cli("check", "small", "constants.beta=0", "--config-dir", ".").out
+    assert out.splitlines()[0].startswith("inactive: signals.kl, signals.penalised, metrics.penalised")
+    assert "`declog show --inactive` says why" in out
+
+
+def test_for_programs(small: Path, cli: Cli) -> None:
+    """The same as JSON, on standard output, whatever the outcome."""
+    good = json.loads(cli("check", "small", "constants.beta=0", "--config-dir", ".", "--format", "json").out)
+    assert (good["ok"], good["name"], good["problems"], good["warnings"]) == (True, "small", [], [])
+    assert good["inactive"]["signals.kl"] == "enabled: beta != 0, with beta = 0"
+    assert (
+        good["fingerprint"]
+        == declog.plan(declog.compose("small", ["declog.constants.beta=0"], config_dir=".")).fingerprint
+    )
+    wrong = cli("check", "small", "metrics.a=mean(rewrad)", "--config-dir", ".", "--format", "json")
+    (problem,) = json.loads(wrong.out)["problems"]
+    assert (wrong.code, wrong.err) == (2, "")
+    assert (problem["code"], problem["path"], problem["fix"]) == ("DL302", "metrics.a", "did you mean `reward`?")
+    refused = cli("check", "smal", "--config-dir", ".", "--format", "json")
+    assert (refused.code, json.loads(refused.out)["ok"]) == (3, False)
+
+
+def test_timings(cli: Cli) -> None:
+    """Imports, Hydra's part and declog's own."""
+    lines = cli("check", "grpo", "--timings").out.splitlines()[-3:]
+    assert [line.split()[0] for line in lines] == ["imports", "hydra", "declog"]
+    assert all(line.endswith(" s") and float(line.split()[1]) >= 0 for line in lines)
+    timings = json.loads(cli("check", "grpo", "--timings", "--format", "json").out)["timings"]
+    assert sorted(timings) == ["declog", "hydra", "imports"]
+
+
+def test_a_sink_that_is_not_installed_is_noted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile is right; this machine lacks a package."""
+    found = cli("check", "grpo", "sinks=[trackio]")
+    assert "note:" not in found.out
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    found = cli("check", "grpo", "sinks=[trackio]", "--strict")
+    assert found.code == 0
+    assert "note: the sink trackio is not installed here: pip install 'declog[trackio]'" in found.out
+
+
+def test_check_needs_no_torch(write_preset: WritePreset) -> None:
+    """An edit is checked in the time that Hydra takes."""
+    program = (
+        "import sys; from declog.cli import main; code = main(sys.argv[1:]); "
+        "print(code, sorted({'torch', 'trackio', 'wandb', 'rich', 'pyarrow'} & set(sys.modules)))"
+    )
+    words = ["check", "grpo", "sinks=[console,jsonl,parquet,trackio,wandb,tensorboard]"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"

@@ -1,0 +1,179 @@
+"""``declog diff``, ``declog ls`` and ``declog explain``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from declog.cli.ls import FILTERS, HELP, OF_A_PROFILE, OF_DECLOG
+from declog.errors import CODES
+from declog.functions import BUILTIN
+from declog.spec import FilterSpec
+from tests.cli.conftest import Cli
+from tests.markdown import ROOT
+
+DIFFERENT = """\
+outputs
+  ~ reward
+      - mean of reward, over the completions of each step
+      + p95 of reward, over the completions of each step
+  - penalised: mean of penalised, over the completions of each step
+
+signals
+  - kl of default: number per completion
+
+cost
+  ~ operations: 10 -> 8
+  ~ bytes per completion of default: 16 -> 12
+"""
+
+
+def test_two_profiles(small: Path, cli: Cli) -> None:
+    """What one of them lacks, what differs, and what it costs."""
+    found = cli("diff", "small", "team", "--config-dir", ".")
+    assert (found.code, found.out) == (0, DIFFERENT)
+    assert cli("diff", "small", "team", "--config-dir", ".", "--strict").code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["small", "metrics.reward=p95(reward)", "metrics.penalised=null"],
+        ["small", "--", "small", "metrics.reward=p95(reward)", "~metrics.penalised"],
+        ["small", "name=x", "--", "team", "name=y"],
+        ["small", "team", "tables.samples.keep=window"],
+    ],
+    ids=" ".join,
+)
+def test_ways_to_say_which(small: Path, cli: Cli, words: list[str]) -> None:
+    """Overrides for the second, for each, or for both."""
+    assert cli("diff", *words, "--config-dir", ".").out == DIFFERENT
+
+
+def test_the_same_profile(small: Path, cli: Cli) -> None:
+    """Says so; what is written otherwise and means the same is no difference."""
+    words = ["diff", "small", "metrics.reward={expr: reward, reduce: mean}", "--config-dir", ".", "--strict"]
+    assert (cli(*words).code, cli(*words).out) == (0, "they log the same\n")
+
+
+def test_equal_words_with_another_meaning(small: Path, cli: Cli) -> None:
+    """A derived signal that is computed otherwise changes the metrics of it."""
+    out = cli("diff", "small", "signals.penalised=reward - 2 * beta * kl", "--config-dir", ".").out
+    assert out.startswith("outputs\n  ~ penalised\n")
+    assert "(2 * beta" in out or "0.2" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["schemas.rows.kl=float"], "  + samples.kl: float"),
+        (["schemas.rows.length=null"], "  - samples.length: int"),
+        (["tables.samples.every=10"], "      + top_bottom by length top 2 within step; every 10 steps; all"),
+        (["filters.long.bottom=1"], "      + top_bottom by length top 2 bottom 1 within step; every step; all"),
+        (["tables.samples=null"], "  - samples: top_bottom by length top 2 within step; every step; all"),
+        (["sinks=[console]"], "  + console: console, profile full, every 1"),
+        (["alerts.low={metric: reward, below: 0}"], "  + low: warn if reward < 0, patience 1"),
+        (["every=2"], "  ~ a log event: every step -> every 2 steps"),
+    ],
+)  # fmt: skip
+def test_other_differences(small: Path, cli: Cli, words: list[str], line: str) -> None:
+    """Columns, rows, tables, sinks, alerts, windows."""
+    assert line in cli("diff", "small", *words, "--config-dir", ".").out.splitlines()
+
+
+def test_what_a_profile_shows(small: Path, cli: Cli) -> None:
+    """Of outputs that both have."""
+    words = ["diff", "small", "profile=few", "profiles.few={include: {one: reward}}", "--config-dir", "."]
+    out = cli(*words, "--format", "json").out
+    assert {"name": "few shows reward", "before": None, "after": ""} in json.loads(out)["changes"]["profiles"]
+
+
+def test_an_applications_two_runs(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    """Each with its own overrides."""
+    monkeypatch.chdir(ROOT / "examples")
+    found = cli("diff", "--config-dir", "conf", "--config-name", "grpo_arithmetic", "--", "algorithm=rloo")
+    assert "  + kl/sequence: " in found.out
+
+
+def test_one_profile_is_not_two(small: Path, cli: Cli) -> None:
+    """The message shows both ways."""
+    found = cli("diff", "small", "--config-dir", ".")
+    assert (found.code, found.err.splitlines()[0]) == (2, "declog: diff compares two profiles")
+
+
+# ---- ls ---------------------------------------------------------------------------------------------
+
+
+def test_every_list_is_described() -> None:
+    """None is without a line of help, and none is described that is not there."""
+    assert set(HELP) == {*OF_DECLOG, *OF_A_PROFILE}
+    assert set(FILTERS) == set(get_args(FilterSpec.model_fields["kind"].annotation))
+
+
+@pytest.mark.parametrize("what", [*OF_DECLOG, *OF_A_PROFILE])
+def test_each_list(what: str, cli: Cli) -> None:
+    """It has as many entries as its count says, in text and as JSON."""
+    counts = dict(line.split()[:2] for line in cli("ls").out.splitlines())
+    rows = json.loads(cli("ls", what, "--format", "json").out)
+    assert len(rows) == int(counts[what])
+    out = cli("ls", what).out.splitlines()
+    assert [line.partition("  ")[0] for line in out] == [row["name"] for row in rows] or not rows
+
+
+def test_functions_and_reductions(cli: Cli) -> None:
+    """All of the language, with their signatures."""
+    out = cli("ls", "functions").out
+    assert "mean(x, over=axis)" in out
+    assert len(out.splitlines()) >= len([name for name in BUILTIN.names() if name.isidentifier()]) - 20
+    assert "histogram(bins=32)" in cli("ls", "reductions").out
+    assert "pNN " in cli("ls", "reductions").out
+
+
+def test_of_a_profile(small: Path, cli: Cli) -> None:
+    """Its entries, what they are, and where they stand; deleted ones are not there."""
+    out = cli("ls", "metrics", "team", "--config-dir", ".").out
+    assert [line.split("  ")[0] for line in out.splitlines()] == ["reward", "length"]
+    assert out.splitlines()[0].endswith("declog/team.yaml:6:3")
+    assert (
+        "length     completion, int     in tokens  declog/small.yaml:14:3"
+        in cli("ls", "signals", "small", "--config-dir", ".").out
+    )
+    assert cli("ls", "alerts", "small", "--config-dir", ".").out == "this profile has no alerts\n"
+
+
+def test_an_unknown_list(cli: Cli) -> None:
+    """The nearest."""
+    found = cli("ls", "metrcs")
+    assert (found.code, found.err.splitlines()[1]) == (2, "  fix: did you mean `metrics`?")
+
+
+# ---- explain ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_has_its_page(code: str, cli: Cli) -> None:
+    """Under the code, its number, or as it stands in a message."""
+    shown = cli("explain", code)
+    assert shown.out.startswith(f"# {code}: {CODES[code]}\n")
+    assert (
+        cli("explain", code.lower()).out == cli("explain", code[2:]).out == cli("explain", f"[{code}]").out == shown.out
+    )
+
+
+def test_all_codes(cli: Cli) -> None:
+    """Without one, each in a line."""
+    assert [line[:5] for line in cli("explain").out.splitlines()] == list(CODES)
+    assert json.loads(cli("explain", "--format", "json").out) == CODES
+    assert json.loads(cli("explain", "DL310", "--format", "json").out)["meaning"] == CODES["DL310"]
+
+
+def test_an_unknown_code(cli: Cli) -> None:
+    """A line with the nearest, and exit code 2."""
+    found = cli("explain", "DL3100")
+    assert (found.code, found.err) == (
+        2,
+        "declog: there is no error code `DL3100`\n  fix: did you mean `DL310`?\n",
+    )

@@ -1,0 +1,210 @@
+"""``declog show`` and ``declog why``: what is in effect, and who said so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import declog
+from tests.cli.conftest import Cli
+from tests.conftest import WritePreset
+from tests.markdown import ROOT
+
+
+def lines(text: str) -> dict[str, str]:
+    """What is shown, by what stands before its comment."""
+    return {line.partition("  #")[0].strip(): line.partition("  # ")[2] for line in text.splitlines()}
+
+
+def squeezed(text: str) -> list[str]:
+    """Lines whose columns stand two blanks apart."""
+    return [re.sub("  +", "  ", line) for line in text.splitlines()]
+
+
+def test_the_profile_with_the_place_of_each_value(small: Path, cli: Cli) -> None:
+    """The file that wins, or the override; a deleted entry is shown as such."""
+    shown = lines(cli("show", "team", "every=4", "--config-dir", ".").out)
+    assert shown["reward: p95(reward)"] == "declog/team.yaml:6:3"
+    assert shown["penalised: null"] == "declog/team.yaml:7:3"
+    assert shown["max: max"] == "declog/small.yaml:20:47"
+    assert shown["every: 4"] == "override 'declog.every=4'"
+    assert shown["kind: jsonl"].endswith("conf/declog/sinks/jsonl.yaml:2:3")
+
+
+@pytest.mark.parametrize("name", ["small", "team"])
+def test_what_is_shown_is_the_profile(small: Path, cli: Cli, name: str) -> None:
+    """Read back as YAML it is what the runtime gets."""
+    shown = yaml.safe_load(cli("show", name, "--config-dir", ".").out)
+    assert shown == declog.profile_of(declog.compose(name, config_dir="."))
+
+
+@pytest.mark.parametrize("name", declog.presets())
+def test_shipped_presets_are_shown_whole(cli: Cli, name: str) -> None:
+    """Every value but profile tests, which are many."""
+    shown = yaml.safe_load(cli("show", name).out)
+    data = declog.profile_of(declog.compose(name))
+    assert {key: value for key, value in shown.items() if key != "tests"} == {
+        key: value for key, value in data.items() if key != "tests"
+    }
+
+
+def test_interpolations_are_shown_with_their_source(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value, and where it is from."""
+    monkeypatch.chdir(ROOT)
+    out = cli("show", "examples/conf/grpo_arithmetic.yaml", "--key", "axes.group.size").out
+    assert out.splitlines()[-1].endswith("from ${group_size}")
+    assert "size: 8 " in out
+
+
+def test_a_profile_that_does_not_compile_is_shown_all_the_same(small: Path, cli: Cli) -> None:
+    """It is what one looks at to see why; values that are missing are shown as they are."""
+    found = cli("show", "small", "metrics.a=mean(rewrad)", "name=???", "--config-dir", ".")
+    assert found.code == 0
+    assert lines(found.out)["a: mean(rewrad)"].startswith("override ")
+    assert "name: ???" in found.out
+    assert "# this profile does not compile (DL102): `declog check` says what is wrong" in found.out
+
+
+def test_keys(small: Path, cli: Cli) -> None:
+    """One or some of them, under their parents; a wrong one with the nearest."""
+    out = cli("show", "small", "--key", "metrics.length.reduce", "--key", "every", "--config-dir", ".").out
+    assert yaml.safe_load(out) == {"metrics": {"length": {"reduce": {"mean": "mean", "max": "max"}}}, "every": 1}
+    found = cli("show", "small", "--key", "metrics.lenght", "--config-dir", ".")
+    assert (found.code, "did you mean `metrics.length`?" in found.err) == (2, True)
+
+
+def test_inactive_entries_are_marked(small: Path, cli: Cli) -> None:
+    """Where they stand, and in a list of their own."""
+    shown = lines(cli("show", "small", "constants.beta=0", "--config-dir", ".").out)
+    assert shown["kl:"] == "inactive: enabled: beta != 0, with beta = 0"
+    listed = cli("show", "small", "constants.beta=0", "--inactive", "--config-dir", ".").out
+    assert listed.splitlines()[0] == "signals.kl         enabled: beta != 0, with beta = 0"
+    assert cli("show", "small", "--inactive", "--config-dir", ".").out == "nothing is inactive\n"
+
+
+def test_the_plan(small: Path, cli: Cli) -> None:
+    """``explain`` of what the runtime would execute."""
+    assert (
+        cli("show", "small", "--plan", "--config-dir", ".").out
+        == declog.plan(declog.compose("small", config_dir=".")).explain()
+    )
+
+
+def test_names(small: Path, cli: Cli) -> None:
+    """Every name with what it is, its help, and who shows it."""
+    out = cli("show", "small", "--names", "--config-dir", ".").out
+    assert "penalised\n  mean of penalised, over the completions of each step\n  what is optimised\n" in out
+    assert (
+        "completions/max_length\n  max of length, over the completions of each step\n  profile full; to jsonl\n" in out
+    )
+    names = json.loads(cli("show", "small", "--names", "--format", "json", "--config-dir", ".").out)["names"]
+    assert {each["name"]: each["what"] for each in names} == declog.plan(
+        declog.compose("small", config_dir=".")
+    ).names()
+
+
+def test_for_programs(small: Path, cli: Cli) -> None:
+    """The profile, the place of each value, and what is inactive."""
+    found = json.loads(cli("show", "team", "constants.beta=0", "--format", "json", "--config-dir", ".").out)
+    assert found["config"]["metrics"]["reward"] == "p95(reward)"
+    assert found["origins"]["metrics.reward"] == "declog/team.yaml:6:3"
+    assert found["inactive"]["signals.kl"] == "enabled: beta != 0, with beta = 0"
+
+
+# ---- why --------------------------------------------------------------------------------------------
+
+
+def test_the_layers_of_a_key(small: Path, cli: Cli) -> None:
+    """In the order in which they were read; the last one wins."""
+    found = cli("why", "metrics.reward", "team", "metrics.reward=max(reward)", "--config-dir", ".")
+    assert [line.split("  ") for line in squeezed(found.out)] == [
+        ["metrics.reward = max(reward)"],
+        ["", "declog/small.yaml:19:3", "mean(reward)"],
+        ["", "declog/team.yaml:6:3", "p95(reward)"],
+        ["", "override 'declog.metrics.reward=\"max(reward)\"'", '"max(reward)"', "<- wins"],
+        ["", "reward: max of reward, over the completions of each step"],
+    ]
+
+
+@pytest.mark.parametrize("key", ["completions/mean_length", "metrics.length", "length.max", "declog.metrics.length"])
+def test_a_metric_by_any_of_its_names(small: Path, cli: Cli, key: str) -> None:
+    """What trackers see, the key, or the key of one of its reductions."""
+    out = cli("why", key, "small", "--config-dir", ".").out
+    assert out.startswith("metrics.length\n  declog/small.yaml:20:3\n")
+    assert "  .reduce.max   max                          declog/small.yaml:20:47\n" in out
+    assert "completions/max_length: max of length, over the completions of each step" in out
+
+
+def test_a_name_that_a_template_gives(cli: Cli) -> None:
+    """A member's name leads to the metric of the family."""
+    assert cli("why", "rewards/correct/mean").out.startswith("metrics.rewards\n")
+
+
+def test_an_id_of_several_things(small: Path, cli: Cli) -> None:
+    """A signal and a metric of one id are both told, the signal with who reads it."""
+    out = cli("why", "penalised", "small", "--config-dir", ".").out
+    assert out.startswith("signals.penalised = reward - beta * kl\n")
+    assert "\n\nmetrics.penalised\n" in out
+    assert "  read by metrics.penalised\n" in out
+    assert "  read by signals.kl, signals.penalised\n" in cli("why", "beta", "small", "--config-dir", ".").out
+    assert "  read by tables.samples\n" in cli("why", "long", "small", "--config-dir", ".").out
+    assert (
+        "observed as length in the event default, int per completion"
+        in cli("why", "signals.length", "small", "--config-dir", ".").out
+    )
+
+
+def test_a_deleted_entry(small: Path, cli: Cli) -> None:
+    """Who deleted it, by ``null`` or by ``~``."""
+    out = cli("why", "metrics.penalised", "team", "--config-dir", ".").out
+    assert out == "metrics.penalised = null\n  declog/small.yaml:21:3\n  declog/team.yaml:7:3    null  <- wins\n"
+    out = cli("why", "metrics.reward", "small", "~metrics.reward", "--config-dir", ".").out
+    assert squeezed(out) == [
+        "metrics.reward (not there)",
+        "  declog/small.yaml:19:3  mean(reward)",
+        "  override '~declog.metrics.reward'  deleted  <- wins",
+    ]
+
+
+def test_a_default_of_the_language(small: Path, cli: Cli) -> None:
+    """A key that nobody set, with what it is for."""
+    assert cli("why", "metrics.penalised.pool", "small", "--config-dir", ".").out == (
+        "metrics.penalised.pool = null\n  nobody set it: that is the default\n"
+        "  What one value covers; the default is the window.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "fix"),
+    [
+        ("metrics.rewrad", "did you mean `metrics.reward`?"),
+        ("penalized", "did you mean `penalised`?"),
+        ("completions/mean_lenght", "did you mean `completions/mean_length`?"),
+        ("filters.long.topp", "did you mean `filters.long.top`?"),
+    ],
+)
+def test_unknown_keys(small: Path, cli: Cli, key: str, fix: str) -> None:
+    """The nearest key, id or name."""
+    found = cli("why", key, "small", "--config-dir", ".")
+    assert (found.code, found.err) == (2, f"declog: nothing is called `{key}` in this profile\n  fix: {fix}\n")
+
+
+def test_a_profile_that_does_not_compile_has_layers(small: Path, cli: Cli) -> None:
+    """They are what one asks for then."""
+    found = cli("why", "metrics.reward", "small", "metrics.reward=mean(rewrad)", "--config-dir", ".")
+    assert found.code == 0
+    assert found.out.count("\n") == 3
+
+
+def test_a_file_of_ones_own_between(small: Path, write_preset: WritePreset, cli: Cli) -> None:
+    """Three files deep, each with its line."""
+    write_preset("mine", "defaults: [team, _self_]\n\nmetrics:\n  length:\n    name: mine/{reduce}\n")
+    layers = json.loads(cli("why", "metrics.length.name", "mine", "--config-dir", ".", "--format", "json").out)
+    assert [(each["place"], each["value"]) for each in layers[0]["layers"]] == [
+        ("declog/small.yaml:20:58", '"completions/{reduce}_length"'),
+        ("declog/mine.yaml:5:5", "mine/{reduce}"),
+    ]
