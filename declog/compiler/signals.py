@@ -28,6 +28,7 @@ def constants(draft: Draft) -> None:
                 f"`{name}` is pinned to {spec.value!r}, and the trainer has {given!r}",
                 "constants",
                 name,
+                *(() if spec.default is None else ("value",)),  # alone it is a plain number, or as good as one
                 fix=f"constants: {{{name}: {{default: {spec.value!r}}}}}",
             )
         for value in (spec.value, given, spec.default):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,8 +103,9 @@ def trainer_of(case: Case, model: Path, folder: Path, **options: Any) -> Any:
         **options.pop("args", {}),
     }  # fmt: skip
     data = {"train_dataset": tiny.prompts(), "eval_dataset": tiny.prompts(4), **options.pop("data", {})}
+    rewards = options.pop("rewards", REWARDS[case.rewards])
     cls = options.pop("cls", made)
-    return cls(str(model), list(REWARDS[case.rewards]), args=config(**arguments), **data, **options)
+    return cls(str(model), list(rewards), args=config(**arguments), **data, **options)
 
 
 @dataclass
@@ -117,15 +117,14 @@ class Outcome:
     sink: MemorySink | None = None
 
 
-def run(case: Case, model: Path, folder: Path, *, merge: str | None = None, overrides: Sequence[str] = ()) -> Outcome:
+def run(
+    case: Case, model: Path, folder: Path, *, merge: str | None = None, overrides: Sequence[str] = (), **options: Any
+) -> Outcome:
     """Train with declog attached; with ``merge=None`` the history is TRL's own."""
-    logging.getLogger("declog").setLevel(logging.ERROR)
-    trainer = trainer_of(case, model, folder)
+    trainer = trainer_of(case, model, folder, **options)
     sink = MemorySink()
     main = trainer.args.process_index == 0
-    with declog.attach(
-        trainer, f"trl_{case.method}", [*STRICT, *overrides], merge=merge, sinks=[sink] if main else []
-    ):
+    with declog.attach(trainer, f"trl_{case.method}", [*STRICT, *overrides], merge=merge, sinks=[sink] if main else []):
         trainer.train()
     return Outcome(trainer.state.log_history, events(sink), sink)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.trl import cases
-from tests.trl.cases import CASES, Outcome
+from tests.trl.cases import CASES, CLIPPING, Case, Outcome
 from tests.trl.jobs import torchrun
 
 
-def compare(outcome: Outcome, over: tuple[str, ...]) -> None:
+def compare(outcome: Outcome, over: tuple[str, ...] = ()) -> None:
     """No key of TRL's is missing, no log event is, and each value is equal."""
     wanted = cases.expected(outcome.history)
     assert [event[:2] for event in wanted] == [event[:2] for event in outcome.events]
@@ -29,6 +29,28 @@ def compare(outcome: Outcome, over: tuple[str, ...]) -> None:
 def test_one_rank(name: str, model: Path, tmp_path: Path) -> None:
     """Train and eval, in one process."""
     compare(cases.run(CASES[name], model, tmp_path), CASES[name].over)
+
+
+def test_an_adapter_is_trained(model: Path, tmp_path: Path) -> None:
+    """PEFT: the reference is the model without its adapter."""
+    from peft import LoraConfig
+
+    adapter = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    case = Case(args={**CLIPPING, "beta": 0.05}, over=("kl",))
+    compare(cases.run(case, model, tmp_path, peft_config=adapter), case.over)
+
+
+def test_conversations(model: Path, tmp_path: Path) -> None:
+    """Prompts and completions are lists of messages; a table has them as they are."""
+    from tests.trl import tiny
+
+    data = {"train_dataset": tiny.conversations(), "eval_dataset": tiny.conversations(4)}
+    outcome = cases.run(Case(), model, tmp_path, data=data)
+    compare(outcome)
+    assert outcome.sink is not None
+    _, table = outcome.sink.tables("completions")[0]
+    assert table.data["prompt"][0][0]["role"] == "user"
+    assert table.data["completion"][0][0]["role"] == "assistant"
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from declog.adapters.trl.sight import Sight
 
 Tensor = torch.Tensor
 ROW = "declog_row"  # among what a generation returns
+UPDATE = "update"
+BOTH = ("row", "completion_mask", "advantages")
 REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered itself
 
 
@@ -32,7 +34,12 @@ class Capture:
         self._trainer = trainer
         self._log = log
         self._known = log.plan.known
-        self._rollout = "rollout" in log.plan.known_events
+        homes = log.plan.homes
+        self._rollout = homes.get("rewards", homes.get("length", "rollout"))
+        self._elsewhere = {  # what both parts have, and the profile wants of one
+            self._rollout: {name for name in BOTH if homes.get(name, self._rollout) != self._rollout},
+            UPDATE: {name for name in BOTH if homes.get(name) == self._rollout != homes.get("logprobs")},
+        }
         self._texts = {name: ops[0].kind.value == "text" for name, ops in log.plan.sources.items()}
         self._rloo = sight.method == "rloo"
         self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, as they come
@@ -56,9 +63,9 @@ class Capture:
         if sight.updates or (sight.rollouts and self._rloo):
             hook(trainer, "_get_per_token_logps_and_entropies", self._forward)
 
-    def observe(self, signals: Mapping[str, Any]) -> None:
+    def observe(self, signals: Mapping[str, Any], without: Collection[str] = ()) -> None:
         """Observe the signals that the profile has."""
-        found = {name: value for name, value in signals.items() if name in self._known}
+        found = {name: value for name, value in signals.items() if name in self._known and name not in without}
         if found:
             self._log.observe(**found)
 
@@ -105,12 +112,13 @@ class Capture:
         self._tools = (0, 0)
         if not self._log.in_step:  # such as `trainer.predict`
             return original(inputs)
-        with self._log.batch("rollout") if self._rollout else contextlib.nullcontext():
+        known = self._rollout in self._log.plan.known_events
+        with self._log.batch(self._rollout) if known else contextlib.nullcontext():
             output = original(inputs)
             count = len(output["completion_ids"])
             rows = torch.arange(self.rows, self.rows + count)
             self.rows += count
-            self.observe(self._generation(output, rows))
+            self.observe(self._generation(output, rows), self._elsewhere[self._rollout])
             for column, values in self._extras.items():
                 self._log.log_extra(column, values)
         self.observe({"logged_total": dict(self._totals), "logged_calls": dict(self._calls)})
@@ -174,7 +182,9 @@ class Capture:
         for name, count in before.items():
             if len(reported.get(name, ())) > count:
                 signals[name] = reported[name][-1]
-        self.observe(signals)
+        if not self._trainer.model.training:  # else its share of the step's is known when the micro-batch is done
+            signals["loss"] = loss
+        self.observe(signals, self._elsewhere[UPDATE])
         self._forwards.clear()
         return loss
 

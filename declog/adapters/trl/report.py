@@ -81,15 +81,13 @@ class Report:
         return {name: value for name, value in found.items() if name not in given}
 
     def _signals(self, given: Mapping[str, float]) -> None:
-        """Reported numbers that the profile has as signals of the step; transformers' loss of an evaluation is one."""
+        """Observe reported numbers that the profile has as signals of the step."""
         if not self._recorder.in_step:
             return
-        known = self._recorder.plan.known
-        found = {name: value for name, value in self._stripped(given).items() if name in known and name != "loss"}
-        if self._steps.evaluating and "loss" in known and "steps" in known and self._main:
-            found |= {"loss": given.get("eval_loss", math.nan), "steps": 1}
-        if found:
-            self._recorder.observe(**found)
+        found = {name: value for name, value in self._stripped(given).items() if name != "loss"}
+        if self._steps.evaluating and "eval_loss" in given:
+            found["reported_loss"] = given["eval_loss"]
+        self._capture.observe(found)
 
     def _others(self) -> dict[str, float]:
         """What a subclass or another version has besides, averaged as TRL averages it."""
@@ -173,5 +171,7 @@ class _PassThrough(TrainerCallback):  # type: ignore[misc]  # transformers is no
     def __init__(self, report: Report) -> None:
         self._report = report
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        self._report.passed(logs or {})
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        reported = dict(state.log_history[-1])  # `logs` has less, where a callback before this one took something out
+        reported.pop("step")
+        self._report.passed(reported)
