@@ -208,8 +208,8 @@ def report(found: Sequence[Any], rows: int, rounds: int) -> None:
     print(f"\n### {TOP + BOTTOM} samples of {rows:,}\n")
     print(table(head, lines))
     print(
-        "\nWhat gathering costs over what declog costs: CPU time of the training thread, time that it stands still, its "
-        "CPU time over declog's training thread and worker together, bytes sent. The last column is declog's own. "
+        "\nWhat gathering costs over what declog costs: CPU time of the training thread, time that it stands still, "
+        "its CPU time over declog's training thread and worker together, bytes sent. The last column is declog's own. "
         f"{RANKS} processes with gloo, texts of some {WORDS * 7} characters, {rounds} rounds."
     )
 
