@@ -83,7 +83,7 @@ def column(run: Callable[..., Any] | None = None, *, name: str | None = None, re
 
     >>> @declog.column                      # doctest: +SKIP
     ... def extract_answer(completion: str) -> str | None:
-    ...     return completion.rpartition("####")[2].strip() or None
+    ...     return completion.partition("####")[2].strip() or None
     """
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:

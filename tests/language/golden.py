@@ -26,8 +26,8 @@ _FINGERPRINT = re.compile(r"\([0-9a-f]{16}\)")
 
 @column(registry=COLUMNS)
 def extract_answer(completion: str) -> str | None:
-    """What stands after the last ``####``."""
-    return completion.rpartition("####")[2].strip() or None
+    """What stands after ``####``."""
+    return completion.partition("####")[2].strip() or None
 
 
 class Numbers:
