@@ -29,7 +29,9 @@ def write_error(error: DeclogError) -> None:
     if isinstance(error, ConfigError):
         print(error.text(colour=coloured(sys.stderr)), file=sys.stderr)
     else:
-        print(f"error{error}" if str(error).startswith("[") else f"error: {error}", file=sys.stderr)
+        text = str(error)  # with its place, if somebody found it
+        mark = "" if text.startswith("error[") else "error" if text.startswith("[") else "error: "
+        print(f"{mark}{text}", file=sys.stderr)
 
 
 def write_json(data: Any) -> None:
