@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declog.capturing import Call
@@ -48,9 +48,12 @@ def rehearse(
 ) -> Rehearsal:
     """Execute the scripts of some ranks; one that has none has left. Raises what a run would raise.
 
-    ``profile`` is what a sink that is given in code would show, under the id ``<code>``; None: there is none.
+    ``profile`` is what a sink that is given in code would show, under the id ``<code>``; None: there is none. What
+    declog itself costs is not shown: it would be the cost of this.
     """
     found = Rehearsal()
+    profiles = {name: replace(op, self_metrics=False) for name, op in plan.profiles.items()}
+    plan = replace(plan, profiles=profiles)
     routes = [
         Route(op.id, op.profile, op.every, op.prefix, op.accepts, _keeper(found, op.id)) for op in plan.sinks
     ]  # fmt: skip

@@ -163,7 +163,7 @@ def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[Sink
     base = op.folder if op is not None and op.folder is not None else folder and folder / "capture"
     offered = "" if base is None else str(free_folder(Path(base).absolute(), channel.rank))
     chosen = channel.agree("capture", offered, start_s)[0]
-    if op is None:
+    if op is None or (isinstance(channel, comms.StoreComm) and channel.double):
         return None
     try:
         if not chosen:

@@ -45,10 +45,8 @@ def test_presets_and_sinks_are_those_that_are_shipped() -> None:
 
 
 REFUSED = {
-    "`tests`": "tests: {first: {}}",
     "families per token": "signals: {heads: {axis: token, family: true}}",
     "families of text": "signals: {answers: {axis: completion, family: true, type: text}}",
-    "`blocking`": "metrics: {total: {expr: length, blocking: true}}",
     "formulas over a metric with `by`": (
         "metrics: {parts: {expr: reward, by: prompt, name: 'parts/{label}'}, twice: {formula: 2 * parts}}"
     ),

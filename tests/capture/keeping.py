@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import declog
+from declog.meter import SELF
 from declog.recorder import Recorder
-from declog.records import Records, RunInfo
+from declog.records import Records, RunInfo, Scalar
 from declog.rehearsal import Events
 from declog.testing import FakeComm, MemorySink, run_ranks
 
@@ -30,8 +31,12 @@ class KeptSink(MemorySink):
 
 
 def timeless(events: Events | Sequence[tuple[int, Records]]) -> list[tuple[int, str]]:
-    """Log events without their wall times, as text: NaN is then equal to NaN."""
-    return [(step, repr(replace(records, time=0.0))) for step, records in events]
+    """Log events without wall times and declog's own cost, as text: NaN is then equal to NaN."""
+    return [(step, repr(replace(records, time=0.0, scalars=_signals(records)))) for step, records in events]
+
+
+def _signals(records: Records) -> tuple[Scalar, ...]:
+    return tuple(item for item in records.scalars if not item.metric.startswith(SELF))
 
 
 def captured(config: Mapping[str, Any], body: Body, folder: Path, *, world_size: int = 1, **options: Any) -> MemorySink:
