@@ -88,6 +88,8 @@ class LineFile:
         self._path = path
         self._fsync = fsync
         self._pending = b""
+        self._new = path.with_suffix(".rewound")
+        self._new.unlink(missing_ok=True)  # what a kill left
         self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115  (closed by close)
         self._end = repair(path)
 
@@ -102,18 +104,16 @@ class LineFile:
 
     def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         """Drop the lines that are not wanted; the others stay as they are, byte by byte."""
-        # Beside the file, since a rename does not cross file systems; a crash's leftover is written over.
-        new = self._path.with_suffix(".rewound")
-        with open(self._path, "rb") as old, open(new, "wb") as target:
+        with open(self._path, "rb") as old, open(self._new, "wb") as target:
             for number, line in enumerate(old, 1):
                 if wanted(self._parsed(line, number)):
                     target.write(line)
             kept = target.tell()
         if kept == self._end:
-            new.unlink()
+            self._new.unlink()
             return
-        fsync(new)
-        put(new, self._path)
+        fsync(self._new)
+        put(self._new, self._path)
         self._file.close()
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115  (closed by close)
         self._end = kept

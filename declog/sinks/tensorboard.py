@@ -23,6 +23,7 @@ from declog.sinks._files import fsync, put
 from declog.sinks._shared import as_float, clean_text, json_text, require, run_folder, tracker_config
 
 FLOAT32_MAX = 3.4028234663852886e38
+REWOUND = "rewound"  # while it is written; tensorboard reads what has `tfevents` in its name
 # An event file is a row of records: the length and its checksum, the event, and the event's checksum.
 RECORD_LENGTH, LENGTH_CHECKSUM, EVENT_CHECKSUM = struct.Struct("<Q"), 4, 4
 
@@ -51,6 +52,7 @@ class TensorboardSink:
     def open(self, run: RunInfo) -> None:
         """Start an event file with the run config in it."""
         folder = run_folder(run, self._dir, "tensorboard")
+        (folder / REWOUND).unlink(missing_ok=True)  # what a kill left
         self._earlier = sorted(folder.glob("events.out.tfevents.*"))
         self._writer = self._writer_class(str(folder), flush_secs=self._flush_secs)
         config = f"```json\n{json_text(tracker_config(run))}\n```"
@@ -59,7 +61,7 @@ class TensorboardSink:
     def rewind(self, step: int) -> None:
         """Write the earlier event files anew without what is of steps after ``step``, each in one atomic rename."""
         for path in self._earlier:
-            new = path.with_name("rewound")  # tensorboard reads what has `tfevents` in its name
+            new = path.with_name(REWOUND)
             with open(path, "rb") as old, open(new, "wb") as target:
                 for record, event in self._recorded(old.read()):
                     if event.step <= step or event.HasField("file_version"):

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -159,9 +158,9 @@ def test_parquet_keeps_its_metadata_and_a_dataset_without_rows_takes_other_types
 REWINDING = """
 import os, signal, sys
 from pathlib import Path
-from declog.sinks.parquet import ParquetSink
+from declog.sinks import make_sink
 from tests.sinks.samples import run_info
-sink = ParquetSink(compact_every=3)
+sink = make_sink(sys.argv[3], {"compact_every": 3} if sys.argv[3] == "parquet" else {})
 sink.open(run_info(Path(sys.argv[1]), sink="log"))
 changes = 0
 def count(name, arguments):
@@ -176,32 +175,43 @@ print(changes)
 """
 
 
-def test_a_kill_in_the_middle_of_a_rewind_is_finished_by_the_next(tmp_path: Path) -> None:
-    """Killed before each change to the disk: every dataset reads, has all rows to keep, and a rewind completes it."""
-    make = partial(ParquetSink, compact_every=3)
+@pytest.mark.parametrize(
+    ("kind", "place", "changes"),
+    [
+        ("jsonl", 0, 2),  # each of two files
+        ("parquet", 1, 6),  # in each of two datasets one part is cut, one removed, and its folder
+    ],
+)
+def test_a_kill_in_the_middle_of_a_rewind_is_finished_by_the_next(
+    kind: str, place: int, changes: int, tmp_path: Path
+) -> None:
+    """Killed before each change to the disk: every file reads, has all rows to keep, and a rewind completes it."""
+    make, rows = FILES[place]
     events = [(step, replace(event(step), histograms=(), alerts=())) for step in range(9)]
     run(make, tmp_path / "expected", *events[:5])
-    whole = repr(parquet_rows(tmp_path / "expected" / "log"))
+    whole = repr(rows(tmp_path / "expected" / "log"))
     killed = 0
     while True:
         folder = tmp_path / str(killed)
         run(make, folder, *events)
         done = subprocess.run(
-            [sys.executable, "-c", REWINDING, str(folder), str(killed + 1)],
+            [sys.executable, "-c", REWINDING, str(folder), str(killed + 1), kind],
             cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
-        for name, per_event in (("scalars", 6), ("tables/completions", 3)):
-            steps = [row["step"] for row in parquet_rows(folder / "log")[name]]
+        for name, found in rows(folder / "log").items():
+            steps = [row["step"] for row in found]
             assert set(steps) >= set(range(5)), (killed, name)
+            per_event = len(steps) // len(set(steps))
             assert steps == [step for step in sorted(set(steps)) for _ in range(per_event)], (killed, name)
         run(make, folder, rewind=4)
-        assert repr(parquet_rows(folder / "log")) == whole, killed
+        assert repr(rows(folder / "log")) == whole, killed
+        assert {path.suffix for path in (folder / "log").rglob("*")} <= {"", ".jsonl", ".parquet"}
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
         killed += 1
-    assert killed == int(done.stdout) == 6  # in each dataset one part is cut, one removed, and its folder
+    assert killed == int(done.stdout) == changes
 
 
 def test_tensorboard_shows_a_resumed_run_as_a_straight_one(tmp_path: Path) -> None:
@@ -210,6 +220,7 @@ def test_tensorboard_shows_a_resumed_run_as_a_straight_one(tmp_path: Path) -> No
     (earlier,) = (tmp_path / "log").iterdir()
     with open(earlier, "ab") as file:
         file.write(b"\x07\x00\x00\x00\x00\x00\x00\x00torn")
+    (tmp_path / "log" / "rewound").write_text("what a kill left")
     run(TensorboardSink, tmp_path, (4, event(4)), rewind=3)
     found = EventAccumulator(str(tmp_path / "log"), {"scalars": 0, "histograms": 0, "tensors": 0})
     found.Reload()
