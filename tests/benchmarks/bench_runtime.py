@@ -157,13 +157,13 @@ def print_ranks(rounds: int) -> None:
             cells.append(f"{_ratio(other, each):.1f}, " + _least(of_event, least if ranks == 2 else None))
         rows.append(cells)
     print(f"\n### {METRICS} metrics of {ROWS} completions a rank, over ranks\n")
-    head = ("ranks", "step us", "with event us", "event / step", "blocking", "per metric", "torchmetrics", "object gather",
-            "two all_reduces", "one all_gather")  # fmt: skip
+    head = ("ranks", "step us", "with event us", "event / step", "blocking", "per metric", "torchmetrics",
+            "object gather", "two all_reduces", "one all_gather")  # fmt: skip
     print(table(head, rows))
     print(
         "\nOf the others two ratios: to declog's whole step with a log event, recording included; and to what the log "
-        "event adds to a step.\nTargets at 2 ranks: event / step at most 1.5; of the second ratios, per metric at least "
-        "100, packed by hand at least 10. * misses its target."
+        "event adds to a step.\nTargets at 2 ranks: event / step at most 1.5; of the second ratios, per metric at "
+        "least 100, packed by hand at least 10. * misses its target."
     )
 
 

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas  # noqa: F401  (these imports are what is shared)
@@ -22,9 +23,10 @@ import pyarrow.parquet  # noqa: F401
 import declog.run
 import declog.sinks.jsonl
 import declog.sinks.parquet  # noqa: F401
-from tests.faults import training
+from tests.faults import resuming, training
 
 Request = dict[str, Any]
+PROGRAMS: Mapping[str, Callable[..., None]] = {"training": training.main, "resuming": resuming.main}
 
 
 def serve() -> Request | None:
@@ -58,7 +60,7 @@ def become(request: Request) -> None:
     os.setsid()
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
-    nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(request["output"], os.O_CREAT | os.O_WRONLY)
+    nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(request["output"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     faulthandler.enable()
@@ -70,5 +72,6 @@ if __name__ == "__main__":
     asked = serve()
     if asked is not None:
         become(asked)
-        sys.argv = ["training", *asked["arguments"]]
-        training.main(*asked["arguments"])
+        program, *arguments = asked["arguments"]
+        sys.argv = [program, *arguments]
+        PROGRAMS[program](*arguments)

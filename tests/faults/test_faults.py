@@ -47,7 +47,7 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def job(server: jobs.Server, name: str, folder: Path, how: str) -> Ended:
     """The job of a fault, with declog or without."""
     fault = FAULTS[name]
-    return jobs.run(server, folder, fault.ranks, [name, str(folder), how], limit_s=fault.limit_s)
+    return jobs.run(server, folder, fault.ranks, ["training", name, str(folder), how], limit_s=fault.limit_s)
 
 
 def training_of(fault: Fault) -> object:
