@@ -6,7 +6,9 @@ title is the file of that name, an application's config included. A shell line m
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import json
 import os
 import re
@@ -26,6 +28,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import declog
 from declog import sinks
+from declog.cli import main
 from declog.errors import CODES
 from declog.spec import SinkSpec
 from tests.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out
@@ -175,12 +178,24 @@ def compose_all(block: Block, words: list[str], plan: Callable[[list[str]], decl
         check(block, lambda job=job: plan(job))  # type: ignore[misc]
 
 
+def _declog(block: Block, words: list[str]) -> None:
+    """A line of declog's own command line: it prints what the page says, or all is well."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = main(words)
+    shown = FINGERPRINT.sub("(...)", printed.getvalue().replace(f"{ROOT}/", ""))
+    if block.result is not None:
+        assert shown == block.result
+    else:
+        assert code == 0, shown
+
+
 def _nothing(block: Block, words: list[str]) -> None:
     """Commands of a shell that have nothing to do with a configuration."""
 
 
 COMMANDS: dict[str, Callable[[Block, list[str]], None]] = {
-    "make": _make, "pip": _pip, "python": _python, "git": _nothing, "cd": _nothing, "trackio": _nothing,
+    "make": _make, "pip": _pip, "python": _python, "declog": _declog, "git": _nothing, "cd": _nothing, "trackio": _nothing,
 }  # fmt: skip
 
 

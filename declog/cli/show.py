@@ -73,6 +73,8 @@ def _of_plan(made: Plan, given: argparse.Namespace) -> None:
 
 def _outputs(made: Plan) -> list[dict[str, Any]]:
     """Every name that trackers see, and who shows it."""
+    from declog.compiler.draft import LOGGED
+
     words = made.names()
     found = []
     for op in made.outputs:
@@ -86,7 +88,7 @@ def _outputs(made: Plan) -> list[dict[str, Any]]:
                     "name": item.template,
                     "metric": op.key,
                     "what": words[item.template],
-                    "help": op.help,
+                    "help": op.help or ("what `log_metric` gives" if op.id == LOGGED else ""),
                     "alias": item.alias,
                     "profiles": profiles,
                     "sinks": sinks,

@@ -121,8 +121,8 @@ def test_several_words_build_on_each_other(small: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "fix"),
     [
-        ("metrics.rewrad.reduce=p95", "+declog.metrics.rewrad.reduce=p95 to add it"),
-        ("constants.bet=0", "declog.constants.beta=0  or  +declog.constants.bet=0 to add it"),
+        ("metrics.rewrad.reduce=p95", "+declog.metrics.rewrad.reduce=p95"),
+        ("constants.bet=0", "declog.constants.beta=0  or  +declog.constants.bet=0"),
         ("metrcs.reward=mean(reward)", "declog.metrics.reward="),
         ("metrics.reward.where=length > 3", "set the whole entry: 'declog.metrics.reward={expr: ..., where: "),
         ("sinks=[consle]", "did you mean `console`?"),
