@@ -44,11 +44,11 @@ def observe(**signals: Any) -> None:
         recorder.observe(**signals)
 
 
-def merge(exports: Iterable[bytes]) -> None:
+def merge(exports: Iterable[bytes], patience: int = 2) -> None:
     """``Recorder.merge`` of the active recorder: a driver's, of what its actors exported; outside one nothing."""
     recorder = current()
     if recorder is not None:
-        recorder.merge(exports)
+        recorder.merge(exports, patience)
 
 
 def timer(name: str) -> AbstractContextManager[None]:

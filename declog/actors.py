@@ -10,11 +10,12 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from declog.collector import Collector
-from declog.errors import CommError, PlanMismatchError, Problem, RuntimeFailure, UsageError
+from declog.errors import CommError, DeclogError, PlanMismatchError, Problem, RuntimeFailure, UsageError
 from declog.failures import Failures
 from declog.frame import Frame
 from declog.handoff import Handoff
@@ -23,8 +24,9 @@ from declog.plan import Plan
 from declog.window import Window
 
 log = logging.getLogger("declog")
+Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
 _MAGIC = b"DECLOGX1"
-PATIENCE = 2  # merges that a log event waits for actors whose part of it has not come
+PATIENCE = 2  # exports that one actor may be ahead of another before it is not waited for
 
 
 class ActorComm:
@@ -100,7 +102,18 @@ class DriverComm:
         return None
 
 
-def read(data: bytes, plan: Plan, world_size: int) -> tuple[int, list[bytes]]:
+def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[list[Export], DeclogError | None]:
+    """The exports that can be merged, and what is wrong with the first that cannot."""
+    taken, wrong = [], None
+    for data in exports:
+        try:
+            taken.append(read(data, plan, world_size))
+        except DeclogError as error:
+            wrong = wrong or error
+    return taken, wrong
+
+
+def read(data: bytes, plan: Plan, world_size: int) -> Export:
     """The actor's rank and the messages of an export; raises where it is none, or of another plan."""
     try:
         if bytes(data[:8]) != _MAGIC:
@@ -124,33 +137,63 @@ def read(data: bytes, plan: Plan, world_size: int) -> tuple[int, list[bytes]]:
     return rank, messages
 
 
+class _Part(NamedTuple):
+    """One actor's part of a log event, and in which of its exports it came."""
+
+    frames: dict[str, Frame]
+    meta: Mapping[str, Any]
+    export: int
+
+
 class Merger:
-    """The driver's log events that wait for some of their actors. Used on the worker thread."""
+    """The driver's log events that wait for some of their actors. Used on the worker thread.
+
+    One that was missed is not waited for until it exports again, so that a dead actor delays the log once.
+    """
 
     def __init__(self, plan: Plan, collector: Collector, failures: Failures, world_size: int) -> None:
         self._plan = plan
         self._collector = collector
         self._failures = failures
         self._world_size = world_size
-        self._waiting: dict[int, dict[int, tuple[dict[str, Frame], Mapping[str, Any]]]] = {}
-        self._waited: Counter[int] = Counter()
+        self._waiting: dict[int, dict[int, _Part]] = {}
+        self._exports: Counter[int] = Counter()  # of each actor, those that had a log event
+        self._missed: set[int] = set()
+        self._last: dict[str, tuple[Handoff, int]] = {}  # of each mode, and how many actors there were rows of
         self._done = -1
 
-    def merge(self, exports: Iterable[tuple[int, list[bytes]]]) -> None:
+    def merge(self, exports: Iterable[Export], patience: int = PATIENCE) -> None:
         """Take exports, and finish every log event that is whole, or has waited long enough."""
         for rank, messages in exports:
+            if messages:
+                self._exports[rank] += 1
+                self._missed.discard(rank)
             for data in messages:
                 self._take(rank, data)
         for event in sorted(self._waiting):
-            if len(self._waiting[event]) < self._world_size and self._waited[event] < PATIENCE:
-                self._waited.update(sorted(self._waiting))
+            if not self._ready(event, patience):
                 break  # those after it wait, too: log events are finished in order
             self._finish(event)
 
-    def finish(self) -> None:
-        """Finish all, with what there is."""
+    def settle(self) -> None:
+        """Finish all log events that wait, with what there is."""
         for event in sorted(self._waiting):
             self._finish(event)
+
+    def end(self) -> None:
+        """Finish all, and end the windows that are open: no more will come."""
+        self.settle()
+        for handoff, ranks in self._last.values():
+            self._collect(replace(handoff, tail=True, part=False), [], ranks)
+
+    def _ready(self, event: int, patience: int) -> bool:
+        found = self._waiting[event]
+        if self._missing(event) <= self._missed:
+            return True
+        return any(self._exports[rank] - part.export >= patience for rank, part in found.items())
+
+    def _missing(self, event: int) -> set[int]:
+        return set(range(self._world_size)) - set(self._waiting[event])
 
     def _take(self, rank: int, data: bytes) -> None:
         try:
@@ -161,26 +204,36 @@ class Merger:
         event = int(meta["event"])
         if event <= self._done:
             message = f"actor {rank} exported a log event that was finished without it"
-            self._failures.report(CommError("DL603", message, "merge the exports of all actors together"))
-            return
-        self._waiting.setdefault(event, {})[rank] = frames, meta
+            fix = "a slow actor needs a larger `patience` of merge; one that is started again, `resume=`"
+            self._failures.report(CommError("DL603", message, fix))
+        elif rank in self._waiting.setdefault(event, {}):
+            message = f"actor {rank} exported a log event twice"
+            fix = "merge each export once, and give each actor a rank of its own"
+            self._failures.report(CommError("DL603", message, fix))
+        else:
+            self._waiting[event][rank] = _Part(frames, meta, self._exports[rank])
 
     def _finish(self, event: int) -> None:
+        missing = self._missing(event)
         found = self._waiting.pop(event)
-        del self._waited[event]
         self._done = event
-        first = next(iter(found.values()))[1]
-        tail = all(meta["tail"] for _, meta in found.values())
-        missing = sorted(set(range(self._world_size)) - set(found))
+        self._missed |= missing
         if missing:
-            message = f"actors {missing} exported no window: those of this step are without their rows"
+            message = f"actors {sorted(missing)} exported no window: those of this step are without their rows"
             self._failures.report(CommError("DL603", message))
+        first = next(iter(found.values())).meta
+        tail = all(part.meta["tail"] for part in found.values())
         parts, ranks = [], 0
-        for _, (frames, meta) in sorted(found.items()):
+        for _, (frames, meta, _) in sorted(found.items()):
             part, whole = self._collector.opened(frames, meta, tail=tail)
             parts.append(part)
             ranks += whole
-        handoff = Handoff(event, first["step"], first["count"], Window(), tail, first["mode"], first["part"])
+        step = max(int(part.meta["step"]) for part in found.values())  # an actor that ended before the others
+        handoff = Handoff(event, step, first["count"], Window(), tail, first["mode"], first["part"])
+        self._last[handoff.mode] = handoff, ranks
+        self._collect(handoff, parts, ranks)
+
+    def _collect(self, handoff: Handoff, parts: Sequence[dict[str, Frame]], ranks: int) -> None:
         try:
             self._collector.finish(handoff, parts, ranks)
         except RuntimeFailure as error:

@@ -136,10 +136,11 @@ class Recorder:
             self._closed = True
             with self._tape.call("close", failed):
                 self._close_batches(quietly=True)
-                for mode in self._windows or ("train",):  # also for windows that are longer than the profile's `every`
-                    self._flush(mode, tail=True)
                 if self._merger is not None:
-                    self._worker.submit(Task(self._merger.finish))
+                    self._worker.submit(Task(self._merger.end, report=self._failures.report))
+                else:  # also for windows that are longer than the profile's `every`
+                    for mode in self._windows or ("train",):
+                        self._flush(mode, tail=True)
         self._tape.close()
         atexit.unregister(self.close)
         self._worker.finish(hurry=failed)
@@ -240,6 +241,7 @@ class Recorder:
         block has flushed and nothing came since, its end logs nothing.
         """
         self._alive()
+        self._records()
         if name not in self.plan.modes:
             fix = did_you_mean(name, self.plan.modes, what="modes")
             raise UsageError("DL510", f"the profile `{self.plan.name}` has no mode `{name}`", fix)
@@ -274,6 +276,7 @@ class Recorder:
         event, by name (those of sinks have the sink's prefix besides); None where they did not come in time.
         """
         self._alive()
+        self._records()
         answer = None if wait_s is None else Answer(wait_s)
         with self._lock, self._tape.call("flush"):
             self._close_batches(quietly=False)
@@ -410,6 +413,7 @@ class Recorder:
         op = self.plan.logged
         if self._closed:
             return
+        self._records()
         with self._lock, self._tape.call("metric", name, value):
             if op is None:
                 return
@@ -424,6 +428,7 @@ class Recorder:
         ``log_metric`` of ``time/{name}``. On a GPU the time is the device's, between what the block's begin and end
         queue.
         """
+        self._records()
         stop = timing.begin()
         try:
             yield
@@ -449,6 +454,7 @@ class Recorder:
         """
         if self._closed:
             return
+        self._records()
         with self._lock, self._tape.call("extra", column, values):
             self._keep_extra(column, values)
 
@@ -529,17 +535,20 @@ class Recorder:
             self._worker.call(lambda: None, self._close_s).check()
         return self._comm.take(self.plan.fingerprint)
 
-    def merge(self, exports: Iterable[bytes]) -> None:
-        """On the driver (``role="driver"``): log what actors exported. Returns at once.
+    def merge(self, exports: Iterable[bytes], patience: int = actors.PATIENCE) -> None:
+        """On the driver (``role="driver"``): log what actors exported, in one call or in many. Returns at once.
 
-        A log event is finished when all actors' parts have come; one that some actors do not export is finished
-        without them after two more calls, and marked as partial.
+        A log event is finished when all actors' parts have come, or when an actor of which it has a part exported
+        newer ones ``patience`` times: then the others are missing, and it is marked as partial. Who was missing is
+        not waited for until it exports again. Bytes that are no export of this plan raise when the others are taken.
         """
         self._alive()
         if self._merger is None:
             raise UsageError("DL510", "`merge` is for the driver", 'declog.start(..., role="driver", world_size=)')
-        taken = [actors.read(data, self.plan, self._comm.world_size) for data in exports]
-        self._worker.submit(Task(partial(self._merger.merge, taken), report=self._failures.report))
+        taken, wrong = actors.read_all(exports, self.plan, self._comm.world_size)
+        self._worker.submit(Task(partial(self._merger.merge, taken, patience), report=self._failures.report))
+        if wrong is not None:
+            raise wrong
 
     # -- checkpoints
 
@@ -572,6 +581,8 @@ class Recorder:
         """On the worker thread, when all earlier log events are done: rank 0's state, its files being written."""
         if self._collector is None:
             return {}, None
+        if self._merger is not None:
+            self._merger.settle()
         for runner in self._runners.values():
             if runner.rewindable and not runner.flush(self._close_s):
                 log.warning("sink `%s` is behind: what it has not written is not in the checkpoint", runner.id)
@@ -610,10 +621,13 @@ class Recorder:
         if self._closed:
             raise UsageError("DL510", "this recorder is closed", "call declog.start for another run")
 
-    def _in_step(self, what: str) -> None:
-        self._alive()
+    def _records(self) -> None:
         if self._merger is not None:
             raise UsageError("DL510", "a driver records nothing: its actors do", "merge what they export")
+
+    def _in_step(self, what: str) -> None:
+        self._alive()
+        self._records()
         if not self.in_step:
             raise UsageError("DL510", f"`{what}` is called outside a step", "with log.step(step): ...")
 

@@ -22,14 +22,19 @@ CONFIG = profile(
     schemas={"s": {"text": {"type": "text"}, "reward": {"type": "float"}}},
     tables={"best": {"schema": "s", "filter": "best"}},
 )
+LENIENT = {**CONFIG, "strict": False}  # of jobs in which an actor is missing
 ACTORS = 4
+
+
+def reward(number: int, rank: int) -> torch.Tensor:
+    """What one actor observes in a step."""
+    return torch.randn(3, generator=torch.Generator().manual_seed(100 * number + rank))
 
 
 def step(log: Recorder, number: int, rank: int) -> None:
     """A step of one actor."""
-    rewards = torch.randn(3, generator=torch.Generator().manual_seed(100 * number + rank))
     with log.step(number):
-        log.observe(reward=rewards, text=[f"{number}.{rank}.{row}" for row in range(3)])
+        log.observe(reward=reward(number, rank), text=[f"{number}.{rank}.{row}" for row in range(3)])
 
 
 def expected(folder: Path, steps: int = 7) -> list[Any]:
@@ -54,9 +59,10 @@ def actors() -> list[Recorder]:
     return [declog.start(CONFIG, role="actor", rank=rank, world_size=ACTORS) for rank in range(ACTORS)]
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_merged_exports_log_what_ranks_log(every: int, tmp_path: Path) -> None:
-    """However often they are exported, and in whatever order they come; the tail comes with the last export."""
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("every", [1, 2, 3, 6])
+def test_merged_exports_log_what_ranks_log(every: int, together: bool, tmp_path: Path) -> None:
+    """However often they are exported and merged, and in whatever order; the tail comes with the last export."""
     sink = MemorySink()
     logs = actors()
     with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS):
@@ -64,7 +70,8 @@ def test_merged_exports_log_what_ranks_log(every: int, tmp_path: Path) -> None:
             for rank, log in enumerate(logs):
                 step(log, number, rank)
             if number % every == every - 1:
-                declog.merge([log.export() for log in reversed(logs)])
+                for part in [logs] if together else [[log] for log in reversed(logs)]:
+                    declog.merge([log.export() for log in part])
         for log in logs:
             log.close()
         declog.merge([log.export() for log in logs])
@@ -72,7 +79,7 @@ def test_merged_exports_log_what_ranks_log(every: int, tmp_path: Path) -> None:
 
 
 def test_an_actor_that_exports_late_is_waited_for(tmp_path: Path) -> None:
-    """For two merges; all is logged in order, and complete."""
+    """For two exports of the others; all is logged in order, and complete."""
     sink = MemorySink()
     logs = actors()
     with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
@@ -88,20 +95,180 @@ def test_an_actor_that_exports_late_is_waited_for(tmp_path: Path) -> None:
     assert plain(sink) == expected(tmp_path, steps=6)
 
 
+def values(sink: MemorySink, name: str) -> dict[int, float]:
+    """What was logged under a name, by step."""
+    return {step: found[name] for step, found in sink.scalars.items() if name in found}
+
+
+def done(driver: Recorder) -> None:
+    """Wait until what was merged so far is logged."""
+    driver._worker.call(lambda: None, 30.0).check()
+    assert all(runner.flush(30.0) for runner in driver._runners.values())
+
+
 def test_an_actor_that_dies_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its rows are missing, which is said and marked; those of the others are logged."""
+    """Its rows are missing, which is said and marked; those of the others are logged, and delayed once only."""
+    sink = MemorySink()
+    logs = actors()
+    logged = []
+    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+        for number in range(8):
+            living = logs if number < 2 else logs[:3]
+            for rank, log in enumerate(living):
+                step(log, number, rank)
+            driver.merge([log.export() for log in living])
+            done(driver)
+            logged.append(list(sink.scalars))
+    assert logged == [[], [1], [1], [1], [1], [1], [1], [1, 3, 5, 7]]
+    assert values(sink, "declog/ranks") == {3: 3, 5: 3, 7: 3}
+    assert [[item.partial for item in records.scalars if item.name == "reward"] for _, records in sink.events] == [
+        [False], [True], [True], [True]
+    ]  # fmt: skip
+    assert values(sink, "reward") == pytest.approx(means(range(8), {0: ACTORS, 2: 3}), rel=1e-12)
+    assert "actors [3] exported no window" in caplog.text
+    for log in logs:
+        log.close()
+
+
+def means(steps: range, living: dict[int, int]) -> dict[int, float]:
+    """The means of windows of two steps; ``living`` is how many actors there are, from which step on."""
+    rows: list[torch.Tensor] = []
+    found = {}
+    for number in steps:
+        count = next(count for since, count in reversed(living.items()) if since <= number)
+        rows += [reward(number, rank) for rank in range(count)]
+        if number % 2:
+            found[number] = float(torch.cat(rows).double().mean())
+            rows = []
+    return found
+
+
+def test_an_actor_that_comes_back_is_waited_for_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What comes after its log event was finished is told and left out; what comes in time counts."""
+    sink = MemorySink()
+    logs = actors()
+    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+        for number in range(12):
+            for rank, log in enumerate(logs):
+                step(log, number, rank)
+            driver.merge([log.export() for log in (logs[:3] if number < 6 else logs)])
+    # 1 waited for the exports of 3 and 5; then 3 and 5 were not waited for
+    assert values(sink, "declog/ranks") == {1: 3, 3: 3, 5: 3}
+    assert values(sink, "reward") == pytest.approx(means(range(12), {0: 3, 6: ACTORS}), rel=1e-12)
+    assert "actor 3 exported a log event that was finished without it" in caplog.text
+    assert "(x3)" in caplog.text
+
+
+@pytest.mark.parametrize("patience", [2, 4])
+def test_patience_is_how_far_actors_may_be_apart(patience: int, tmp_path: Path) -> None:
+    """An actor that is three exports behind is missed with a patience of two, and is not with more."""
+    sink = MemorySink()
+    logs = actors()
+    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+        for number in range(8):
+            for rank, log in enumerate(logs):
+                step(log, number, rank)
+            driver.merge([log.export() for log in logs[:3]], patience=patience)
+            if number == 7:
+                driver.merge([logs[3].export()], patience=patience)
+        for log in logs:
+            log.close()
+        driver.merge([log.export() for log in logs])
+    assert ("declog/ranks" in sink.scalars[1]) == (patience == 2)
+    assert (plain(sink) == expected(tmp_path, steps=8)) == (patience == 4)
+
+
+def test_a_driver_that_ends_before_its_actors_logs_the_open_windows(tmp_path: Path) -> None:
+    """Whole, of all actors: nothing of what was merged is lost, and nothing is marked as partial."""
     sink = MemorySink()
     logs = actors()
     with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
-        driver.plan.__dict__["strict"] = False
-        for number in range(4):
-            for rank, log in enumerate(logs[:3]):
+        for number in range(6):
+            for rank, log in enumerate(logs):
                 step(log, number, rank)
-            driver.merge([log.export() for log in logs[:3]])
-    (first, *_) = sink.events
-    assert {item.name: item.value for item in first[1].scalars}["declog/ranks"] == 3
-    assert all(item.partial for item in first[1].scalars if item.name != "declog/ranks")
-    assert "actors [3] exported no window" in caplog.text
+        driver.merge([log.export() for log in logs])
+    assert list(sink.scalars) == [1, 3, 5]
+    rows = torch.cat([reward(number, rank) for number in (4, 5) for rank in range(ACTORS)])
+    assert values(sink, "slow")[5] == float(rows.max())
+    assert not any(item.partial for _, records in sink.events for item in records.scalars)
+    for log in logs:
+        log.close()
+
+
+def test_an_export_that_comes_twice_counts_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As where two actors were given one rank: it is told."""
+    sink = MemorySink()
+    logs = actors()
+    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+        for number in range(2):
+            for rank, log in enumerate(logs):
+                step(log, number, rank)
+        exports = [log.export() for log in logs]
+        driver.merge([exports[0], exports[0]])
+        driver.merge(exports[1:])
+    assert values(sink, "reward") == pytest.approx(means(range(2), {0: ACTORS}), rel=1e-12)
+    assert "actor 0 exported a log event twice" in caplog.text
+    for log in logs:
+        log.close()
+
+
+def test_a_checkpoint_of_driver_and_actors_is_continued(tmp_path: Path) -> None:
+    """In the middle of a window: what was merged before and what comes after give what one run gives."""
+    before, after = MemorySink(), MemorySink()
+    logs = actors()
+    with declog.start(CONFIG, sinks=[before], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+        for number in range(3):
+            for rank, log in enumerate(logs):
+                step(log, number, rank)
+        driver.merge([log.export() for log in logs])
+        states = [log.state_dict() for log in logs]
+        whole = driver.state_dict()
+        kept = plain(before)
+    again = [
+        declog.start(CONFIG, role="actor", rank=rank, world_size=ACTORS, resume=state)
+        for rank, state in enumerate(states)
+    ]
+    with declog.start(
+        CONFIG, sinks=[after], output_dir=tmp_path, role="driver", world_size=ACTORS, resume=whole
+    ) as driver:
+        for number in range(3, 7):
+            for rank, log in enumerate(again):
+                step(log, number, rank)
+        for log in again:
+            log.close()
+        driver.merge([log.export() for log in again])
+    for log in logs:
+        log.close()
+    assert kept + plain(after) == expected(tmp_path)
+
+
+def test_a_driver_records_nothing(tmp_path: Path) -> None:
+    """Whatever would record something says so, before it is lost."""
+    with declog.start(CONFIG, sinks=[MemorySink()], output_dir=tmp_path, role="driver", world_size=1) as driver:
+        for call in (
+            lambda: declog.log_metric("loss", 1.0),
+            lambda: declog.log_extra("text", ["x"]),
+            lambda: declog.timer("learn").__enter__(),
+            lambda: driver.mode("train").__enter__(),
+            driver.flush,
+        ):
+            with pytest.raises(UsageError, match="a driver records nothing"):
+                call()
+
+
+def test_one_export_that_is_none_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    """It raises, and the others of the call are logged."""
+    sink = MemorySink()
+    logs = actors()
+    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+        for number in range(2):
+            for rank, log in enumerate(logs):
+                step(log, number, rank)
+        exports = [log.export() for log in logs]
+        with pytest.raises(CommError, match="no export of a recorder"):
+            driver.merge([b"", *exports])
+    assert values(sink, "reward") == pytest.approx(means(range(2), {0: ACTORS}), rel=1e-12)
+    assert not any(item.partial for _, records in sink.events for item in records.scalars)
     for log in logs:
         log.close()
 
