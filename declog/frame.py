@@ -51,6 +51,11 @@ class Block:
             return np.where(self.valid[row], data.astype(object), NOTHING)
         return np.where(self.valid[row], data, np.nan)
 
+    def some(self, places: Sequence[int]) -> Block:
+        """Some of the columns."""
+        valid = None if self.valid is None else self.valid[places]
+        return Block(self.axis, tuple(self.keys[place] for place in places), self.data[places], valid)
+
     def pick(self, rows: Array) -> Block:
         """Some of the rows, in some order."""
         return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])

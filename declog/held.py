@@ -19,7 +19,7 @@ from declog import filters
 from declog.axes import Axis
 from declog.cells import Cells, finished
 from declog.evaluate import View
-from declog.frame import Block, Frame
+from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
 from declog.plan import MetricOp, Plan, TableOp
 from declog.states import State, state_of
@@ -46,7 +46,7 @@ class _Columns:
             if len(places) == len(block.keys):
                 blocks.append(block)
             elif places:
-                blocks.append(Block(block.axis, tuple(block.keys[place] for place in places), block.data[places]))
+                blocks.append(block.some(places))
         texts = {key: column for key, column in frame.texts.items() if self._has(key[0])}
         return Frame(frame.event, frame.batches, blocks, texts, frame.grouping)
 

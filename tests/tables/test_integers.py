@@ -53,6 +53,17 @@ def test_in_batches_of_which_some_lack_the_column(tmp_path: Path) -> None:
     assert [numbers(table) for _, table in found] == [[BIG, None, None, 7, None]]
 
 
+@pytest.mark.parametrize("size", [1, 10**6], ids=["folded", "whole"])
+def test_in_a_window_that_lets_go_of_other_columns(size: int, tmp_path: Path) -> None:
+    """A window of several log events holds what it will read, each value with what says that it is there."""
+    made = scores(None, schema={"number": SCHEMA["number"]}, signals=SIGNALS, window_bytes=size)
+    made["tables"]["t"]["every"] = 3
+    made["metrics"] = {"score": "mean(score)"}
+    steps: Sequence[Any] = [[{"score": [0.0, 1.0], "number": [None, BIG + step]}] for step in range(3)]
+    [(_, table)] = tables_of(made, steps, tmp_path)
+    assert numbers(table) == [None, BIG, None, BIG + 1, None, BIG + 2]
+
+
 def test_on_ranks_of_which_some_lack_the_column(tmp_path: Path) -> None:
     """A rank that never gives the column makes nulls, and costs the others no bit; filters see the same."""
     filters = {"kind": "unique", "key": "number", "within": "window"}
