@@ -205,6 +205,16 @@ def test_a_run_that_fails_is_captured_to_its_end(tmp_path: Path) -> None:
     assert same(None, tmp_path, sink.events)
 
 
+def test_what_the_run_cost_is_not_told_again(tmp_path: Path) -> None:
+    """Times and queues are the run's own."""
+    config = {"name": "t", "signals": {"score": {"axis": "completion"}}, "metrics": {"score": "mean(score)"},
+              "profiles": {"full": {"self_metrics": True}}}  # fmt: skip
+    live = captured(config, lambda log, rank: _scores(log), tmp_path)
+    assert "declog/observe_us" in live.scalars[1]
+    ((_, records), *_) = capture.replay(tmp_path)["<code>"]
+    assert {item.name for item in records.scalars} == {"score"}
+
+
 def test_user_functions_run_again(tmp_path: Path) -> None:
     """Functions and reductions that are given to `start` are given to `replay`, over tokens and rows."""
     functions, reductions = Functions(BUILTIN), Reductions(REDUCTIONS)
