@@ -173,10 +173,16 @@ def located(error: Error, config: DictConfig | Mapping[str, Any]) -> Error:
     return attach_places(error, provenance_of(config), prefix=prefix_of(config))
 
 
+_OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "profile"})  # what shows that it is a profile
+
+
 def _node(config: object) -> DictConfig:
     """The profile's node, still attached to its configuration."""
     whole = config if isinstance(config, DictConfig) else _wrapped(config)
     if GROUP not in list(whole):  # `GROUP in whole` is also false for one that is ??? or does not resolve
+        if whole is whole._get_root() and HydraConfig.initialized() and not _OWN_KEYS.intersection(map(str, whole)):
+            message = f"this configuration has no node `{GROUP}`: no preset is chosen"
+            raise CompositionError([Problem("DL101", message, fix=f"defaults: [{GROUP}: grpo, _self_]")])
         return whole
     if OmegaConf.is_missing(whole, GROUP):
         raise CompositionError([Problem("DL102", f"the node `{GROUP}` has no value yet (???)")])

@@ -110,8 +110,7 @@ def _unreadable(line: str, error: Exception) -> Problem:
     """An override that Hydra's grammar does not take: mostly an expression without quotes."""
     key, equals, value = line.partition("=")
     if "/" in key and "." in key:
-        fix = "a key cannot hold `/`: give the entry an identifier, and what trackers see as its `name`"
-        return _problem(line, f"Hydra cannot read the key `{key.lstrip('+~')}`", fix, span=(0, len(key)))
+        return _slashed(line, key, value)
     if not equals:
         if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
             return _problem(line, "this override has no value", f"{line}=...")
@@ -123,6 +122,22 @@ def _unreadable(line: str, error: Exception) -> Problem:
         message = "inside [...] and {...}, Hydra wants a text that is more than words in quotes"
         return _problem(line, message, _quoted_inside(key, value), value=True)
     return _problem(line, f"Hydra cannot read this value: {_detail(error)}", None, value=True)
+
+
+def _slashed(line: str, key: str, value: str) -> Problem:
+    """An id with a `/` in it, which belongs into the entry's name."""
+    parts = key.split(".")
+    place = next((at for at, part in enumerate(parts) if at and "/" in part), 0)
+    name = parts[place]
+    plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    start = len(".".join(parts[:place])) + bool(place)
+    fix = ".".join([*parts[:place], plain, *parts[place + 1 :]]) + f"={value}"
+    if place == len(parts) - 1:
+        call = re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", value.strip("'\""))
+        inside = "expr: ..." if call is None else f"expr: {call[2]}, reduce: {call[1]}"
+        fix = f"{'.'.join([*parts[:place], plain])}={{{inside}, name: {name}}}"
+    message = f"a key cannot hold `/`: `{name}` may be the entry's `name`, its id is an identifier"
+    return _problem(line, message, _pasted(fix), span=(start, start + len(name)))
 
 
 def _detail(error: Exception) -> str:
@@ -184,7 +199,9 @@ def _explained(
     key, value = override.key_or_group, line.partition("=")[2]
     if override.is_sweep_override():
         message = f"`{value}` is a sweep over several values, which needs --multirun"
-        return _problem(line, message, f"{key}=[{value}] for a list, {_quoted(key, value)} for one text", value=True)
+        return _problem(
+            line, f"{message}; a list has brackets", f"{key}=[{value}]  or  {_quoted(key, value)}", value=True
+        )
     if loader.repository.group_exists(key):
         return _group_problem(loader, override, line, error, config)
     if "/" in key:
@@ -236,11 +253,12 @@ def _key_problem(
         return _problem(line, message, fix, span=span)
     message = f"there is no key `{wrong}` in {here}" if here else f"there is no key `{wrong}` at the top"
     if not known and wrong in _names(config[GROUP]):
-        return _problem(line, message, line.replace(wrong, f"{GROUP}.{wrong}", 1), span=span)
+        return _problem(line, message, _pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1)), span=span)
     close = nearest(wrong, names)
-    fixes = [line[: span[0]] + close + line[span[1] :]] if close else []
+    fixes = [_pasted(line[: span[0]] + close + line[span[1] :])] if close else []
     if not override.is_delete():
-        fixes.append(f"+{line} to add it")
+        message += f"; + adds {'one' if close else 'it'}"
+        fixes.append(_pasted(f"+{line}"))
     elif not close:
         fixes.append(did_you_mean(wrong, names, what="known keys"))
     return _problem(line, message, "  or  ".join(fixes), span=span)
@@ -251,7 +269,7 @@ def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error
     if override.is_delete() and node is None:
         return _problem(line, f"{key} is null already: an earlier layer deleted it", "leave this override out")
     if override.is_add() and not isinstance(value, dict | list):
-        return _problem(line, f"{key} is there already, and + only adds", line.removeprefix("+"))
+        return _problem(line, f"{key} is there already, and + only adds", _pasted(line.removeprefix("+")))
     if isinstance(node, DictConfig) and isinstance(value, list):
         group = key.replace(".", "/")
         fix = line.replace(key, group, 1) if loader.repository.group_exists(group) else f"'{key}={{entry: ...}}'"
@@ -275,6 +293,11 @@ def _written(value: object) -> str:
     if isinstance(value, QuotedString):
         return value.with_quotes()
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _pasted(line: str) -> str:
+    """An override as one word of a shell, in quotes only where it needs them."""
+    return line if re.fullmatch(r"[+\w./@=,:\[\]-]+", line) else shlex.quote(line)
 
 
 def _problem(

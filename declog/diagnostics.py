@@ -131,7 +131,8 @@ def in_file(problem: Problem, place: FilePlace, text: str) -> Where:
     value, lines = place.value, LINE_BREAK.split(text)
     raw = _raw(lines, value)
     at = value
-    if place.key is not None and (problem.code in KEY_CODES or place.style is None or raw == ""):
+    named = problem.code in KEY_CODES or problem.path[-2:-1] == ("to",)  # the key itself is the name at fault
+    if place.key is not None and (named or place.style is None or raw == ""):
         at = place.key
     elif place.style is not None and problem.source is not None:
         found = within(raw, place.style, problem.source, problem.span)
@@ -177,9 +178,25 @@ def in_override(problem: Problem, text: str) -> Excerpt:
     elif problem.source is not None and (at := text.find(problem.source, start)) >= 0:
         first, last = problem.span or (0, len(problem.source))
         start, end = at + first, at + max(last, first + 1)
+    elif text[start : start + 1] == "{" and (inside := _entry(problem, text, start)) is not None:
+        start, end = inside
     elif end - start > 2 and text[start] == text[end - 1] and text[start] in "'\"":
         start, end = start + 1, end - 1
     return Excerpt("", text, start, end)
+
+
+def _entry(problem: Problem, text: str, start: int) -> tuple[int, int] | None:
+    """The value of the problem's key in an override's `{...}`."""
+    key = re.compile(rf"(?<!\w){re.escape(str(problem.path[-1] if problem.path else ''))}\s*:\s*")
+    found = key.search(text, start)
+    if found is None:
+        return None
+    depth = 0
+    for at in range(found.end(), len(text)):
+        depth += (text[at] in "([{") - (text[at] in ")]}")
+        if depth < 0 or (depth == 0 and text[at] == ","):
+            return found.end(), at
+    return None
 
 
 def shown_path(file: str) -> str:

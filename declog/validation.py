@@ -163,11 +163,9 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
                 plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
                 plain = f"_{plain}" if plain[0].isdigit() else plain
-                fix = (
-                    f"{section}: {{{plain}: {{name: {key}, ...}}}}"
-                    if section in ("metrics", "tables")
-                    else f"call it `{plain}`"
-                )
+                fix = f"call it `{plain}`"
+                if section in ("metrics", "tables"):
+                    fix = f"{plain}: {{{_spelt_out(data[section][key])}, name: {key}}}"
                 problems.append(
                     Problem(
                         "DL204",
@@ -177,6 +175,15 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                     )
                 )
     return problems
+
+
+def _spelt_out(entry: Any) -> str:
+    """The inside of an entry, so that a name can be added: `p50(reward)` is `expr: reward, reduce: p50`."""
+    if isinstance(entry, str) and (call := re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", entry)):
+        return f"expr: {call[2]}, reduce: {call[1]}"
+    if isinstance(entry, Mapping) and all(isinstance(value, str | int | float) for value in entry.values()):
+        return ", ".join(f"{key}: {value}" for key, value in entry.items() if key != "name")
+    return "..."
 
 
 def _problem(item: Any) -> Problem | None:
@@ -202,14 +209,18 @@ def _problem(item: Any) -> Problem | None:
         )
     if path and (noun := _NOUNS.get(kind.split("_")[0])) is not None:
         given = item.get("input")
-        plain = kind.startswith("string") and isinstance(given, bool | int | float)
-        return Problem("DL202", f"`{path[-1]}` must be {noun}", path, f'{path[-1]}: "{given}"' if plain else None)
+        example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
+        return Problem("DL202", f"`{path[-1]}` must be {noun}", path, f"{path[-1]}: {example}")
     return Problem("DL202", f"{message[0].lower()}{message[1:]}", path)
 
 
 _NOUNS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
     "dict": "a map", "model": "a map",
+}  # fmt: skip
+_EXAMPLES = {
+    "a whole number": "10", "a number": "0.5", "true or false": "true", "text": "some words", "a list": "[...]",
+    "a map": "{...}",
 }  # fmt: skip
 _UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$")
 

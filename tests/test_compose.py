@@ -213,10 +213,10 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
             "declog.metrics.rewrd.reduce=p95",
             """
             error[DL101] override 'declog.metrics.rewrd.reduce=p95'
-              there is no key `rewrd` in declog.metrics
+              there is no key `rewrd` in declog.metrics; + adds one
                 declog.metrics.rewrd.reduce=p95
                                ^^^^^
-              fix: declog.metrics.reward.reduce=p95  or  +declog.metrics.rewrd.reduce=p95 to add it
+              fix: declog.metrics.reward.reduce=p95  or  +declog.metrics.rewrd.reduce=p95
             """,
         ),
         (
@@ -313,10 +313,10 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
             "declog.profile=slim,full",
             """
             error[DL101] override 'declog.profile=slim,full'
-              `slim,full` is a sweep over several values, which needs --multirun
+              `slim,full` is a sweep over several values, which needs --multirun; a list has brackets
                 declog.profile=slim,full
                                ^^^^^^^^^
-              fix: declog.profile=[slim,full] for a list, 'declog.profile="slim,full"' for one text
+              fix: declog.profile=[slim,full]  or  'declog.profile="slim,full"'
             """,
         ),
         (
@@ -363,10 +363,10 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
             "++declog.metrics.rewards/x.reduce=mean",
             """
             error[DL101] override '++declog.metrics.rewards/x.reduce=mean'
-              Hydra cannot read the key `declog.metrics.rewards/x.reduce`
+              a key cannot hold `/`: `rewards/x` may be the entry's `name`, its id is an identifier
                 ++declog.metrics.rewards/x.reduce=mean
-                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-              fix: a key cannot hold `/`: give the entry an identifier, and what trackers see as its `name`
+                                 ^^^^^^^^^
+              fix: ++declog.metrics.rewards_x.reduce=mean
             """,
         ),
         (

@@ -80,7 +80,7 @@ FILES: dict[str, tuple[str, str]] = {
           filters.hard.where is per token; a filter needs one value per completion
             6 |     where: kl > 1
               |            ^^^^^^
-          fix: any(kl > 1, over=token)  or  mean(...) compared
+          fix: any(kl > 1, over=token)  or  all(kl > 1, over=token)
         """,
     ),
     "bad reduction": (
@@ -96,7 +96,7 @@ FILES: dict[str, tuple[str, str]] = {
           unknown reduction `median`
             5 |     reduce: {middle: median}
               |                      ^^^^^^
-          fix: did you mean `mean`?
+          fix: did you mean `p50`?
         """,
     ),
 }
@@ -183,11 +183,11 @@ def test_a_bad_reduction_of_an_override() -> None:
     """Quantiles go from p0 to p100."""
     assert overridden("declog.metrics.reward.reduce=p950") == golden(f"""
         error[DL311] override 'declog.metrics.reward.reduce=p950'
-          unknown reduction `p950`
+          unknown reduction `p950`: quantiles are p0 to p100
             declog.metrics.reward.reduce=p950
                                          ^^^^
           also set in: {in_preset("metrics.reward", "reduce")}
-          fix: quantiles are p0 to p100
+          fix: did you mean `p95`?
     """)
 
 

@@ -192,7 +192,8 @@ class _Metric:
             )
             reduction = self.draft.reductions.get(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
-                refuse("DL311", f"unknown reduction `{name}`", text, "quantiles are p0 to p100", (0, len(name)))
+                meant = f"did you mean `p{float(f'{name[1:3]}.{name[3:]}0'):g}`?" if name[1:].isdigit() else None
+                refuse("DL311", f"unknown reduction `{name}`: quantiles are p0 to p100", text, meant, (0, len(name)))
             if reduction is None:
                 fix = did_you_mean(name, [*self.draft.reductions.names(), "p50", "p95", "p99.9"], what="reductions")
                 refuse("DL311", f"unknown reduction `{name}`", text, fix, (0, len(name)))
@@ -426,9 +427,12 @@ def _template(
         draft.report("DL404", f"the name `{template}` cannot be read: {error}", *path, fix="{id}/{reduce}")
         return template
     for name in sorted(used - FIELDS):
-        draft.report(
-            "DL404", f"`{{{name}}}` is not known in a name", *path, fix=did_you_mean(name, FIELDS, what="fields")
-        )
+        close = nearest(name, FIELDS)
+        fix = f"did you mean `{{{close}}}`?" if close else did_you_mean(name, FIELDS, what="fields")
+        at = template.find(f"{{{name}")
+        span = (at, template.find("}", at) + 1)
+        draft.problems.append(Problem("DL404", f"`{{{name}}}` is not known in a name", path, fix, template, span))
+        used |= {close} if close else set()  # told once
     needed = {"column": family, "label": by}
     right = template
     for name, there in needed.items():
