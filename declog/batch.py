@@ -47,7 +47,7 @@ class BatchRecord:
     order: int
     packs: list[Pack]
     numbers: dict[Key, float | int | Timed]
-    texts: dict[Key, tuple[Axis, list[Any]]]
+    texts: dict[Key, tuple[Axis, list[Any] | Pack]]  # a pack where a tensor was given
     sketches: list[Pack] = field(default_factory=list)  # histograms of tokens, one column each
     timed: bool = False  # whether a number is a duration that is not known yet
 
@@ -66,13 +66,13 @@ class OpenBatch:
         self.event = event
         self.order = order  # among the batches that this rank opened
         self.names: set[str] = set()
-        self.extras: dict[str, list[Any]] = {}
+        self.extras: dict[str, list[Any] | Tensor] = {}
         self.counts: dict[str, tuple[int, str]] = {}  # how many of what, and which signal said so first
         self._members: set[Key] = set()
         self._tensors: dict[_Place, tuple[list[Key], list[Tensor]]] = {}
         self._numbers: dict[Key, float | int | Timed] = {}
         self._timed = False
-        self._texts: dict[Key, tuple[Axis, list[Any]]] = {}
+        self._texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         self._inputs: dict[str, Tensor] = {}  # what folds read
         self.failure: RuntimeFailure | None = None  # what could not be computed when it closed
         self._versions: list[tuple[SignalOp, Tensor, int]] = []
@@ -171,7 +171,7 @@ class OpenBatch:
                 "observe values of the same rows together; a signal given again opens the next batch",
             )
 
-    def add_extra(self, column: str, values: list[Any]) -> None:
+    def add_extra(self, column: str, values: list[Any] | Tensor) -> None:
         """Keep a column of log_extra."""
         if self.rows is not None and len(values) != self.rows[0]:
             raise InputError(
@@ -219,7 +219,9 @@ class OpenBatch:
                     f"the column `{column}` has {len(values)} values, and the batch has {rows} rows",
                     "give one value per row",
                 )
-            self._texts[f"extra:{column}", None] = (Axis.COMPLETION, values)
+            key = (f"extra:{column}", None)
+            kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, (key,), values)
+            self._texts[key] = (Axis.COMPLETION, kept)
         sketches = self._fold(functions) if self.event.folds and self._inputs else []
         packs = [_pack(place, keys, values) for place, (keys, values) in self._tensors.items()]
         return BatchRecord(

@@ -1,7 +1,7 @@
 """Columns of ``log_extra``: checked where they are given, so that a wrong one is an error on its own line.
 
 Plain data only: numbers, texts, None, and lists and maps of those, which are copied: what the training code does with
-them later changes nothing. Imports errors, numpy and the plan.
+them later changes nothing. Imports errors, numpy, torch and the plan.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 import numpy as np
+import torch
 
 from declog.errors import InputError
 from declog.plan import Plan
@@ -44,8 +45,14 @@ class Undeclared:
         return self._kept
 
 
-def plain_column(column: str, values: Any) -> list[Any]:
-    """The column as a list of plain data, one per completion; raises ``InputError`` DL509 for anything else."""
+def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
+    """The column as a list of plain data, one per completion; raises ``InputError`` DL509 for anything else.
+
+    A tensor is copied where it is: reading its values here would wait for its device.
+    """
+    if isinstance(values, torch.Tensor) and values.ndim:
+        kept = values.detach().clone()
+        return kept.float() if kept.dtype in (torch.bfloat16, torch.float16) else kept
     if isinstance(values, str | bytes) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
         raise InputError(
             "DL509",

@@ -32,7 +32,8 @@ class Window:
         events: dict[torch.device, Any] = {}
         for records in self.batches.values():
             for record in records:
-                for pack in (*record.packs, *record.sketches):
+                given = (values for _, values in record.texts.values() if isinstance(values, Pack))
+                for pack in (*record.packs, *record.sketches, *given):
                     device = pack.data.device
                     if device.type != "cuda":
                         continue
@@ -95,7 +96,7 @@ def _joined(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping:
         blocks.append(Block(Axis.STEP, tuple(keys), data))
     texts = {}
     for key, (axis, _) in first.texts.items():
-        values = texts_of([item for record in records for item in record.texts[key][1]])
+        values = texts_of([item for record in records for item in _items(record.texts[key][1])])
         if key[0] in integers:  # a list with None in it
             blocks.append(Block.of_integers(axis, (key,), values))
         else:
@@ -105,6 +106,13 @@ def _joined(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping:
         texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
     entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
     return Frame(event.name, batches_of(entries), blocks, texts, grouping)
+
+
+def _items(values: list[Any] | Pack) -> list[Any]:
+    if isinstance(values, list):
+        return values
+    items: list[Any] = _on_host(values).tolist()
+    return items
 
 
 def _on_host(pack: Pack) -> np.ndarray[Any, Any]:

@@ -6,7 +6,7 @@ import re
 
 from declog.compiler.draft import Draft
 from declog.plan import CaptureOp
-from declog.spec import CaptureSpec
+from declog.rehearsal_spec import CaptureSpec
 
 EXTRA = "*"  # columns of log_extra that are no signals
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")

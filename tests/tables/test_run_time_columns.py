@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import declog
 from declog.comm import Comm
@@ -312,3 +313,21 @@ def test_a_member_that_comes_later_stays(tmp_path: Path) -> None:
     assert [table.data for table in tables(False)] == [
         {"reward/a": [1.0]}, {"reward/a": [2.0], "reward/b": [3.0]}, {"reward/b": [4.0]},
     ]  # fmt: skip
+
+
+def test_a_tensor_is_copied_where_it_is(tmp_path: Path) -> None:
+    """Its values are read by the worker; what the training code does with it later changes nothing."""
+    kept = torch.tensor([1.5, float("nan"), 3.0], dtype=torch.bfloat16)
+
+    def body(log: declog.Recorder) -> None:
+        with log.step(0):
+            log.observe(score=[1.0, 2.0, 3.0])
+            log.log_extra("half", kept)
+            log.log_extra("pairs", torch.tensor([[1, 2], [3, 4], [5, 6]]))
+            kept.zero_()
+
+    ((_, table),) = run(
+        scores(None, schema={"score": "float", "extra": {"undeclared": "keep"}}), body, tmp_path
+    ).tables("t")
+    assert table.data["half"] == [1.5, None, 3.0]
+    assert table.data["pairs"] == [[1, 2], [3, 4], [5, 6]]
