@@ -82,6 +82,10 @@ class _Package(ModuleType):
         if name not in _HOMES or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name, as other modules: Ray sends functions that use ``declog`` to other processes."""
+        return importlib.import_module, (__name__,)
+
 
 sys.modules[__name__].__class__ = _Package
 _register()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -208,3 +209,8 @@ def test_public_classes_document_their_methods() -> None:
         and not member.__doc__
     ]
     assert silent == []
+
+
+def test_functions_that_use_declog_can_be_sent_to_other_processes() -> None:
+    """The module is pickled by its name, as any other: systems of actors send functions with what they refer to."""
+    assert pickle.loads(pickle.dumps(declog)) is declog
