@@ -101,6 +101,12 @@ def test_a_place_in_a_shipped_file_is_the_installed_file(python: Path) -> None:
     assert found == str(site / "declog" / "conf" / "declog" / "sinks" / "console.yaml")
 
 
+def test_the_command_line_is_installed(python: Path) -> None:
+    """Beside the interpreter, with the presets and the pages of the error codes."""
+    assert run(python.with_name("declog"), "check", "rloo", cwd=python.parent).startswith("ok rloo: ")
+    assert run(python.with_name("declog"), "explain", "DL310", cwd=python.parent).startswith("# DL310: ")
+
+
 def test_an_application_finds_the_presets_of_the_wheel(python: Path, tmp_path: Path) -> None:
     """A user's own `@hydra.main` sees the shipped groups after `import declog`, with declog installed."""
     printed = run(python, APP, f"hydra.run.dir={tmp_path}", "declog/sinks=[jsonl]", cwd=APP.parent)

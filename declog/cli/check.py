@@ -42,8 +42,8 @@ def run(given: argparse.Namespace) -> int:
     config = chosen(given)
     clock.append(time.perf_counter())
     made = plan(config)
-    clock.append(time.perf_counter())
     warnings = [*map(str, made.warnings), *_shadowed(config)]
+    clock.append(time.perf_counter())
     timings = {
         name: round(end - start, 4)
         for name, start, end in zip(("imports", "hydra", "declog"), clock, clock[1:], strict=False)

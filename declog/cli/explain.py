@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import BOLD, columns, write_json
+from declog.cli.output import BOLD, columns, paragraphs, write_json
 from declog.errors import CODES, did_you_mean
 
 
@@ -36,5 +36,5 @@ def run(given: argparse.Namespace) -> int:
     if given.format == "json":
         write_json({"code": code, "meaning": CODES[code], "page": page(code)})
     else:
-        print(page(code).rstrip())
+        print(paragraphs(page(code).rstrip()))
     return 0

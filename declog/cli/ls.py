@@ -165,6 +165,15 @@ def _schemas(found: Layered) -> list[Row]:
     ]
 
 
+def _tags(found: Layered) -> list[Row]:
+    """What `tag:core` stands for in a profile."""
+    tagged: dict[str, list[str]] = {}
+    for name, entry in (found.data.get("metrics") or {}).items():
+        for tag in (entry.get("tags") or ()) if isinstance(entry, Mapping) else ():
+            tagged.setdefault(str(tag), []).append(name)
+    return [(tag, ", ".join(names)) for tag, names in sorted(tagged.items())]
+
+
 OF_DECLOG: dict[str, Callable[[], list[Row]]] = {
     "functions": _functions,
     "reductions": _reductions,
@@ -180,6 +189,7 @@ OF_A_PROFILE: dict[str, Callable[[Layered], list[Row]]] = {
     "schemas": _schemas,
     "tables": _entries("tables", "schema", "filter"),
     "profiles": _entries("profiles", "include", "exclude"),
+    "tags": _tags,
     "alerts": _entries("alerts", "metric", "above", "below", "when", "level"),
 }
 HELP = {
@@ -195,5 +205,6 @@ HELP = {
     "schemas": "of the profile: the columns of its tables",
     "tables": "of the profile",
     "profiles": "what it can show: full, slim, ...",
+    "tags": "of the profile's metrics, for its profiles: tag:core",
     "alerts": "of the profile",
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -37,6 +39,18 @@ def write_error(error: DeclogError) -> None:
 def write_json(data: Any) -> None:
     """Print data for programs."""
     print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def paragraphs(text: str) -> str:
+    """Markdown for a terminal: its paragraphs within the width; what goes elsewhere stays as it is."""
+    if not sys.stdout.isatty():
+        return text
+    width = min(shutil.get_terminal_size().columns, 100)
+    fenced, lines = False, []
+    for line in text.split("\n"):
+        fenced ^= line.startswith("```")
+        lines += [line] if fenced or line[:1] in "|`#" else textwrap.wrap(line, width) or [""]
+    return "\n".join(lines)
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None = None) -> str:

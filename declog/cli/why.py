@@ -92,10 +92,21 @@ def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
         return
     entries = [(section, key) for section, items in found.data.items() if isinstance(items, Mapping) and key in items]
     entries += [each for each in found.gone if len(each) == 2 and each[1] == key]  # type: ignore[misc]
-    for op in made.outputs if made is not None else ():
-        if any(_matches(name.template, key) for name in op.names) or op.key == key:
-            entries.append(("metrics", op.id))
+    if made is not None:
+        spoken = _without_prefixes(key, made)
+        entries += [
+            ("metrics", op.id)
+            for op in made.outputs
+            if op.key == key or any(_matches(name.template, each) for name in op.names for each in spoken)
+        ]
     yield from dict.fromkeys(entries)
+
+
+def _without_prefixes(name: str, made: Plan) -> list[str]:
+    """A tracker's name as the profile has it: modes and sinks put something before."""
+    prefixes = {*(mode.prefix for mode in made.modes.values()), *(sink.prefix for sink in made.sinks), ""}
+    whole = {*prefixes, *(sink.prefix + mode.prefix for sink in made.sinks for mode in made.modes.values())}
+    return [name.removeprefix(prefix) for prefix in whole if name.startswith(prefix)]
 
 
 def _matches(template: str, name: str) -> bool:

@@ -144,6 +144,12 @@ def test_of_a_profile(small: Path, cli: Cli) -> None:
     assert cli("ls", "alerts", "small", "--config-dir", ".").out == "this profile has no alerts\n"
 
 
+def test_tags(cli: Cli) -> None:
+    """With the metrics that bear them."""
+    (core,) = [line for line in cli("ls", "tags").out.splitlines() if line.startswith("core  ")]
+    assert "reward, reward_std, zero_std" in core
+
+
 def test_an_unknown_list(cli: Cli) -> None:
     """The nearest."""
     found = cli("ls", "metrcs")

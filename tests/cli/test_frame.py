@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from declog.cli import VERBS, main
-from declog.cli.output import coloured
+from declog.cli.output import coloured, paragraphs
 from tests.cli.conftest import Cli
 
 HEAVY = ("torch", "hydra", "omegaconf", "pydantic", "numpy", "yaml", "rich", "wandb", "trackio", "tensorboard")
@@ -121,3 +121,14 @@ def test_errors_on_a_terminal_are_the_same_in_colour(monkeypatch: pytest.MonkeyP
     for escape in ("\x1b[1;31m", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m"):
         shown = shown.replace(escape, "")
     assert shown == plain.err
+
+
+def test_pages_are_wrapped_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paragraphs, and neither code nor tables; elsewhere a page is as it was written."""
+    text = "# A\n\n" + "word " * 60 + "\n\n```yaml\n" + "x" * 120 + "\n```"
+    assert paragraphs(text) == text
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    lines = paragraphs(text).split("\n")
+    assert [line for line in lines if line.startswith("x")] == ["x" * 120]
+    assert all(len(line) <= 100 for line in lines if not line.startswith("x"))
+    assert lines[:2] == ["# A", ""] and lines.count("") == 2

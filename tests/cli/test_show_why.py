@@ -144,6 +144,11 @@ def test_a_name_that_a_template_gives(cli: Cli) -> None:
     assert cli("why", "rewards/correct/mean").out.startswith("metrics.rewards\n")
 
 
+def test_a_name_with_a_modes_prefix(cli: Cli) -> None:
+    """Evaluation's values are those of the same metrics."""
+    assert cli("why", "eval_rewards/correct/std", "trl_grpo").out.startswith("metrics.rewards\n")
+
+
 def test_an_id_of_several_things(small: Path, cli: Cli) -> None:
     """A signal and a metric of one id are both told, the signal with who reads it."""
     out = cli("why", "penalised", "small", "--config-dir", ".").out
