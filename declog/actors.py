@@ -56,6 +56,9 @@ class ActorComm:
     def answer(self, event: int, deadline_s: float) -> bytes | None:
         return None
 
+    def hurry(self, seconds: float) -> None:
+        return None
+
     def interrupt(self) -> None:
         return None
 
@@ -93,6 +96,9 @@ class DriverComm:
         return None
 
     def answer(self, event: int, deadline_s: float) -> bytes | None:
+        return None
+
+    def hurry(self, seconds: float) -> None:
         return None
 
     def interrupt(self) -> None:

@@ -30,6 +30,7 @@ log = logging.getLogger("declog")
 
 Frames = dict[str, Frame]
 Figures = Mapping[str, float]
+HURRY_S = 2.0  # how long a run that failed still waits for another rank's rows
 TWINS_WATCHED = 3  # log events in which ranks are compared
 
 
@@ -65,7 +66,9 @@ class Collector:
         if error is not None:
             self._failures.report(RuntimeFailure("DL605", error))
         if self._comm.world_size > 1:
-            wait_s = self.wait_s if handoff.answer is None else min(self.wait_s, handoff.answer.left / 2)
+            wait_s = min(self.wait_s, HURRY_S) if handoff.hurry else self.wait_s
+            if handoff.answer is not None:
+                wait_s = min(wait_s, handoff.answer.left / 2)
             found = dict(enumerate(self._comm.receive(handoff.event, wait_s), 1))
             more, others, latest = self._read(found, tail=handoff.tail)
             ranks, parts = ranks + more, [frames, *others]

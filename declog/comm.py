@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import socket
 import stat
@@ -59,6 +60,9 @@ class Comm(Protocol):
     def answer(self, event: int, deadline_s: float) -> bytes | None:
         """What rank 0 published for a log event; None where it did not in time."""
 
+    def hurry(self, seconds: float) -> None:
+        """Let the call that is under way wait for other ranks no longer than this. From any thread."""
+
     def interrupt(self) -> None:
         """Make the call that is under way fail, and all later ones: a thread in it must end. From any thread."""
 
@@ -86,6 +90,9 @@ class LocalComm:
         return None
 
     def answer(self, event: int, deadline_s: float) -> bytes | None:
+        return None
+
+    def hurry(self, seconds: float) -> None:
         return None
 
     def interrupt(self) -> None:
@@ -120,6 +127,7 @@ class StoreComm:
         self._suspects: set[int] = set()
         self._unacknowledged: deque[int] = deque()
         self._answers: deque[int] = deque()
+        self._latest = math.inf  # the wait that is under way ends at this moment
         self._stopped = False
         self._broken: CommError | None = None
 
@@ -200,7 +208,7 @@ class StoreComm:
         end = time.monotonic() + deadline_s
         with self._connected():
             while not self._store.check([_answer(event)]):
-                if time.monotonic() >= end or self._stopped or self._store.check([_left(0)]):
+                if time.monotonic() >= min(end, self._latest) or self._stopped or self._store.check([_left(0)]):
                     return None
                 time.sleep(POLL)
             return bytes(self._store.get(_answer(event)))
@@ -223,6 +231,7 @@ class StoreComm:
     # -- rank 0
 
     def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
+        self._latest = math.inf
         self._drop_late()
         waiting = set(range(1, self.world_size))
         found: list[bytes | None] = [None] * (self.world_size - 1)
@@ -236,7 +245,7 @@ class StoreComm:
                     self._suspects.discard(rank)
                 elif left:
                     waiting.discard(rank)
-            if not waiting - self._suspects or time.monotonic() >= end or self._stopped:
+            if not waiting - self._suspects or time.monotonic() >= min(end, self._latest) or self._stopped:
                 self._suspects |= waiting
                 for rank in waiting:
                     self._missed[rank].append(event)
@@ -272,6 +281,9 @@ class StoreComm:
         return b"".join(chunks)
 
     # -- the end
+
+    def hurry(self, seconds: float) -> None:
+        self._latest = min(self._latest, time.monotonic() + seconds)
 
     def interrupt(self) -> None:
         """A call to a process that is stopped, not dead, waits for ever: its connection is shut."""

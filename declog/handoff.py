@@ -55,3 +55,4 @@ class Handoff:
     done: threading.Event | None = None  # set when the event is finished, where somebody waits
     answer: Answer | None = None
     figures: Mapping[str, float] = field(default_factory=dict)  # what recording it cost
+    hurry: bool = False  # somebody waits who should not wait long for other ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ class FakeComm:
         self.rank = rank
         self.world_size = world_size
         self.collects = rank == 0
+        self._latest = math.inf  # the wait that is under way ends at this moment
         self._shared = shared
 
     @classmethod
@@ -88,9 +90,11 @@ class FakeComm:
         messages, left = self._shared.messages, self._shared.left
         ranks = range(1, self.world_size)
         with self._shared.changed:
-            self._shared.changed.wait_for(
-                lambda: all((event, rank) in messages or rank in left for rank in ranks), deadline_s
-            )
+            end, self._latest = time.monotonic() + deadline_s, math.inf
+            while not all((event, rank) in messages or rank in left for rank in ranks):
+                remaining = min(end, self._latest) - time.monotonic()
+                if remaining <= 0 or not self._shared.changed.wait(remaining):
+                    break
             return [messages.pop((event, rank), None) for rank in ranks]
 
     def publish(self, event: int, data: bytes) -> None:
@@ -102,6 +106,11 @@ class FakeComm:
         with self._shared.changed:
             self._shared.changed.wait_for(lambda: event in self._shared.answers or 0 in self._shared.left, deadline_s)
             return self._shared.answers.get(event)
+
+    def hurry(self, seconds: float) -> None:
+        with self._shared.changed:
+            self._latest = min(self._latest, time.monotonic() + seconds)
+            self._shared.changed.notify_all()
 
     def interrupt(self) -> None:
         return None

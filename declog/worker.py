@@ -16,14 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from declog.collector import Collector
+from declog.collector import HURRY_S, Collector
 from declog.comm import Comm
 from declog.failures import Failures
 from declog.handoff import Handoff
 from declog.meter import Meter
 from declog.sending import Sender
-
-HURRY_S = 2.0  # how long a run that failed still waits for another rank's rows
 
 
 @dataclass
@@ -72,6 +70,7 @@ class Worker:
         """No more will be handed over; in a hurry other ranks are not waited for long."""
         if hurry and self._collector is not None:
             self._collector.wait_s = min(self._collector.wait_s, HURRY_S)
+            self._comm.hurry(HURRY_S)
         self._queue.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:

@@ -29,6 +29,7 @@ def profile() -> dict[str, Any]:
         declog.compose("grpo", ["declog/sinks=[]", f"declog.axes.group.size={GROUP}"])
     )
     data["strict"] = True
+    data["profiles"]["full"]["self_metrics"] = False  # costs differ from run to run
     data["signals"] |= {
         "source": {"axis": "completion", "type": "text", "event": "rollout"},
         "words": "len(completion)",
