@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,3 +145,42 @@ def expected(history: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, dict[
         values = {name: value for name, value in entry.items() if name not in left_out and value is not None}
         found.append((entry["step"], mode, values))
     return found
+
+
+# ---- checkpoints --------------------------------------------------------------------------------------
+
+SURPRISE = "+declog.metrics.surprise={expr: entropy, reduce: max, name: surprise}"
+BEST = Case(
+    args={
+        "save_strategy": "best", "metric_for_best_model": "surprise", "greater_is_better": False, "beta": 0.05,
+        "load_best_model_at_end": True, "learning_rate": 0.1, "max_steps": 8, "logging_steps": 2, "eval_steps": 2,
+    },
+)  # fmt: skip
+RESUMABLE = Case(
+    args={
+        "save_strategy": "steps", "save_steps": 2, "max_steps": 8, "logging_steps": 4, "eval_steps": 4, "beta": 0.05,
+        "learning_rate": 0.1,
+    },
+)  # fmt: skip
+
+
+def resumable(model: Path, folder: Path, *, until: int | None = None, resume: bool = False) -> list[dict[str, Any]]:
+    """A run whose windows are longer than the way to a checkpoint; what its files hold at the end, on rank 0."""
+    from transformers import TrainerCallback
+
+    class Stop(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == until:
+                control.should_training_stop = True
+
+    from tests.trl import tiny
+
+    data = {"train_dataset": tiny.prompts(32)}  # one epoch: TRL's sampler shuffles a second one in another way, resumed
+    trainer = trainer_of(RESUMABLE, model, folder, callbacks=[Stop()], data=data)
+    overrides = ["declog/sinks=[jsonl]", "+declog.strict=true", "+declog.metrics.reward_p95='p95(reward)'"]
+    with declog.attach(trainer, "trl_grpo", overrides) as log:
+        trainer.train(resume_from_checkpoint=resume)
+    if log.output_dir is None:
+        return []
+    files = sorted(log.output_dir.rglob("*.jsonl"))
+    return [{"file": file.name, **json.loads(line)} for file in files for line in file.read_text().splitlines()]

@@ -1,13 +1,17 @@
-"""Jobs of two processes with gloo, started by torchrun: ``python -m torch.distributed.run jobs.py NAME MODEL FOLDER``."""
+"""Jobs of two processes with gloo: ``python -m torch.distributed.run --nproc-per-node=2 jobs.py NAME MODEL FOLDER``."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import declog
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def torchrun(name: str, model: Path, folder: Path, *, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
     """Run a job to its end; it must succeed."""
     done = start(name, model, folder, timeout_s=timeout_s)
-    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.returncode == 0, done.stderr[-9000:]
     return done
 
 
@@ -49,7 +53,46 @@ def values(model: Path, folder: Path) -> None:
             keep(folder, name, outcome)
 
 
-JOBS: dict[str, Callable[[Path, Path], None]] = {"values": values}
+def best(model: Path, folder: Path) -> None:
+    """The best model by a metric that only declog has, and what each rank makes of it."""
+    from tests.trl import cases
+
+    trainer = cases.trainer_of(cases.BEST, model, folder)
+    with declog.attach(trainer, "trl_grpo", [*cases.STRICT, cases.SURPRISE]):
+        trainer.train()
+    weights = trainer.accelerator.unwrap_model(trainer.model).lm_head.weight.detach().cpu().clone()
+    state = trainer.state
+    keep(folder, f"rank{os.environ['RANK']}", (state.log_history, state.best_metric, state.best_global_step, weights))
+
+
+def resumed(model: Path, folder: Path) -> None:
+    """A run without a break, and one that is resumed inside a window."""
+    from tests.trl import cases
+
+    whole = cases.resumable(model, folder / "whole")
+    cases.resumable(model, folder / "parts", until=7)
+    parts = cases.resumable(model, folder / "parts", resume=True)
+    keep(folder, f"rank{os.environ['RANK']}", (whole, parts))
+
+
+def killed(model: Path, folder: Path) -> None:
+    """Rank 1 dies in its third step, with declog attached and without."""
+    from tests.trl import cases
+
+    def reward(completions: list[str], trainer_state: Any, **columns: Any) -> list[float]:
+        if trainer_state.global_step == 2 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [float(len(each)) for each in completions]
+
+    trainer = cases.trainer_of(cases.BEST, model, folder, rewards=[reward])
+    if os.environ["ATTACHED"] == "yes":
+        declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]", cases.SURPRISE])
+    trainer.train()
+
+
+JOBS: dict[str, Callable[[Path, Path], None]] = {
+    "values": values, "best": best, "resumed": resumed, "killed": killed,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

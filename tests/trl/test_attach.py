@@ -1,4 +1,4 @@
-"""What attach does with a trainer: constants, merged values, tables, alerts, what is refused and what passes through."""
+"""What attach does with a trainer: constants, merged values, tables, alerts; what is refused, what passes through."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_callbacks_and_trackers_get_the_values(model: Path, tmp_path: Path) -> N
 
 
 def test_a_reward_function_logs_through_declog(model: Path, tmp_path: Path) -> None:
-    """``declog.log_metric`` and ``declog.log_extra`` find the recorder; TRL's own ``log_extra`` fills the same table."""
+    """``declog.log_metric`` and ``declog.log_extra`` find the recorder; TRL's ``log_extra`` fills the same table."""
 
     def reward(completions: Sequence[str], log_extra: Any, **columns: Any) -> list[float]:
         declog.log_metric("mine", 3.0)
@@ -292,7 +292,7 @@ def test_a_subclass_with_a_loss_of_its_own(
 
 
 def test_a_trainer_of_another_kind(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Every scalar that TRL's SFTTrainer reports is in every profile; the preset's metrics are named once as inactive."""
+    """Every scalar that TRL's SFTTrainer reports is in every profile; inactive metrics are named once."""
     from trl import SFTConfig, SFTTrainer
 
     from tests.trl import tiny
