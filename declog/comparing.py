@@ -38,10 +38,10 @@ class Difference:
         return f"  {self.where or 'the run'}\n    expected {self.expected}\n    got      {got}"
 
 
-def compare(wanted: Expectations, seen: Sequence[Seen], tol: float) -> Iterator[Difference]:
-    """The differences between expectations and the log events that they are about."""
+def compare(wanted: Expectations, seen: Sequence[Seen], tol: float, mode: str = "train") -> Iterator[Difference]:
+    """The differences between expectations and the log events that they are about; ids are of metrics of ``mode``."""
     for name, expected in wanted.expect.items():
-        found, problem = _logged(name, seen)
+        found, problem = _logged(name, seen, mode)
         if problem is not None:
             yield Difference(f"expect.{name}", "one value", problem)
         elif expected is None:
@@ -64,7 +64,7 @@ def compare(wanted: Expectations, seen: Sequence[Seen], tol: float) -> Iterator[
 # -- values
 
 
-def _logged(name: str, seen: Sequence[Seen]) -> tuple[list[tuple[int, Scalar | Histogram]], str | None]:
+def _logged(name: str, seen: Sequence[Seen], mode: str) -> tuple[list[tuple[int, Scalar | Histogram]], str | None]:
     """The records of a name, or of a metric's id; and why it is not clear which."""
     records: list[tuple[Seen, Scalar | Histogram]] = []
     for one in seen:
@@ -73,9 +73,7 @@ def _logged(name: str, seen: Sequence[Seen]) -> tuple[list[tuple[int, Scalar | H
     found = [(one.step, record) for one, record in records if record.name == name]
     if found:
         return found, None
-    mine = [(one, record) for one, record in records if record.metric == name]
-    modes = {one.records.mode for one, _ in mine}
-    mine = [(one, record) for one, record in mine if len(modes) == 1 or one.records.mode == "train"]
+    mine = [(one, record) for one, record in records if record.metric == name and one.records.mode == mode]
     names = sorted({record.name for _, record in mine})
     last = {record.name: record for _, record in mine}
     if len({_shown(record) for record in last.values()}) > 1:

@@ -67,12 +67,12 @@ class ProfileTest:
         except DeclogError as error:
             return Result(self.name, (Difference("", "the steps are taken", str(error)),))
         seen = [Seen(step, records) for step, records in done.events[CODE]]
-        found = [*comparing.compare(self.spec, seen, self.spec.tol)]
+        found = [*comparing.compare(self.spec, seen, self.spec.tol, self.spec.mode or "train")]
         for place, (step, number) in enumerate(_numbered(self.spec)):
             if step is not self.spec:
                 mode = step.mode or "train"
                 mine = [one for one in seen if one.step == number and one.records.mode == mode]
-                found += [one.at(f"steps.{place}") for one in comparing.compare(step, mine, self.spec.tol)]
+                found += [one.at(f"steps.{place}") for one in comparing.compare(step, mine, self.spec.tol, mode)]
         excused = _excused(self.spec, self.plan)
         if found or any(not failure.startswith(excused) for failure in done.failures):
             found += [Difference("", "nothing fails", failure) for failure in done.failures]

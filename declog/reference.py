@@ -27,6 +27,10 @@ _MODELS = {
     "GroupAxis": "group",
     "CompletionAxis": "completion",
     "TokenAxis": "token",
+    "Expected": "expected value",
+    "ExpectedTable": "expected table",
+    "RankInput": "rank",
+    "StepInput": "step",
 }
 _MARK = re.compile(r"(<!-- reference: (?P<name>[\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

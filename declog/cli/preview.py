@@ -114,7 +114,7 @@ def _sinks(found: Rehearsal, only: str | None, wanted: Steps) -> dict[str, Event
 
 def _head(capture: Capture) -> None:
     ranks = f"{capture.world_size} rank{'s' * (capture.world_size != 1)}"
-    print(f"{capture.folder}: {capture.steps} steps of {ranks}, {capture.bytes:,} bytes")
+    print(f"{capture.folder}: {capture.steps} steps of {ranks}")
     if capture.missing:
         shown = ", ".join(map(str, capture.missing))
         print(f"{paint('warning:', YELLOW)} the files of ranks {shown} are not here: values are partial")
