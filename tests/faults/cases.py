@@ -51,6 +51,7 @@ def sink(kind: str, **options: Any) -> dict[str, Any]:
 
 BLOCKING = {"blocking": True}  # where a rank dies without a word, so that what it observed before was sent
 SHORT = {"wait_s": 0.5}  # rank 0 gives up on a rank that takes three times as long
+GONE = {"wait_s": 3.0}  # rank 0 learns only by waiting that a rank was killed
 
 FAULTS: Mapping[str, Fault] = {
     # nothing: what all others are compared to
@@ -59,15 +60,17 @@ FAULTS: Mapping[str, Fault] = {
     "none, 4 ranks through the job's own store": Fault(ranks=4, profile={"comm": "clone"}),
     # a rank ends
     "a rank raises": Fault(strikes.error, steps=AT + 1, maybe=THEN),
-    "a rank is killed": Fault(strikes.kill, steps=AT + 1, profile=BLOCKING, partial=THEN),
-    "a rank is killed in the background": Fault(strikes.kill, steps=AT + 1, maybe=ALL),
-    "a rank of 4 is killed": Fault(strikes.kill, on=(2,), ranks=4, steps=AT + 1, profile=BLOCKING, partial=THEN),
+    "a rank is killed": Fault(strikes.kill, start=GONE, steps=AT + 1, profile=BLOCKING, partial=THEN),
+    "a rank is killed in the background": Fault(strikes.kill, start=GONE, steps=AT + 1, maybe=ALL),
+    "a rank of 4 is killed": Fault(
+        strikes.kill, on=(2,), ranks=4, start=GONE, steps=AT + 1, profile=BLOCKING, partial=THEN
+    ),
     "a rank is killed, connected by the job's own store": Fault(
-        strikes.kill, steps=AT + 1, profile={**BLOCKING, "comm": "clone"}, partial=THEN
+        strikes.kill, start=GONE, steps=AT + 1, profile={**BLOCKING, "comm": "clone"}, partial=THEN
     ),
     "a rank calls sys.exit": Fault(strikes.leave, steps=AT + 1, maybe=THEN),
     "a rank gets Ctrl-C": Fault(strikes.interrupt, steps=AT + 1, maybe=THEN),
-    "a rank gets SIGTERM": Fault(strikes.terminate, steps=AT + 1, profile=BLOCKING, partial=THEN),
+    "a rank gets SIGTERM": Fault(strikes.terminate, start=GONE, steps=AT + 1, profile=BLOCKING, partial=THEN),
     "a rank gets SIGTERM, and handles it": Fault(
         strikes.terminate, steps=AT + 1, start={"on_sigterm": "close"}, maybe=THEN
     ),

@@ -28,7 +28,7 @@ PROFILE: dict[str, Any] = {
         "slow": {"expr": "x", "reduce": "max", "every": 2 * EVERY},
     },
     "schemas": {"s": {"at": {"type": "int", "expr": "step"}, "text": {"type": "text"}}},
-    "tables": {"t": {"schema": "s"}},
+    "filters": {"all": {"kind": "all"}}, "tables": {"t": {"schema": "s", "filter": "all"}},
     "sinks": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet", "compact_every": 2}},
 }  # fmt: skip
 
@@ -44,7 +44,7 @@ def main(folder: str, victim: str, at: str) -> None:
     if ranks > 1:
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     first, state = latest(Path(folder), rank, ranks)
-    with declog.start(PROFILE, output_dir=Path(folder) / "run", resume=state) as log:
+    with declog.start(PROFILE, output_dir=Path(folder) / "run", resume=state, wait_s=3.0) as log:
         for step in itertools.count(first):
             if step == STEPS:
                 break

@@ -60,7 +60,10 @@ def become(request: Request) -> None:
     os.setsid()
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
-    nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(request["output"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    nothing, output = (
+        os.open(os.devnull, os.O_RDONLY),
+        os.open(request["output"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC),
+    )
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     faulthandler.enable()

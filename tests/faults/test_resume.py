@@ -45,7 +45,7 @@ def parquet(folder: Path) -> list[tuple[int, dict[str, float]]]:
     frame = pd.read_parquet(folder / "files" / "scalars")
     assert not frame.duplicated(["step", "name"]).any()
     groups = [(step, dict(zip(part["name"], part["value"], strict=True))) for step, part in frame.groupby("step")]
-    return sorted((int(step), values) for step, values in groups)  # type: ignore[call-overload]
+    return sorted((int(step), values) for step, values in groups)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
