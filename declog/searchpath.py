@@ -170,3 +170,6 @@ def current_hydra() -> Iterator[None]:
         yield
     finally:
         base.version_base = before
+
+
+register()

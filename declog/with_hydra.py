@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -23,9 +24,7 @@ def register() -> None:
 
 
 def _register_now() -> None:
-    from declog.searchpath import register
-
-    register()
+    import_module("declog.searchpath")  # which registers at its end, also where it is what imports Hydra
 
 
 class _Waiting(MetaPathFinder):
