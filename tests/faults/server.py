@@ -23,10 +23,12 @@ import pyarrow.parquet  # noqa: F401
 import declog.run
 import declog.sinks.jsonl
 import declog.sinks.parquet  # noqa: F401
-from tests.faults import resuming, training
+from tests.faults import resuming, soaking, training
 
 Request = dict[str, Any]
-PROGRAMS: Mapping[str, Callable[..., None]] = {"training": training.main, "resuming": resuming.main}
+PROGRAMS: Mapping[str, Callable[..., None]] = {
+    "training": training.main, "resuming": resuming.main, "soaking": soaking.main,
+}  # fmt: skip
 
 
 def serve() -> Request | None:

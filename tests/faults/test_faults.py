@@ -58,8 +58,11 @@ def training_of(fault: Fault) -> object:
 @pytest.mark.parametrize("name", FAULTS)
 def test_training_is_as_without_declog_and_the_files_have_what_came(name: str, ended: Callable[[str], Pair]) -> None:
     """Exit codes and weights are those of the job without declog; rank 0's files are whole; what failed is told."""
-    fault = FAULTS[name]
-    logged, bare = ended(name)
+    compare(FAULTS[name], *ended(name))
+
+
+def compare(fault: Fault, logged: Ended, bare: Ended) -> None:
+    """All that is asked of a job with a fault."""
     shown = "\n".join(f"---- rank {rank}\n{text[-6000:]}" for rank, text in enumerate(logged.outputs))
     assert (logged.hung, bare.hung) == ((), ()), shown
     assert logged.codes == bare.codes, shown

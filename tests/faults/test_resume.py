@@ -63,8 +63,13 @@ def test_a_run_that_is_killed_and_resumed_logs_what_one_run_logs(ranks: int, tmp
                 assert len(whole) >= saved
         ended = jobs.run(server, tmp_path, ranks, ["resuming", str(tmp_path), "-1", "-1"], limit_s=60.0)
     assert ended.codes == (0,) * ranks, ended.outputs
-    assert lines(tmp_path / "run") == parquet(tmp_path / "run") == expected
-    table = pd.read_parquet(tmp_path / "run" / "files" / "tables" / "t")
+    check_whole(tmp_path / "run", ranks)
+
+
+def check_whole(folder: Path, ranks: int) -> None:
+    """All log events and all rows of the table, each once."""
+    assert lines(folder) == parquet(folder) == logged(ranks)
+    table = pd.read_parquet(folder / "files" / "tables" / "t")
     texts = [text for step in range(STEPS) for rank in range(ranks) for text in rows(rank, step)["text"]]
     assert sorted(table["text"]) == sorted(texts)
 

@@ -1,0 +1,124 @@
+"""`make soak`: what takes too long for `make test`. Says what failed, and ends with 1 where anything did.
+
+    python -m tests.soak --only alone                   10,000 steps of the demo's shapes: nothing grows
+    python -m tests.soak --only together                the same on two ranks
+    python -m tests.soak --only faults --rounds 5       every fault again and again
+    python -m tests.soak --only kills --rounds 20       a run that is killed at any moment and resumed, again and again
+
+Each part alone takes less than ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from tests.faults import jobs, test_faults, test_resume
+from tests.faults.cases import FAULTS
+from tests.faults.resuming import STEPS
+
+LIMIT_S = 1200.0  # of one run, on a machine that has other things to do
+# in the second half of a run, from its first note to its last
+MAY_GROW: Mapping[str, float] = {
+    "memory": 4 * 2**20,  # bytes: what the allocator takes for its own reasons; 800 bytes a step would be too much
+    "objects": 500,  # a list of part files that grows until they are merged
+    "threads": 0,
+    "handles": 0,
+    "keys": 0,
+}
+
+
+def main() -> int:
+    """The parts that are chosen."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("alone", "together", "faults", "kills"))
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    parts: Mapping[str, Callable[[jobs.Server, Path], Iterator[str]]] = {
+        "alone": lambda server, folder: growth(server, folder, 1, chosen.steps),
+        "together": lambda server, folder: growth(server, folder, 2, chosen.steps),
+        "faults": lambda server, folder: faults(server, folder, chosen.rounds),
+        "kills": lambda server, folder: kills(server, folder, chosen.rounds),
+    }
+    failed = []
+    for name, part in parts.items():
+        if chosen.only in (None, name):
+            start = time.monotonic()
+            with jobs.server() as server, tempfile.TemporaryDirectory() as folder:
+                failed += [f"{name}: {problem}" for problem in part(server, Path(folder))]
+            print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+    for problem in failed:
+        print(f"FAILED {problem}")
+    return int(bool(failed))
+
+
+def growth(server: jobs.Server, folder: Path, ranks: int, steps: int) -> Iterator[str]:
+    """A long run; each count of its second half, and its slope."""
+    ended = jobs.run(server, folder, ranks, ["soaking", str(folder), str(steps)], limit_s=LIMIT_S)
+    if ended.codes != (0,) * ranks:
+        yield f"{ranks} ranks ended with {ended.codes}: {ended.outputs}"
+        return
+    for rank in range(ranks):
+        noted = [json.loads(line) for line in (folder / f"noted_{rank}.jsonl").read_text().splitlines()]
+        yield from grown(f"rank {rank} of {ranks}", [note for note in noted if note["step"] >= steps / 2])
+
+
+def grown(who: str, notes: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    """What has grown more than it may."""
+    at = [note["step"] for note in notes]
+    for name, most in MAY_GROW.items():
+        values = [note[name] for note in notes]
+        slope = float(np.polyfit(at, values, 1)[0])
+        gained = slope * (at[-1] - at[0])
+        print(f"{who}: {name} {values[0]:.0f} .. {values[-1]:.0f}, {slope:+.4f} a step", flush=True)
+        if gained > most:
+            yield f"{who}: {name} grew by {gained:.0f} in steps {at[0]} to {at[-1]}; {most:.0f} would be allowed"
+
+
+def faults(server: jobs.Server, folder: Path, rounds: int) -> Iterator[str]:
+    """Each fault, ``rounds`` times, in another order each time."""
+
+    def once(item: tuple[int, str]) -> str | None:
+        turn, name = item
+        place = folder / f"{turn}-{list(FAULTS).index(name)}"
+        try:
+            logged = test_faults.job(server, name, place / "log", "log")
+            test_faults.compare(FAULTS[name], logged, test_faults.job(server, name, place / "bare", "bare"))
+        except AssertionError as error:
+            return f"{name} (round {turn}): {error}"
+        return None
+
+    turns = [(turn, name) for turn in range(rounds) for name in random.sample(list(FAULTS), len(FAULTS))]
+    with ThreadPoolExecutor(4) as pool:
+        yield from filter(None, pool.map(once, turns))
+    print(f"{len(turns)} jobs with a fault, and as many without declog", flush=True)
+
+
+def kills(server: jobs.Server, folder: Path, rounds: int) -> Iterator[str]:
+    """Two ranks, one of which is killed in some step, resumed until they come to the end; ``rounds`` times."""
+    killed = 0
+    for turn in range(rounds):
+        where = folder / str(turn)
+        for _ in range(6):
+            victim, at = random.randrange(2), random.randrange(STEPS)
+            jobs.run(server, where, 2, ["resuming", str(where), str(victim), str(at)], limit_s=60.0)
+            killed += 1
+        ended = jobs.run(server, where, 2, ["resuming", str(where), "-1", "-1"], limit_s=60.0)
+        try:
+            test_resume.check_whole(where / "run", 2)
+        except AssertionError as error:
+            yield f"round {turn}: {error}; {ended.outputs}"
+    print(f"{killed} times started to be killed, {rounds} times to the end", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
