@@ -1,6 +1,6 @@
 """GRPO on sums with the smallest policy there is: a table of logits for each sum. Observes raw tensors.
 
-Knows nothing of processes: what it does depends on its arguments, and what it observes goes to the recorder that is open.
+Knows nothing of processes: what it does depends on its arguments, and it observes under the recorder that is open.
 """
 
 from __future__ import annotations
