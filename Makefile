@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Python compiles what it imports; compiling all of torch, too, is most of the work of installing it.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test lint types docs bench clean
+.PHONY: demo test lint types docs bench soak clean
 
 # torch goes first and alone, so that the pinned build is in place before anything else asks for one.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -41,6 +41,10 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	set -e; for each in tests/benchmarks/bench_*.py; do $(BIN)/python $$each; done
+
+# what takes too long for `make test`, some twenty minutes; one part: .venv/bin/python -m tests.soak --only alone
+soak: $(VENV)/.dev
+	$(BIN)/python -m tests.soak
 
 clean:
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
