@@ -14,6 +14,7 @@ import numpy as np
 from declog import cells
 from declog.axes import Axis, Kind
 from declog.cells import Cells
+from declog.cellvalues import row_bytes
 from declog.errors import RuntimeFailure
 from declog.evaluate import View
 from declog.frame import Frame
@@ -35,7 +36,11 @@ Report = Callable[[BaseException], None]
 
 @dataclass(frozen=True)
 class Route:
-    """Where one sink's records go, and which it wants."""
+    """Where one sink's records go, and which it wants.
+
+    ``apart`` are the tables of which each rank writes its own rows to it; ``most`` is how many bytes of a table without
+    a filter it is given at once.
+    """
 
     id: str
     profile: str
@@ -43,6 +48,8 @@ class Route:
     prefix: str
     accepts: frozenset[str]
     submit: Callable[[int, Records], None]
+    apart: frozenset[str] = frozenset()
+    most: int | None = None
 
 
 class _Output(NamedTuple):
@@ -129,7 +136,7 @@ class Dispatcher:
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
                 hidden = self._hidden(self._plan.profiles[route.profile], everything, report)
                 shown = [item for item in outputs if (item.key, item.alias) not in hidden]
-                records = self._share(route, shown, picked, alerts, route.prefix + prefix, blank, partial, own)
+                records = self._share(route, shown, picked, alerts, route.prefix + prefix, blank, partial, own, report)
             else:  # an alert waits for no sink's turn
                 records = replace(blank, alerts=alerts if "alert" in route.accepts else ())
             if records:
@@ -260,7 +267,7 @@ class Dispatcher:
     def _tables(self, period: int, frames: Mapping[str, Frame], report: Report) -> list[Table]:
         made = []
         for op in self._plan.tables:
-            if op.every == period and op.event in frames:
+            if op.every == period and op.event in frames and any(self._takes(route, op.id) for route in self._routes):
                 table = self._table(op, frames[op.event], report)
                 if table is not None:
                     made.append(table)
@@ -274,6 +281,23 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
             report(_failure(f"the table `{op.id}`", error))
         return None
+
+    def _takes(self, route: Route, table: str) -> bool:
+        if table not in self._plan.profiles[route.profile].tables or table in route.apart:
+            return False
+        return route.id == CODE or any(op.id == table and route.id in op.sinks for op in self._plan.tables)
+
+    def _too_large(self, route: Route, table: Table, report: Report) -> bool:
+        """Whether a table without a filter is more than the sink is given at once: that is reported."""
+        bounded = any(op.id == table.table and op.filter is None and op.max_bytes is None for op in self._plan.tables)
+        if route.most is None or not bounded:
+            return False
+        if int(row_bytes(table.columns, table.data, table.rows).sum()) <= route.most:
+            return False
+        message = f"the table `{table.table}` has no filter, and more than {route.most} bytes in one log event"
+        fix = "give it a filter or `max_bytes`, or send it to file sinks only"
+        report(RuntimeFailure("DL405", f"{message}: the sink `{route.id}` is not given so much", fix))
+        return True
 
     def _alerts(self, mode: str, found: Mapping[str, Cells], due: Collection[int], report: Report) -> Iterable[Alert]:
         """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
@@ -302,6 +326,7 @@ class Dispatcher:
         blank: Records,
         partial: int | None,
         own: Sequence[Scalar],
+        report: Report,
     ) -> Records:
         profile = self._plan.profiles[route.profile]
         mine = [_prefixed(item.record, prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
@@ -309,11 +334,10 @@ class Dispatcher:
             mine.append(Scalar(route.prefix + RANKS, partial, RANKS))
         if profile.self_metrics:
             mine += [_prefixed(item, route.prefix) for item in own]
-        takers = {op.id: op.sinks for op in self._plan.tables}
         shown = [
             _prefixed(table, prefix)
             for table in picked
-            if table.table in profile.tables and (route.id in takers[table.table] or route.id == CODE)
+            if self._takes(route, table.table) and not self._too_large(route, table, report)
         ]
         accepts = route.accepts
         return replace(

@@ -235,6 +235,7 @@ class TableOp:
     texts: tuple[str, ...] = ()  # columns of text that only picked rows need
     as_trace: bool = False
     max_bytes: int | None = None
+    apart: frozenset[str] = frozenset()  # sinks to which each rank writes its own rows
 
 
 @dataclass(frozen=True)
@@ -337,6 +338,7 @@ class Plan:
     signal_types: tuple[tuple[str, str], ...] = ()
     run_config: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    in_code: bool = False  # sinks are given in code, which take every table that their profile shows
     output_dir: str | None = None
     strict: bool = False
     blocking: bool = False

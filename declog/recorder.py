@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from declog import active, actors, timing
+from declog.apart import Apart
 from declog.axes import Axis
 from declog.batch import OpenBatch
 from declog.checkpoint import RecorderState, pack, unpack
@@ -106,7 +107,8 @@ class Recorder:
         self._merger = None
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self._merger = actors.Merger(plan, self._collector, self._failures, comm.world_size)
-        sender = Sender(plan, comm.rank, self._failures, functions)
+        mine = [route for route in routes if route.apart]
+        sender = Sender(plan, comm.rank, self._failures, functions, Apart(plan, mine, functions) if mine else None)
         self._worker = Worker(comm, sender, self._collector, self._failures)
         atexit.register(self.close)
 
@@ -285,7 +287,7 @@ class Recorder:
         return None if answer is None else answer.wait()
 
     def _log(self, *, tail: bool, failed: bool = False, answer: Answer | None = None) -> None:
-        handoff = self._flush(self._mode, tail=tail, answer=answer)
+        handoff = self._flush(self._mode, tail=tail, answer=answer, failed=failed)
         if not self._event_told and not failed:
             self._event_told = True
             self._tell_silent_events()
@@ -507,14 +509,17 @@ class Recorder:
         self._batch_numbers[event] = number + 1
         self._windows.setdefault(self._mode, Window()).batches.setdefault(event, []).append(record)
 
-    def _flush(self, mode: str, *, tail: bool, part: bool = False, answer: Answer | None = None) -> Handoff:
+    def _flush(
+        self, mode: str, *, tail: bool, part: bool = False, answer: Answer | None = None, failed: bool = False
+    ) -> Handoff:
         began = time.perf_counter()
         window, self._windows[mode] = self._windows.get(mode, Window()), Window()
         window.hand_off()
         step = self._last_step if self._step is None else self._step
         done = threading.Event() if self.plan.blocking and not part else None
         figures = {} if part else self._meter.read()
-        handoff = Handoff(self._event, step, self._counts[mode], window, tail, mode, part, done, answer, figures)
+        hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
+        handoff = Handoff(self._event, step, self._counts[mode], window, tail, mode, part, done, answer, figures, hurry)
         self._event += 1
         self._worker.submit(handoff)
         if not part:
@@ -578,15 +583,13 @@ class Recorder:
         return pack(self.plan, self._comm, mine, frames | others, data, self.output_dir)
 
     def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
-        """On the worker thread, when all earlier log events are done: rank 0's state, its files being written."""
-        if self._collector is None:
-            return {}, None
+        """On the worker thread, when all earlier log events are done: rank 0's state, with what files had to write."""
         if self._merger is not None:
             self._merger.settle()
         for runner in self._runners.values():
             if runner.rewindable and not runner.flush(self._close_s):
                 log.warning("sink `%s` is behind: what it has not written is not in the checkpoint", runner.id)
-        return self._collector.state()
+        return ({}, None) if self._collector is None else self._collector.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a run where ``state_dict`` was called: windows, totals, files. Before the first step.
@@ -608,9 +611,7 @@ class Recorder:
                 kind, mode, event = (*name.split("/", 2), "", "")[:3]
                 if kind == "window":
                     self._windows.setdefault(mode, Window()).earlier[event] = frame
-        if collector is None:
-            return
-        if data is not None:
+        if collector is not None and data is not None:
             self._worker.call(
                 partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self._close_s
             ).check()

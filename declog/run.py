@@ -6,10 +6,11 @@ The only module that sees both the configuration side and the runtime side.
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -29,7 +30,7 @@ from declog.dispatch import CODE, Route
 from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError, UsageError
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
-from declog.plan import Plan
+from declog.plan import Plan, SinkOp
 from declog.planning import plan
 from declog.recorder import Recorder
 from declog.records import RunInfo
@@ -210,35 +211,77 @@ def _folder(made: Plan, given: str | Path | None) -> Path:
 def _open(
     channel: Comm, made: Plan, extra: Sequence[Sink], output_dir: str | Path | None, start_s: float
 ) -> tuple[dict[str, SinkRunner], list[Route], Path | None]:
-    """Open rank 0's folder and sinks; where one refuses, every rank raises the same error."""
+    """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
     runners: dict[str, SinkRunner] = {}
     routes: list[Route] = []
-    folder: Path | None = None
+    run: RunInfo | None = None
+    each = {sink for table in made.tables for sink in table.apart} if _together(channel) else set()
+
+    def rank_0() -> None:
+        nonlocal run
+        run = _run_info(channel, made, _folder(made, output_dir))
+        for op in made.sinks:
+            _open_sink(op, made, run, runners, routes, together=bool(each))
+        for place, sink in enumerate(extra):
+            runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
+            runner.open(run)
+            routes.append(Route(CODE, _default_profile(made), 1, "", sink.accepts, runner.submit))
+
+    def others() -> None:
+        nonlocal run
+        folder, run_id = json.loads(told)
+        run = replace(_run_info(channel, made, _folder(made, folder)), run_id=run_id)
+        for op in made.sinks:
+            if op.id in each:
+                _open_sink(op, made, run, runners, routes, together=True)
+
+    twin = isinstance(channel, comms.StoreComm) and channel.double  # its rows are written by the rank that it doubles
+    _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
+    if each:
+        place = "" if run is None else json.dumps([str(run.output_dir), run.run_id])
+        told = channel.agree("folder", place, start_s)[0]
+        _all_or_none(channel, "each", None if channel.collects or twin else others, runners, 2 * start_s)
+    return runners, routes, None if run is None else run.output_dir
+
+
+UNFILTERED_BYTES = 16 * 2**20  # of a table without a filter, for a sink that is no file sink
+
+
+def _together(channel: Comm) -> bool:
+    """Whether there are other ranks, each with a disk of its own or the same one. An actor only exports."""
+    return channel.world_size > 1 and not isinstance(channel, DriverComm | ActorComm)
+
+
+def _open_sink(
+    op: SinkOp, made: Plan, run: RunInfo, runners: dict[str, SinkRunner], routes: list[Route], *, together: bool
+) -> None:
+    sink = sink_kinds.make_sink(op.kind, dict(op.options))
+    runner = runners[op.id] = SinkRunner(
+        op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
+    )
+    runner.open(run)
+    apart = frozenset(table.id for table in made.tables if together and op.id in table.apart)
+    most = None if op.kind in sink_kinds.PER_RANK else UNFILTERED_BYTES
+    routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, apart, most))
+
+
+def _all_or_none(
+    channel: Comm, topic: str, action: Callable[[], None] | None, runners: Mapping[str, SinkRunner], wait_s: float
+) -> None:
+    """Do something on the ranks that have something to do; where it fails on one, every rank raises."""
     failure: BaseException | None = None
-    if channel.collects:
-        try:
-            folder = _folder(made, output_dir)
-            run = _run_info(channel, made, folder)
-            for op in made.sinks:
-                sink = sink_kinds.make_sink(op.kind, dict(op.options))
-                runners[op.id] = SinkRunner(
-                    op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
-                )
-                runners[op.id].open(run)
-                routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runners[op.id].submit))
-            for place, sink in enumerate(extra):
-                runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
-                runner.open(run)
-                routes.append(Route(CODE, _default_profile(made), 1, "", sink.accepts, runner.submit))
-        except BaseException as error:  # noqa: BLE001  (raised below, when the other ranks know)
-            failure = error
-            for runner in runners.values():
-                runner.close(5.0)
-    told = channel.agree("open", "" if failure is None else str(failure) or type(failure).__name__, 2 * start_s)
-    if told[0]:
+    try:
+        if action is not None:
+            action()
+    except BaseException as error:  # noqa: BLE001  (raised below, when the other ranks know)
+        failure = error
+    told = channel.agree(topic, "" if failure is None else str(failure) or type(failure).__name__, wait_s)
+    failed = next((rank for rank, text in enumerate(told) if text), None)
+    if failed is not None:
+        for runner in runners.values():
+            runner.close(5.0)
         channel.close()
-        raise failure or SinkError("DL601", f"rank 0 could not start: {told[0].removeprefix('[DL601] ')}")
-    return runners, routes, folder
+        raise failure or SinkError("DL601", f"rank {failed} could not start: {told[failed].removeprefix('[DL601] ')}")
 
 
 def _default_profile(made: Plan) -> str:

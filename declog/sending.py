@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from declog.apart import Apart
 from declog.errors import DeclogError
 from declog.failures import Failures
 from declog.frame import Frame
@@ -21,11 +22,14 @@ from declog.travel import slim, with_locals
 class Sender:
     """Makes the frames and the messages of one rank."""
 
-    def __init__(self, plan: Plan, rank: int, failures: Failures, functions: Functions = DEFAULT) -> None:
+    def __init__(
+        self, plan: Plan, rank: int, failures: Failures, functions: Functions = DEFAULT, apart: Apart | None = None
+    ) -> None:
         self._plan = plan
         self._rank = rank
         self._failures = failures
         self._functions = functions
+        self._apart = apart  # writes this rank's own tables
 
     def frames(self, handoff: Handoff) -> tuple[dict[str, Frame], str | None]:
         """This rank's frames with its local columns, and why they lack some of those."""
@@ -36,6 +40,8 @@ class Sender:
                     frames[name] = with_locals(frames[name], event, self._functions)
         except Exception as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
             return frames, f"rank {self._rank}: {_told(error)}"
+        if self._apart is not None:
+            self._apart.write(handoff.step, handoff.mode, frames, self._failures.report)
         return frames, None
 
     def message(self, handoff: Handoff, figures: Mapping[str, float]) -> bytes:

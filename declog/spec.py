@@ -311,7 +311,8 @@ class SinkSpec(Model):
     """Takes each N-th log event."""
     prefix: str = ""
     """Put before every name."""
-    ranks: Literal["main", "each"] = "main"
+    ranks: Literal["main", "each"] | None = None
+    """Who writes a table without a filter: `each` rank its own rows, as file sinks do, or `main`, rank 0, all of them."""
     on_error: Literal["report", "raise"] = "report"
     overflow: Literal["block_worker", "drop_oldest"] = "block_worker"
     """What happens when the sink's queue is full."""

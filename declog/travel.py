@@ -35,7 +35,7 @@ def with_locals(frame: Frame, event: EventOp, functions: Functions = DEFAULT) ->
 
 def slim(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:
     """The frame as rank 0 needs it."""
-    wanted = [table for table in plan.tables if table.event == frame.event]
+    wanted = [table for table in plan.tables if table.event == frame.event and gathered(plan, table)]
     texts = {name: [table for table in wanted if name in table.texts] for table in wanted for name in table.texts}
     extras = [table for table in wanted if any(column.keeps for column in table.columns)]
     keep = {table.id: _kept(table, frame, functions) for table in wanted if table.texts or table in extras}
@@ -49,6 +49,11 @@ def slim(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:
             kept = np.any([_on(frame, table.axis, keep[table.id], axis) for table in takers], axis=0)
             whole[key] = axis, np.where(kept, values, NOTHING)
     return replace(frame, texts=whole)
+
+
+def gathered(plan: Plan, table: TableOp) -> bool:
+    """Whether rank 0 makes the table of all ranks' rows: not where each rank writes its own to every sink."""
+    return plan.in_code or not table.apart.issuperset(table.sinks)
 
 
 def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:

@@ -38,7 +38,8 @@ ROOMS = (
     Room("kernels", "kernels sketch", others="numpy"),
     Room("language", "axes registry tree functions columns reducers syntax expr", "errors kernels", "numpy"),
     Room("plan", "frame plan explain", "errors records kernels language", "numpy"),
-    Room("evaluation", "evaluate pools states cells together carry held filters cellvalues tables travel container message meter dispatch",
+    Room("evaluation", "evaluate pools states cells together carry held filters cellvalues tables travel container "
+         "message meter dispatch apart",
          "errors records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),

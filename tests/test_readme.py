@@ -50,7 +50,6 @@ REFUSED = {
     "formulas over a metric with `by`": (
         "metrics: {parts: {expr: reward, by: prompt, name: 'parts/{label}'}, twice: {formula: 2 * parts}}"
     ),
-    "`ranks: each`": "sinks: {console: {ranks: each}}",
 }
 
 

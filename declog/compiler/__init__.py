@@ -83,6 +83,7 @@ def compile(
         known_events=draft.known_events,
         run_config=spec.run_config,
         config={key: value for key, value in (config or {}).items() if key != "tests"},
+        in_code=bool(draft.wanted),
         output_dir=spec.output_dir,
         strict=spec.strict,
         blocking=spec.blocking,

@@ -55,8 +55,9 @@ def destinations(draft: Draft) -> None:
             )
             continue
         draft.problems += [problem.at("sinks", name) for problem in sinks.check_options(kind, options)]
-        if spec.ranks == "each":
-            draft.report("DL205", "`ranks: each` is not executed yet", "sinks", name, "ranks", fix="ranks: main")
+        if spec.ranks == "each" and kind in sinks.KINDS and kind not in sinks.PER_RANK:
+            message = f"a sink of the kind `{kind}` writes on rank 0 only"
+            draft.report("DL405", message, "sinks", name, "ranks", fix=f"of {', '.join(sorted(sinks.PER_RANK))}: each")
         profile = spec.profile or draft.spec.profile
         if profile not in draft.spec.profiles and profile != "full":
             path = ("sinks", name, "profile") if spec.profile else ("profile",)
@@ -75,7 +76,7 @@ def destinations(draft: Draft) -> None:
                 profile,
                 spec.every,
                 spec.prefix,
-                spec.ranks,
+                spec.ranks or ("each" if kind in sinks.PER_RANK else "main"),
                 spec.on_error,
                 spec.overflow,
                 spec.queue_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Literal
 
 from declog.axes import AXES, KINDS, Axis, Kind, per
@@ -14,7 +15,7 @@ from declog.errors import did_you_mean
 from declog.expr import compile_expression, join
 from declog.plan import AlertOp, ColumnOp, FilterOp, TableOp
 from declog.spec import ColumnSpec, FilterSpec, TableSpec
-from declog.tree import Node
+from declog.tree import JOIN, Node, reads_other_ranks, walk
 
 ColumnType = Literal["int", "float", "bool", "text", "json"]
 _TYPES: dict[str, ColumnType] = {"int": "int", "float": "float", "bool": "bool", "text": "text", "object": "json"}
@@ -264,7 +265,7 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
             fix="a column of `type: object`, whose values are lists of messages",
         )
         return None
-    return TableOp(
+    table = TableOp(
         name,
         spec.name or name,
         axis,
@@ -277,6 +278,17 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
         as_trace=spec.as_ == "trace",
         max_bytes=spec.max_bytes,
     )
+    each = frozenset(sink.id for sink in draft.sinks if sink.ranks == "each") & set(takers)
+    return replace(table, apart=each) if each and _stands_alone(draft, table) else table
+
+
+def _stands_alone(draft: Draft, table: TableOp) -> bool:
+    """Whether a rank can write its own rows: all of them, at each log event, without a look at other ranks."""
+    split = draft.grouping is not None and draft.grouping.split == "ranks"
+    nodes = [node for column in table.columns for node in column.nodes]
+    far = any(node.op in (JOIN, "prev") for node in walk(*nodes)) or (split and table.axis is Axis.GROUP)
+    plain = table.filter is None and table.keep == "window" and table.every == draft.period
+    return plain and not far and not any(reads_other_ranks(node, split) for node in nodes)
 
 
 def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
