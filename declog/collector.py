@@ -72,8 +72,8 @@ class Collector:
             found = dict(enumerate(self._comm.receive(handoff.event, wait_s), 1))
             more, others, latest = self._read(found, tail=handoff.tail)
             ranks, parts = ranks + more, [frames, *others]
-            if latest > handoff.step:  # rank 0 ended before the others
-                handoff = replace(handoff, step=latest)
+            if latest > handoff.step:  # rank 0 ended before the others, without this step
+                handoff, ranks = replace(handoff, step=latest), more
         return self.finish(handoff, parts, ranks)
 
     def finish(self, handoff: Handoff, parts: Sequence[Frames], ranks: int) -> dict[str, float]:
