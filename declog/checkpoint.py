@@ -38,7 +38,7 @@ class RecorderState:
 
 def pack(
     plan: Plan, comm: Comm, mine: RecorderState, frames: Mapping[str, Frame], collected: Mapping[str, Any] | None,
-    output_dir: Path | None,
+    output_dir: Path | None, run_id: str,
 ) -> dict[str, Any]:  # fmt: skip
     """The state as numbers, texts and one uint8 tensor. Frames have names like ``window/train/rollout``."""
     data = encode(frames, {"recorder": asdict(mine), "collected": collected})
@@ -49,6 +49,7 @@ def pack(
         "world_size": comm.world_size,
         "step": mine.step,
         "output_dir": None if output_dir is None else str(output_dir),
+        "run_id": run_id,
         "data": torch.from_numpy(np.frombuffer(data, np.uint8).copy()),
     }
 

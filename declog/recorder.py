@@ -62,16 +62,17 @@ PART = 16  # a window longer than so many steps goes to rank 0 in parts of so ma
 class Recorder:
     """Records a run as its plan says. Use it as a context manager, or call ``close``.
 
-    ``output_dir`` is the run's folder of local files (None on ranks that have none).
+    ``output_dir`` is the run's folder of local files, and ``run_id`` its id (None and empty on ranks that have none).
     """
 
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
-        output_dir: Path | None, *, functions: Functions = DEFAULT, close_s: float = 30.0, wait_s: float = 30.0,
-        locate: Locate | None = None, tape: Tape | None = None,
+        output_dir: Path | None, *, run_id: str = "", functions: Functions = DEFAULT, close_s: float = 30.0,
+        wait_s: float = 30.0, locate: Locate | None = None, tape: Tape | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.output_dir = output_dir
+        self.run_id = run_id
         self._comm = comm
         self._runners = dict(runners)
         self._functions = functions
@@ -580,7 +581,7 @@ class Recorder:
             problem = task.error or "rank 0 is not done with earlier log events"
             log.warning("the state lacks what rank 0 holds of earlier log events: %s", problem)
         others, data = task.result or ({}, None)
-        return pack(self.plan, self._comm, mine, frames | others, data, self.output_dir)
+        return pack(self.plan, self._comm, mine, frames | others, data, self.output_dir, self.run_id)
 
     def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
         """On the worker thread, when all earlier log events are done: rank 0's state, with what files had to write."""

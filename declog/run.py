@@ -107,7 +107,9 @@ def start(
     if capture is not None:
         made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
     _agree(channel, made, start_s)
-    runners, routes, folder = _open(channel, made, sinks, output_dir or _resumed_folder(resume), start_s)
+    run_id = None if resume is None else resume.get("run_id")
+    runners, routes, run = _open(channel, made, sinks, output_dir or _resumed_folder(resume), run_id, start_s)
+    folder = None if run is None else run.output_dir
     if channel.collects:
         for warning in made.warnings:
             log.warning("%s", warning)
@@ -115,8 +117,8 @@ def start(
             log.debug("%s is inactive: %s", what, why)
     tape = _tape(channel, made, folder, runners.values(), start_s)
     recorder = Recorder(
-        made, channel, runners, routes, folder, functions=functions, wait_s=wait_s, locate=partial(locate, config),
-        tape=tape,
+        made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=functions,
+        wait_s=wait_s, locate=partial(locate, config), tape=tape,
     )  # fmt: skip
     if resume is not None:
         try:
@@ -209,8 +211,8 @@ def _folder(made: Plan, given: str | Path | None) -> Path:
 
 
 def _open(
-    channel: Comm, made: Plan, extra: Sequence[Sink], output_dir: str | Path | None, start_s: float
-) -> tuple[dict[str, SinkRunner], list[Route], Path | None]:
+    channel: Comm, made: Plan, extra: Sequence[Sink], output_dir: str | Path | None, run_id: str | None, start_s: float
+) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None]:
     """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
     runners: dict[str, SinkRunner] = {}
     routes: list[Route] = []
@@ -219,7 +221,7 @@ def _open(
 
     def rank_0() -> None:
         nonlocal run
-        run = _run_info(channel, made, _folder(made, output_dir))
+        run = _run_info(channel, made, _folder(made, output_dir), run_id)
         for op in made.sinks:
             _open_sink(op, made, run, runners, routes, together=bool(each))
         for place, sink in enumerate(extra):
@@ -230,7 +232,7 @@ def _open(
     def others() -> None:
         nonlocal run
         folder, run_id = json.loads(told)
-        run = replace(_run_info(channel, made, _folder(made, folder)), run_id=run_id)
+        run = _run_info(channel, made, _folder(made, folder), run_id)
         for op in made.sinks:
             if op.id in each:
                 _open_sink(op, made, run, runners, routes, together=True)
@@ -241,7 +243,7 @@ def _open(
         place = "" if run is None else json.dumps([str(run.output_dir), run.run_id])
         told = channel.agree("folder", place, start_s)[0]
         _all_or_none(channel, "each", None if channel.collects or twin else others, runners, 2 * start_s)
-    return runners, routes, None if run is None else run.output_dir
+    return runners, routes, run
 
 
 UNFILTERED_BYTES = 16 * 2**20  # of a table without a filter, for a sink that is no file sink
@@ -288,10 +290,10 @@ def _default_profile(made: Plan) -> str:
     return str(made.config.get("profile") or LogSpec().profile)
 
 
-def _run_info(channel: Comm, made: Plan, folder: Path) -> RunInfo:
+def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str | None = None) -> RunInfo:
     return RunInfo(
         name=made.name,
-        run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
+        run_id=run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
         output_dir=folder,
         fingerprint=made.fingerprint,
         rank=channel.rank,

@@ -161,6 +161,36 @@ print(json.dumps({
     assert found == {"run-7": [[0, 1, 2, 3, 4]] * 2, "other": [[0, 1, 2, 3]] * 2}
 
 
+def test_a_run_that_resumes_from_its_state_is_one_run(tmp_path: Path) -> None:
+    """The run's id goes on with the state, so trackio has one run, with every step once, also amid a window."""
+    found = trackio_run(
+        tmp_path,
+        """
+import declog
+from tests.running import profile
+made = profile({"loss": {"axis": "step"}}, {"loss": "sum(loss)"}, sinks={"trackio": {"dir": "board"}}, every=2)
+
+def train(log, steps):
+    for step in steps:
+        with log.step(step):
+            log.observe(loss=float(step))
+
+with declog.start(made, output_dir=sys.argv[1]) as log:
+    train(log, range(3))
+    state, first = log.state_dict(), log.run_id
+    train(log, range(3, 7))
+with declog.start(made, resume=state) as log:
+    assert log.run_id == first
+    train(log, range(3, 8))
+"""
+        + READ
+        + """
+print(json.dumps([[[log["step"], log["loss"]] for log in run["logs"]] for run in runs("small")]))
+""",
+    )
+    assert found == [[[1, 1], [3, 5], [5, 9], [7, 13]]]
+
+
 def test_it_is_quiet_on_stdout_and_leaves_stdout_to_others(tmp_path: Path) -> None:
     """trackio's own prints do not appear, those of other threads meanwhile do, and stdout is what it was."""
     found = trackio_run(
