@@ -17,7 +17,7 @@ HELP = {
     "declog/flush_us": "microseconds of the training thread for handing over a log event",
     "declog/worker_ms": "milliseconds of processor time that the worker thread took since the log event before",
     "declog/queue_bytes": "bytes that wait in the sinks' queues",
-    "declog/dropped": "log events that sinks had no room for, and windows of other ranks that came too late, so far",
+    "declog/dropped": "log events that sinks had no room for, so far",
     "declog/skipped": "missing values that metrics left out in this window",
 }
 

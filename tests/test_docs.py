@@ -27,7 +27,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import declog
-from declog import sinks
+from declog import error_pages, meter, sinks
 from declog.cli import main
 from declog.errors import CODES
 from declog.spec import SinkSpec
@@ -148,15 +148,21 @@ def _pip(block: Block, words: list[str]) -> None:
 
 def _python(block: Block, words: list[str]) -> None:
     script, arguments = words[0], words[1:]
-    if script == "examples/grpo_arithmetic.py":
+    if script in ("examples/grpo_arithmetic.py", "examples/trl_grpo.py", "examples/ray_actors.py"):
         compose_all(
-            block, arguments, lambda some: application_plan(ROOT / "examples" / "conf", "grpo_arithmetic", some)
+            block, arguments, lambda some: application_plan(ROOT / "examples" / "conf", Path(script).stem, some)
         )
     elif Path(script).exists():  # a file of the page
         run([sys.executable, script, *arguments], Path.cwd())
     else:
         assert script == "train.py", "an application of the reader's: the preset stands in for its config"
         compose_all(block, arguments, preset_plan)
+
+
+def _launcher(block: Block, words: list[str]) -> None:
+    """A launcher of several processes: behind its own options comes what each of them runs."""
+    place = next(place for place, word in enumerate(words) if word.endswith(".py"))
+    _python(block, words[place:])
 
 
 def preset_plan(overrides: list[str]) -> declog.Plan:
@@ -196,7 +202,7 @@ def _nothing(block: Block, words: list[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Block, list[str]], None]] = {
     "make": _make, "pip": _pip, "python": _python, "declog": _declog, "git": _nothing, "cd": _nothing,
-    "trackio": _nothing,
+    "trackio": _nothing, "torchrun": _launcher, "accelerate": _launcher,
 }  # fmt: skip
 
 
@@ -264,6 +270,16 @@ def test_every_error_code_is_explained() -> None:
     assert re.findall(r"^### (DL\d+): (.+)\n\n\S", text, re.MULTILINE) == list(CODES.items())
 
 
+@pytest.mark.parametrize("code", CODES)
+def test_the_page_of_a_code_has_an_example_of_it(code: str) -> None:
+    """Title, cause and cure, and an example of this code and no other; docs/errors.md holds it and is tested."""
+    page = error_pages.page(code)
+    assert page.startswith(f"# {code}: {CODES[code]}\n\n")
+    examples = re.findall(r"^```(yaml|sh|python)\n.*?^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [set(re.findall(r"DL\d{3}", result)) for _, result in examples] == [{code}]
+    assert page.removeprefix("#").rstrip() in (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+
+
 def test_every_sink_is_described() -> None:
     """A section for each kind that is built in."""
     text = (ROOT / "docs" / "sinks.md").read_text(encoding="utf-8")
@@ -277,6 +293,12 @@ def test_a_sinks_options_are_those_of_its_class(kind: str) -> None:
     assert rows(section("sinks.md", kind)) == [
         (name, shown(parameters[name].default)) for name in sinks.option_names(kind)
     ]
+
+
+def test_the_self_metrics_are_those_of_the_meter() -> None:
+    """All that declog logs about itself where a profile asks, with its meaning."""
+    described = section("runtime.md", "What declog itself costs")
+    assert dict(re.findall(r"^\| `(declog/\w+)` \| (.*?) \|$", described, re.MULTILINE)) == meter.HELP
 
 
 def test_the_keys_of_every_sink_are_those_of_the_model() -> None:
