@@ -23,11 +23,12 @@ import pyarrow.parquet  # noqa: F401
 import declog.run
 import declog.sinks.jsonl
 import declog.sinks.parquet  # noqa: F401
-from tests.faults import resuming, soaking, training
+from tests.faults import resuming, soaking, starting, training
 
 Request = dict[str, Any]
 PROGRAMS: Mapping[str, Callable[..., None]] = {
     "training": training.main, "resuming": resuming.main, "soaking": soaking.main,
+    "starting": starting.main,
 }  # fmt: skip
 
 
