@@ -58,6 +58,11 @@ def test_groups_are_spread_over_processes(when: str, results: list[dict[str, Any
     equal(results[0][when], json.loads(json.dumps(work.split_alone(2, tmp_path))))
 
 
+def test_each_process_writes_its_own_rows_of_a_table_without_a_filter(results: list[dict[str, Any]]) -> None:
+    """Below the folder that rank 0 chose."""
+    assert [[line["text"] for line in result["apart"]] for result in results] == [["é 0"], ["é 1"]]
+
+
 def test_processes_with_different_plans_raise_the_same(results: list[dict[str, Any]]) -> None:
     """The first difference is named on both ranks."""
     texts = [result["mismatch"] for result in results]

@@ -38,6 +38,20 @@ def refused(config: Any, **options: Any) -> str:
     return "no error"
 
 
+def apart() -> list[dict[str, Any]]:
+    """What this rank's file has of a table without a filter; only rank 0 is told where the run's folder is."""
+    config = {
+        "name": "apart", "signals": {"text": {"axis": "completion", "type": "text"}},
+        "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"t": {"schema": "s"}},
+        "sinks": {"lines": {"kind": "jsonl"}},
+    }  # fmt: skip
+    with declog.start(config, output_dir=None if RANK else FOLDER / "apart") as log, log.step(0):
+        log.observe(text=[f"é {RANK}"])
+    assert log.output_dir is not None
+    file = log.output_dir / "lines" / (f"rank{RANK}" if RANK else "") / "tables" / "t.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 def main() -> None:
     """Everything in one launch: a process takes seconds to start."""
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -48,6 +62,7 @@ def main() -> None:
     result["after"] = trained(work.profile(), work.train)
     result["group"] = trained(work.profile(), work.train, process_group=dist.group.WORLD)
     result["split"] = trained(work.split_profile(), work.train_split)
+    result["apart"] = apart()
     mine = work.split_profile() | ({"metrics": {"rows": "count(reward)"}} if RANK else {})
     result["mismatch"] = refused(mine)
     result["sink"] = refused(work.split_profile() | {"sinks": {"bad": {"kind": "jsonl", "dir": "/dev/null/no"}}})
