@@ -39,9 +39,19 @@ def located(
 ) -> tuple[Problem, ...]:
     """The problems with their places, where ``provenance`` knows them.
 
-    ``prefix`` is where the profile stands in the composed configuration.
+    ``prefix`` is where the profile stands in the composed configuration. Those of one file come in the order of its
+    lines, wherever they were found.
     """
-    return tuple(_located(problem, provenance, prefix) for problem in problems)
+    found = [_located(problem, provenance, prefix) for problem in problems]
+    files = list(dict.fromkeys(problem.where.file for problem in found if problem.where is not None))
+
+    def reading(problem: Problem) -> tuple[int, int, int]:
+        where = problem.where
+        if where is None:
+            return len(files), 0, 0
+        return files.index(where.file), where.line or 0, where.column or 0
+
+    return tuple(sorted(found, key=reading))
 
 
 def attach_places(error: Error, provenance: Provenance | None, *, prefix: Path = ("declog",)) -> Error:
@@ -137,6 +147,8 @@ def in_file(problem: Problem, place: FilePlace, text: str) -> Where:
     elif place.style is not None and problem.source is not None:
         found = within(raw, place.style, problem.source, problem.span)
         at = value if found is None else _part(raw, value, *found)
+    elif place.style in ("|", ">") and (text_of := re.search(r"\n\s*(\S.*)", raw)) is not None:
+        at = _part(raw, value, *text_of.span(1))  # its first line, not the sign above it
     return Where(shown_path(place.file), at.line, at.column, excerpt=_excerpt(lines, at))
 
 
