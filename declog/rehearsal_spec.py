@@ -50,7 +50,7 @@ class CaptureSpec(Model):
 class Expected(Model):
     """What a value must be: a number, or within bounds; of a histogram its counts."""
 
-    value: float | None = None
+    value: float | None = Field(None, strict=True)
     tol: float | None = Field(None, ge=0)
     """How far it may be off, absolutely or relatively; the default is the test's."""
     above: float | None = None

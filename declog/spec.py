@@ -267,8 +267,8 @@ class SelectorSpec(Model):
     @model_validator(mode="before")
     @classmethod
     def _text(cls, data: Any) -> Any:
-        if isinstance(data, list):
-            data = " ".join(str(item) for item in data)
+        if isinstance(data, list) and all(isinstance(item, str) for item in data):
+            data = " ".join(data)
         return {"select": data} if isinstance(data, str) else data
 
 
