@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from declog.dispatch import Route
 from declog.errors import RuntimeFailure
@@ -51,6 +52,15 @@ class Apart:
                     route.submit(step, Records(mode, time.time(), tables=shown))
                 except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
                     report(error)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"tables": self._tables.state(), "events": dict(self._events)}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._tables.load(data["tables"])
+        self._events.update(data["events"])
 
     def _made(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
         try:

@@ -109,7 +109,8 @@ class Recorder:
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self._merger = actors.Merger(plan, self._collector, self._failures, comm.world_size)
         mine = [route for route in routes if route.apart]
-        sender = Sender(plan, comm.rank, self._failures, functions, Apart(plan, mine, functions) if mine else None)
+        self._apart = Apart(plan, mine, functions) if mine else None
+        sender = Sender(plan, comm.rank, self._failures, functions, self._apart)
         self._worker = Worker(comm, sender, self._collector, self._failures)
         atexit.register(self.close)
 
@@ -590,7 +591,8 @@ class Recorder:
         for runner in self._runners.values():
             if runner.rewindable and not runner.flush(self._close_s):
                 log.warning("sink `%s` is behind: what it has not written is not in the checkpoint", runner.id)
-        return ({}, None) if self._collector is None else self._collector.state()
+        frames, data = ({}, None) if self._collector is None else self._collector.state()
+        return frames, data if self._apart is None else {**(data or {}), "apart": self._apart.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a run where ``state_dict`` was called: windows, totals, files. Before the first step.
@@ -612,6 +614,8 @@ class Recorder:
                 kind, mode, event = (*name.split("/", 2), "", "")[:3]
                 if kind == "window":
                     self._windows.setdefault(mode, Window()).earlier[event] = frame
+        if self._apart is not None and data is not None and "apart" in data:
+            self._apart.load(data["apart"])
         if collector is not None and data is not None:
             self._worker.call(
                 partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self._close_s

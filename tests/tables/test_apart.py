@@ -167,7 +167,7 @@ def test_a_tracker_is_on_rank_0_only() -> None:
 
 def test_a_resumed_rank_writes_no_row_twice(tmp_path: Path) -> None:
     """Each rank's files lose what came after its checkpoint."""
-    made = scores(None, schema={"text": {"type": "text"}}, sinks=FILES)
+    made = scores(None, schema={"text": {"type": "text"}, "extra": {"undeclared": "keep"}}, sinks=FILES)
 
     def rank(comm: Comm, states: dict[int, Any], steps: range) -> None:
         log = declog.start(made, output_dir=tmp_path, comm=comm, resume=states.get(comm.rank))
@@ -175,6 +175,7 @@ def test_a_resumed_rank_writes_no_row_twice(tmp_path: Path) -> None:
             for step in steps:
                 with log.step(step):
                     log.observe(score=[0.0] * 2, text=[f"é {step}.{comm.rank}.{row}" for row in range(2)])
+                    log.log_extra("note", [None, 7] if step < 2 else [None, "seven"])
                 if step == 1 and comm.rank not in states:
                     states[comm.rank] = log.state_dict()
 
@@ -187,4 +188,5 @@ def test_a_resumed_rank_writes_no_row_twice(tmp_path: Path) -> None:
             f"é {step}.{mine}.{row}" for step in range(3) for row in range(2)
         ]
         lines = (tmp_path / "lines" / (f"rank{mine}" if mine else "") / "tables" / "t.jsonl").read_text().splitlines()
-        assert len(lines) == 6
+        # a column is what its first values were, before the checkpoint
+        assert [json.loads(line)["note"] for line in lines] == [None, 7, None, 7, None, None]
