@@ -104,9 +104,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "[DL504] `length` holds a number that does not fit 64 bits\n  fix: declare `length: {type: float}`",
     ),
     "a great int beside a missing one": (
-        {"length": [None, 2**60]},
-        "[DL504] `length` holds a number that does not fit 53 bits, as it must where others are missing\n"
-        "  fix: declare `length: {type: float}`",
+        {"length": [None, 2**63]},
+        "[DL504] `length` holds a number that does not fit 64 bits\n  fix: declare `length: {type: float}`",
     ),
     "complex numbers": (
         {"reward": torch.ones(2, dtype=torch.complex64)},
