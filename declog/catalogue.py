@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path as FilePath
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -67,16 +68,27 @@ def clashes(config: DictConfig) -> list[Clash]:
         return []
     with current_hydra():
         loader = config_loader(origin.config_dir)
+        twice = _shipped_twice(loader)
+        if not twice:
+            return []  # as good as always: which options a profile uses takes Hydra a while to say
         try:
             used = loader.compute_defaults_list(origin.root, list(origin.lines), RunMode.RUN).defaults
         except HYDRA_ERRORS:
             return []
-        names = dict.fromkeys(each.config_path for each in used if each.config_path is not None)
-        found = []
-        for name in names:
-            homes = [home for home in _homes(loader, name) if home.version is not None]
-            found += [Clash(name, homes[0], home) for home in homes[1:] if name.startswith(f"{GROUP}/")]
-        return found
+        names = dict.fromkeys(each.config_path for each in used if each.config_path in twice)
+        return [Clash(str(name), twice[name][0], home) for name in names for home in twice[name][1:]]
+
+
+def _shipped_twice(loader: ConfigLoaderImpl) -> dict[str, list[Home]]:
+    """The options that several packages have, each with its packages in their order."""
+    found: dict[str, list[Home]] = {}
+    groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
+    for source in loader.get_sources():
+        if source.scheme() == "pkg" or source.provider == PROVIDER:
+            for group in groups:
+                for name in source.list(group, ObjectType.CONFIG) if source.is_group(group) else ():
+                    found.setdefault(f"{group}/{name}", []).append(_home(source, None))
+    return {name: homes for name, homes in found.items() if len(homes) > 1}
 
 
 def _option(loader: ConfigLoaderImpl, group: str, name: str) -> Option:

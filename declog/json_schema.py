@@ -33,10 +33,16 @@ TEXT = {"type": "string"}
 SHORT: Mapping[str, Schema] = {
     "ConstantSpec": SCALAR,
     "SignalSpec": SCALAR,
-    "MetricSpec": SCALAR,
+    "MetricSpec": {"anyOf": [SCALAR, {"type": "array", "items": TEXT}]},
     "ColumnSpec": TEXT,
     "SelectorSpec": {"anyOf": [TEXT, {"type": "array", "items": TEXT}]},
+    "CaptureSpec": {"type": "boolean"},
+    "Expected": {"type": "number"},
+    "ExpectedTable": {"type": "integer"},
+    "RankInput": {"type": "array", "items": {"type": "object"}},
+    "StepInput": {"type": "array", "items": {"type": "object"}},
 }
+OF_SIGNALS = ("RankInput", "StepInput")  # maps whose unknown keys are signals
 DEFAULTS: Schema = {
     "description": "What this file extends, in order; `_self_` is the place of the file itself.",
     "type": "array",
@@ -107,7 +113,7 @@ def _model(model: type[BaseModel]) -> Schema:
     found: Schema = {"type": "object", "properties": properties}
     if (text := inspect.cleandoc(model.__doc__ or "")) and model.__doc__ != BaseModel.__doc__:
         found["description"] = text
-    if model.model_config.get("extra") != "allow":
+    if model.model_config.get("extra") != "allow" and model.__name__ not in OF_SIGNALS:
         found["additionalProperties"] = False
     return found
 

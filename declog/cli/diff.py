@@ -83,7 +83,7 @@ def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
     """``both`` are the outputs that both plans have: what a profile shows of others needs no second line."""
     words = made.names()
     outputs = {
-        item.template: (words[item.template], _without_names(made.canonical, op.key))
+        item.template: (words[item.template], _definition(op), _without_names(made.canonical, op.key))
         for op in _shown(made)
         for item in op.names
     }
@@ -135,6 +135,18 @@ def _filter(one: FilterOp) -> str:
 
 def _steps(n: int) -> str:
     return f"every {n} steps" if n > 1 else "every step" if n else "when the trainer logs"
+
+
+def _definition(op: MetricOp | FormulaOp) -> str:
+    """Expressions down to what is observed: derived signals of one name may be computed in two ways."""
+    from declog.plan import FormulaOp
+    from declog.tree import definition
+
+    if isinstance(op, FormulaOp):
+        return definition(op.expr)
+    parts = [", ".join(map(definition, op.args))]
+    parts += [f"{word} {definition(node)}" for word, node in (("where", op.where), ("by", op.by)) if node is not None]
+    return " ".join(parts)
 
 
 def _without_names(canonical: Mapping[str, str], key: str) -> str:
