@@ -188,6 +188,10 @@ def _spelt_out(entry: Any) -> str:
 
 def _problem(item: Any) -> Problem | None:
     kind, message = item["type"], str(item["msg"])
+    if item["loc"] and item["loc"][-1] == "[key]":
+        key = item["input"]
+        path = (*_key_path(item["loc"][:-2]), str(key))
+        return Problem("DL204", f"the key `{key}` is no text", path, f'put it in quotes: "{key}"')
     path = _key_path(item["loc"][:-1]) if kind == "extra_forbidden" else _key_path(item["loc"])
     if kind == "extra_forbidden":
         path = (*path, item["loc"][-1])  # whatever it looks like, it is a key

@@ -24,6 +24,7 @@ def surprise(word: str) -> tuple[str, str] | None:
         number = 0
         for part in word.replace("_", "").lstrip("-+").split(":"):
             number = number * 60 + int(part)
+        number = -number if word[0] == "-" else number
         return f"`{word}` is {number} in YAML: colons between digits count in sixties", f"{number}  or  '{word}'"
     return None
 
