@@ -82,18 +82,16 @@ class Collector:
         frames = merged(parts)
         frames = self._carries[handoff.mode].apply(frames, self._failures.report)
         due: dict[int, Held] = {}
+        partial = None if ranks == self._comm.world_size else ranks
         for period, held in self._held[handoff.mode].items():
-            held.add(frames, self._failures.report)
+            held.add(frames, self._failures.report, partial=partial)
             if handoff.tail or (period and not handoff.part and handoff.count % period == 0):
                 due[period] = held.end(self._failures.report)
         if not due:
             return {}
-        partial = None if ranks == self._comm.world_size else ranks
         figures = {**meter.greatest(self._figures), **self._queued()}
         self._figures.clear()
-        return self._dispatcher.dispatch(
-            handoff.step, due, self._failures.report, mode=handoff.mode, partial=partial, figures=figures
-        )
+        return self._dispatcher.dispatch(handoff.step, due, self._failures.report, mode=handoff.mode, figures=figures)
 
     def _read(self, found: Mapping[int, bytes | None], *, tail: bool) -> tuple[int, list[Frames], int]:
         """The frames of other ranks' messages, of how many ranks they are whole, and the latest step."""

@@ -106,16 +106,16 @@ class Dispatcher:
         report: Report,
         *,
         mode: str = "train",
-        partial: int | None = None,
         figures: Mapping[str, float] = NO_FIGURES,
     ) -> dict[str, float]:
         """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
 
-        ``partial`` is how many ranks there are rows of, where some are missing: every sink is told. ``figures`` are
-        what declog itself cost, for the profiles that ask.
+        Where ranks are missing from a window, every sink is told how many there are rows of. ``figures`` are what
+        declog itself cost, for the profiles that ask.
         """
         if not any(due.values()):
             return {}  # nothing came since the last log event
+        partial = min((held.partial for held in due.values() if held.partial is not None), default=None)
         prefix = self._plan.modes[mode].prefix
         outputs: list[_Output] = []
         picked: list[Table] = []
@@ -123,7 +123,7 @@ class Dispatcher:
         for period, held in due.items():
             found = self._metrics(period, held, report)
             everything.update(found)
-            outputs += self._outputs(period, found, partial is not None, report)
+            outputs += self._outputs(period, found, held.partial is not None, report)
             picked += self._tables(period, held.table_rows, report)
         alerts = tuple(self._alerts(mode, everything, due.keys(), report))
         skipped = sum(item.skipped for item in everything.values())

@@ -80,9 +80,12 @@ class Held:
         self._kept: list[Frames] = []  # of what is folded: rows for other metrics
         self._picked: list[Frames] = []  # and for tables
         self._told = False
+        self.partial: int | None = None  # the fewest ranks that some of the rows are of, where ranks are missing
 
-    def add(self, frames: Frames, report: Report) -> None:
-        """Rows of one log event, or of a part of one."""
+    def add(self, frames: Frames, report: Report, *, partial: int | None = None) -> None:
+        """Rows of one log event, or of a part of one; ``partial`` is of how many ranks, where some are missing."""
+        if partial is not None:
+            self.partial = partial if self.partial is None else min(self.partial, partial)
         if not frames:
             return
         if self._parts or self._folded:  # a window of several log events: it holds what it will read
@@ -183,7 +186,9 @@ class Held:
         kinds = {"rows": self._parts, "kept": self._kept, "picked": self._picked}
         frames = {f"{kind}/{event}": frame for kind, parts in kinds.items() for event, frame in _merged(parts).items()}
         states = {key: state.plain() for key, state in self._states.items()}
-        return frames, {"folded": self._folded, "states": states, "failed": sorted(self._failed)}
+        return frames, {
+            "folded": self._folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
+        }  # fmt: skip
 
     def load(self, frames: Frames, data: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
@@ -194,6 +199,7 @@ class Held:
                 parts.append(found)
         self._bytes = sum(_size(frame) for part in self._parts for frame in part.values())
         self._folded = bool(data.get("folded"))
+        self.partial = data.get("partial")
         self._states = {key: State.of_plain(state) for key, state in data.get("states", {}).items()}
         self._failed = set(data.get("failed", ()))
 

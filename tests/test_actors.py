@@ -152,8 +152,11 @@ def test_an_actor_that_comes_back_is_waited_for_again(tmp_path: Path, caplog: py
             for rank, log in enumerate(logs):
                 step(log, number, rank)
             driver.merge([log.export() for log in (logs[:3] if number < 6 else logs)])
-    # 1 waited for the exports of 3 and 5; then 3 and 5 were not waited for
-    assert values(sink, "declog/ranks") == {1: 3, 3: 3, 5: 3}
+    # 1 waited for the exports of 3 and 5; then 3 and 5 were not waited for; of 4 to 7 is the window of `slow`
+    assert values(sink, "declog/ranks") == {1: 3, 3: 3, 5: 3, 7: 3}
+    assert {item.name for step, records in sink.events for item in records.scalars if step > 5 and item.partial} == {
+        "slow"
+    }
     assert values(sink, "reward") == pytest.approx(means(range(12), {0: 3, 6: ACTORS}), rel=1e-12)
     assert "actor 3 exported a log event that was finished without it" in caplog.text
     assert "(x3)" in caplog.text
@@ -191,6 +194,28 @@ def test_a_driver_that_ends_before_its_actors_logs_the_open_windows(tmp_path: Pa
     rows = torch.cat([reward(number, rank) for number in (4, 5) for rank in range(ACTORS)])
     assert values(sink, "slow")[5] == float(rows.max())
     assert not any(item.partial for _, records in sink.events for item in records.scalars)
+    for log in logs:
+        log.close()
+
+
+def test_a_window_that_lacks_an_actor_in_its_middle_is_partial(tmp_path: Path) -> None:
+    """Of 20 steps, the first 16 came as a part of their own; slower windows are marked, and those within are not."""
+    sink = MemorySink()
+    config = {
+        **LENIENT, "every": 20, "filters": {}, "tables": {},
+        "metrics": {"reward": "mean(reward)", "slow": {"expr": "reward", "every": 40}},
+    }  # fmt: skip
+    logs = [declog.start(config, role="actor", rank=rank, world_size=2) for rank in range(2)]
+    with declog.start(config, sinks=[sink], output_dir=tmp_path, role="driver", world_size=2) as driver:
+        for number in range(40):
+            for rank, log in enumerate(logs):
+                step(log, number, rank)
+            if number in (15, 19, 39):
+                exports = [log.export() for log in logs]
+                driver.merge(exports[:1] if number == 15 else exports, patience=0)
+    marked = [{item.name: item.partial for item in records.scalars} for _, records in sink.events]
+    assert marked == [{"reward": True, "declog/ranks": False}, {"reward": False, "slow": True, "declog/ranks": False}]
+    assert values(sink, "declog/ranks") == {19: 1, 39: 1}
     for log in logs:
         log.close()
 
