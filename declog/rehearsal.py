@@ -1,6 +1,7 @@
 """A plan executed over calls that were written down: real recorders, ranks as threads, sinks that only remember.
 
-What ``declog preview`` and profile tests have in common. Nothing is opened and nothing is written. Imports the runtime.
+What ``declog preview`` and profile tests have in common. Nothing is opened and nothing is written. Imports the runtime,
+and from ``run`` what its sinks may take.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from declog.functions import DEFAULT, Functions
 from declog.plan import Plan
 from declog.recorder import Locate, Recorder
 from declog.records import Records
+from declog.run import UNFILTERED_BYTES
+from declog.sinks import PER_RANK
 from declog.tape import Tape
 from declog.testing import FakeComm, run_ranks
 
@@ -30,7 +33,7 @@ _FAILED = RuntimeError("the step failed")
 
 @dataclass
 class Rehearsal:
-    """What was logged: by sink, in order; what failed behind the scenes; names that the profile does not know."""
+    """What was logged, by sink, in order (`files of rank 1`: its rows there); what failed; names that are not known."""
 
     events: dict[str, Events] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
@@ -54,11 +57,9 @@ def rehearse(
     found = Rehearsal()
     profiles = {name: replace(op, self_metrics=False) for name, op in plan.profiles.items()}
     plan = replace(plan, profiles=profiles)
-    routes = [
-        Route(op.id, op.profile, op.every, op.prefix, op.accepts, _keeper(found, op.id)) for op in plan.sinks
-    ]  # fmt: skip
+    routes = {rank: _routes(plan, rank, world_size, found) for rank in range(world_size)}
     if profile is not None:
-        routes.append(Route(CODE, profile, 1, "", ALL, _keeper(found, CODE)))
+        routes[0].append(Route(CODE, profile, 1, "", ALL, _keeper(found, CODE)))
 
     def main(comm: FakeComm) -> None:
         script = scripts.get(comm.rank)
@@ -66,7 +67,7 @@ def rehearse(
             return
         tape = _Written()
         recorder = Recorder(
-            plan, comm, {}, routes if comm.rank == 0 else [], None,
+            plan, comm, {}, routes[comm.rank], None,
             functions=functions, wait_s=_LONG_S, locate=locate, tape=tape,
         )  # fmt: skip
         player = _Player(recorder, tape, found)
@@ -83,6 +84,18 @@ def rehearse(
 
     run_ranks(world_size, main, timeout_s=_LONG_S)
     return found
+
+
+def _routes(plan: Plan, rank: int, world_size: int, found: Rehearsal) -> list[Route]:
+    """The sinks of a rank, as ``start`` opens them: on other ranks than 0 those that get the rank's own rows."""
+    routes = []
+    for op in plan.sinks:
+        apart = frozenset(table.id for table in plan.tables if world_size > 1 and op.id in table.apart)
+        if rank == 0 or apart:
+            most = None if op.kind in PER_RANK else UNFILTERED_BYTES
+            keeper = _keeper(found, op.id if rank == 0 else f"{op.id} of rank {rank}")
+            routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, keeper, apart, most))
+    return routes
 
 
 def _keeper(found: Rehearsal, sink: str) -> Callable[[int, Records], None]:

@@ -62,7 +62,7 @@ ROOMS = (
     Room("api", "__init__ with_hydra", "composer"),
     Room("testing", "testing", "errors records rehearsing"),
     Room("rehearsing", "rehearsal capture comparing profile_tests",
-         "errors records language plan planning evaluation recording composer spec compiler run testing"),
+         "errors records language plan planning evaluation recording composer spec compiler sinks run testing"),
     Room("adapters", "adapters", "api errors records sinks", others="torch transformers"),
     Room("cli", "cli __main__",
          "api run planning rehearsing errors pages reference records language plan places composer spec compiler sinks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import threading
 from pathlib import Path
@@ -158,6 +159,21 @@ def test_each_sink_gets_its_own(tmp_path: Path) -> None:
     assert {item.name for _, records in found["slim"] for item in records.scalars} == {"x/reward/mean", "x/reward/p95"}
     assert "eval_reward/p95" in {item.name for _, records in found["files"] for item in records.scalars}
     assert not list(tmp_path.glob("capture/**/*.jsonl"))
+
+
+def test_each_rank_writes_its_own_rows(tmp_path: Path) -> None:
+    """A table without a filter, of a file sink: what each rank's files get."""
+    sinks = {"files": {"kind": "jsonl"}, "console": {"kind": "console"}}
+    config = {**WHOLE, "sinks": sinks, "tables": {"all": {"schema": "s"}}}
+    captured(config, train, tmp_path, world_size=2)
+    found = capture.replay(tmp_path)
+    assert list(found) == ["files", "console", "files of rank 1", "<code>"]
+    for rank, sink in enumerate(("files", "files of rank 1")):
+        tables = [table for _, records in found[sink] for table in records.tables if records.mode == "train"]
+        file = tmp_path / "files" / ("rank1" if rank else "") / "tables" / "all.jsonl"
+        mine = [row for line in file.read_text().splitlines() if (row := json.loads(line))["mode"] == "train"]
+        assert sum(table.rows for table in tables) == len(mine) == 4 * 7 and {row["rank"] for row in mine} == {rank}
+        assert [value for table in tables for value in table.data["reward"]] == [row["reward"] for row in mine]
 
 
 def test_flushes_batches_threads_and_failed_steps(tmp_path: Path) -> None:
