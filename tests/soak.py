@@ -80,7 +80,7 @@ def grown(who: str, notes: Sequence[Mapping[str, float]]) -> Iterator[str]:
         slope = float(np.polyfit(at, values, 1)[0])
         gained = slope * (at[-1] - at[0])
         print(f"{who}: {name} {values[0]:.0f} .. {values[-1]:.0f}, {slope:+.4f} a step", flush=True)
-        if gained > most:
+        if round(gained) > most:
             yield f"{who}: {name} grew by {gained:.0f} in steps {at[0]} to {at[-1]}; {most:.0f} would be allowed"
 
 

@@ -21,7 +21,8 @@ from declog.recorder import Recorder
 
 PROMPTS, GROUP, TOKENS, BATCH, EPOCHS = 32, 8, 4, 64, 2  # examples/conf/grpo_arithmetic.yaml
 ROWS = PROMPTS * GROUP
-PERIOD = 500
+PERIOD = 500  # steps between notes
+SAVES = 100  # steps between checkpoints
 NAMES = ("correct", "close", "format", "length")
 
 
@@ -81,7 +82,9 @@ def main(folder: str, steps: str) -> None:
             if ranks > 1:
                 dist.all_reduce(torch.ones(1000))
             if (step + 1) % 10 == 0:
-                log.flush(wait_s=60.0)  # so that the background keeps up, and nothing is counted on its way
+                log.flush(wait_s=60.0)  # so that the background keeps up
+            if (step + 1) % SAVES == 0:
+                log.state_dict()  # as for a checkpoint: sinks have written what was logged
             if (step + 1) % PERIOD == 0:
                 file.write(json.dumps({"step": step + 1, **counts(log)}) + "\n")
                 file.flush()

@@ -21,6 +21,7 @@ PROFILE: dict[str, Any] = {
     "signals": {"x": {"axis": "completion"}, "row": {"axis": "completion", "type": "int"}},
     "metrics": {"x": "sum(x)", "rows": "count(x)"},
 }  # fmt: skip
+WAIT_S = {"only rank 0": 2.0, "only rank 1": 2.0, "typing error": 5.0}  # where somebody waits for nothing
 Options = dict[str, Any] | None  # of `declog.start`; None: this rank does not start
 
 
@@ -77,7 +78,13 @@ def main(how: str, folder: str) -> None:
         place = {"data parallel": rank // 2, "data parallel group": rank // 2, "twins": 0}.get(how, rank)
         sink = MemorySink()
         try:
-            given = {"config": PROFILE, "output_dir": f"{folder}/run", "start_s": 3.0, "sinks": [sink], **options}
+            given = {
+                "config": PROFILE,
+                "output_dir": f"{folder}/run",
+                "start_s": WAIT_S.get(how, 60.0),
+                "sinks": [sink],
+                **options,
+            }
             with declog.start(given.pop("config"), **given) as log:
                 for step in range(2):
                     with log.step(step):

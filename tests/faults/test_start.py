@@ -33,8 +33,8 @@ def started(server: jobs.Server, how: str, ranks: int, folder: Path) -> tuple[li
 @pytest.mark.parametrize(
     ("how", "rank", "error"),
     [
-        ("only rank 0", 0, "CommError: [DL603] ranks [1] did not start declog within 3 s"),
-        ("only rank 1", 1, "CommError: [DL603] rank 1 waited 3 s for rank 0 to start declog"),
+        ("only rank 0", 0, "CommError: [DL603] ranks [1] did not start declog within 2 s"),
+        ("only rank 1", 1, "CommError: [DL603] rank 1 waited 2 s for rank 0 to start declog"),
     ],
 )
 def test_a_rank_that_starts_alone_is_told_so(
@@ -112,8 +112,8 @@ def test_accelerate_launches_two_ranks_on_a_cpu(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ACCELERATED)
     command = [
         sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
-        "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(jobs.free_port()), "train.py",
-        str(tmp_path),
+        "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+        "--main_process_port", str(jobs.free_port()), "train.py", str(tmp_path),
     ]  # fmt: skip
     environment = {**os.environ, **jobs.LOOPBACK, "PYTHONPATH": str(jobs.ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, timeout=120, capture_output=True, text=True)
