@@ -1,4 +1,4 @@
-"""Ranks as processes: under torchrun with gloo, and when one of them ends before the others."""
+"""Ranks as processes, under torchrun with gloo; what befalls them is in ``tests/faults``."""
 
 from __future__ import annotations
 
@@ -76,40 +76,3 @@ def test_a_sink_that_cannot_open_raises_on_every_process(results: list[dict[str,
     own, others = (result["sink"] for result in results)
     assert own.startswith("SinkError: [DL601] sink `bad` could not be opened: NotADirectoryError: ")
     assert others == own.replace("[DL601] sink", "[DL601] rank 0 could not start: sink")
-
-
-def left(folder: Path, ranks: int, *leavers: str) -> tuple[list[int], list[str]]:
-    """The exit codes and outputs of the processes of a job that some leave."""
-    port = str(free_port())
-    job = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPTS / "leaving.py"), str(folder), *leavers],
-            env=environment(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
-    try:
-        outputs = [process.communicate(timeout=60)[0] for process in job]
-    finally:
-        for process in job:
-            process.kill()
-    return [process.returncode for process in job], outputs
-
-
-def test_training_goes_on_when_other_ranks_leave(tmp_path: Path) -> None:
-    """Rank 0 ends well; its values from then on are its own and marked as partial."""
-    codes, outputs = left(tmp_path, 3, "1=raise", "2=die")
-    assert (codes, outputs[0].splitlines()[-1]) == ([0, 1, 9], "rank 0 trained 7 steps"), outputs
-    lines = [json.loads(line) for line in (tmp_path / "lines" / "scalars.jsonl").read_text().splitlines()]
-    found = [(line["step"], line["scalars"]["best/count"], "best/count" in line.get("partial", [])) for line in lines]
-    assert found == [
-        (0, 3, False), (1, 3, False), (2, 3, False), (3, 1, True), (4, 1, True), (5, 1, True), (6, 1, True),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("die", 9)])
-def test_training_goes_on_when_rank_0_leaves(how: str, code: int, tmp_path: Path) -> None:
-    """The others end well, although nobody takes what they record."""
-    codes, outputs = left(tmp_path, 2, f"0={how}")
-    assert (codes, outputs[1].splitlines()[-1]) == ([code, 0], "rank 1 trained 7 steps"), outputs

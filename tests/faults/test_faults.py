@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +27,7 @@ Pair = tuple[Ended, Ended]
 def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Pair]]:
     """How the job of a fault ended, with declog and without; those that were asked for run side by side."""
     tests = [item for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")]
-    chosen = [item.callspec.params["name"] for item in tests]
+    chosen = [item.callspec.params["name"] for item in tests if "name" in item.callspec.params]
     folder = tmp_path_factory.mktemp("faults")
     with jobs.server() as server:
         pool = ThreadPoolExecutor(AT_A_TIME)
@@ -115,6 +118,28 @@ def ranks_of(line: dict[str, Any]) -> list[int]:
 def texts(fault: Fault, line: dict[str, Any]) -> list[str]:
     """The rows of the table that belong to a line."""
     return [f"{rank}.{line['step']}.{row}" for rank in ranks_of(line) for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("killed", ["a rank is killed", "rank 0 is killed"])
+def test_torchrun_ends_a_job_as_without_declog(killed: str, tmp_path: Path) -> None:
+    """Its agent stops the others with SIGTERM, whatever they are at: what was written before is whole."""
+    codes = []
+    for how in ("log", "bare"):
+        (tmp_path / how).mkdir()
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--monitor-interval=0.1",
+            f"--master-port={jobs.free_port()}", "-m", "tests.faults.training", killed, str(tmp_path / how), how,
+        ]  # fmt: skip
+        environment = {**os.environ, **jobs.LOOPBACK, "PYTHONPATH": str(jobs.ROOT)}
+        done = subprocess.run(command, env=environment, cwd=tmp_path / how, timeout=120, capture_output=True, text=True)
+        assert "SIGKILL" in done.stderr or "-9" in done.stderr, done.stderr[-4000:]
+        codes.append(done.returncode)
+    assert codes[0] == codes[1] != 0
+    folder = tmp_path / "log" / "run"
+    lines = [json.loads(line)["step"] for line in (folder / "lines" / "scalars.jsonl").read_text().splitlines()]
+    files = sorted(set(pd.read_parquet(folder / "files" / "scalars")["step"]))
+    for steps in (lines, files):
+        assert steps in (list(range(AT)), list(range(AT + 1)))
 
 
 def test_the_table_is_within_the_job() -> None:
