@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from declog.collector import Collector
+from declog.comm import LocalComm
 from declog.errors import CommError, DeclogError, PlanMismatchError, Problem, RuntimeFailure, UsageError
 from declog.failures import Failures
 from declog.frame import Frame
@@ -29,7 +30,7 @@ _MAGIC = b"DECLOGX1"
 PATIENCE = 2  # exports that one actor may be ahead of another before it is not waited for
 
 
-class ActorComm:
+class ActorComm(LocalComm):
     """One actor of a job: what it would send is kept until it is exported."""
 
     collects = False
@@ -40,30 +41,9 @@ class ActorComm:
         self._lock = threading.Lock()
         self._messages: list[bytes] = []
 
-    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
-        return [text]
-
     def send(self, event: int, data: bytes) -> None:
         with self._lock:
             self._messages.append(data)
-
-    def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
-        return []
-
-    def publish(self, event: int, data: bytes) -> None:
-        return None
-
-    def answer(self, event: int, deadline_s: float) -> bytes | None:
-        return None
-
-    def hurry(self, seconds: float) -> None:
-        return None
-
-    def interrupt(self) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
 
     def take(self, fingerprint: str) -> bytes:
         """The messages since the last time, as bytes."""
@@ -74,38 +54,11 @@ class ActorComm:
         return b"".join([_MAGIC, len(text).to_bytes(4, "little"), text, *messages])
 
 
-class DriverComm:
+class DriverComm(LocalComm):
     """The driver of a job of actors: it records nothing itself, and has the sinks."""
-
-    collects = True
-    rank = 0
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-
-    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
-        return [text]
-
-    def send(self, event: int, data: bytes) -> None:
-        raise UsageError("DL510", "a driver has nobody to send to")
-
-    def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
-        return []
-
-    def publish(self, event: int, data: bytes) -> None:
-        return None
-
-    def answer(self, event: int, deadline_s: float) -> bytes | None:
-        return None
-
-    def hurry(self, seconds: float) -> None:
-        return None
-
-    def interrupt(self) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[list[Export], DeclogError | None]:

@@ -71,7 +71,7 @@ class Comm(Protocol):
 
 
 class LocalComm:
-    """One process."""
+    """One process, which exchanges nothing."""
 
     rank = 0
     world_size = 1

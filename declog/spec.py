@@ -312,7 +312,7 @@ class SinkSpec(Model):
     prefix: str = ""
     """Put before every name."""
     ranks: Literal["main", "each"] | None = None
-    """Who writes a table without a filter: `each` rank its own rows, as file sinks do, or `main`, rank 0, all of them."""
+    """Who writes a table without a filter: `each` rank its own rows, as file sinks do, or `main`: rank 0, all."""
     on_error: Literal["report", "raise"] = "report"
     overflow: Literal["block_worker", "drop_oldest"] = "block_worker"
     """What happens when the sink's queue is full."""

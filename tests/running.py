@@ -72,7 +72,8 @@ def scores(
 ) -> dict[str, Any]:
     """A profile with one table of scores; `filter` is its filter, after those that `filters` adds."""
     filters = {**table.pop("filters", {}), **({} if filter is None else {"picked": filter})}
-    others = {key: table.pop(key) for key in ("signals", "axes", "sinks", "every", "strict", "window_bytes") if key in table}
+    outside = ("signals", "axes", "sinks", "every", "strict", "window_bytes")
+    others = {key: table.pop(key) for key in outside if key in table}
     chosen = {} if filter is None else {"filter": "picked"}
     return profile(
         SCORES | others.pop("signals", {}), filters=filters, schemas={"s": dict(schema)},

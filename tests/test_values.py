@@ -14,6 +14,7 @@ import declog
 from declog.comm import Comm
 from declog.errors import CommError
 from declog.records import Records, RunInfo
+from declog.sinks import Sink
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile, run
 
@@ -155,7 +156,7 @@ def test_declog_says_what_it_costs(tmp_path: Path) -> None:
 
     def body(comm: FakeComm) -> None:
         slow = Slow()
-        sinks = [sink, slow] if comm.rank == 0 else []
+        sinks: list[Sink] = [sink, slow] if comm.rank == 0 else []
         with declog.start(config, sinks=sinks, output_dir=tmp_path, comm=comm) as log:
             for step in range(3):
                 with log.step(step):

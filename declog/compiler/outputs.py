@@ -126,7 +126,14 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
             continue
         shown -= outputs
         kept -= matched
-    return ProfileOp(name, frozenset(shown & every), frozenset(kept), tuple(conditions), runtime=not spec.include, self_metrics=spec.self_metrics)
+    return ProfileOp(
+        name,
+        frozenset(shown & every),
+        frozenset(kept),
+        tuple(conditions),
+        runtime=not spec.include,
+        self_metrics=spec.self_metrics,
+    )
 
 
 def _conditional(

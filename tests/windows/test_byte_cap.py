@@ -18,7 +18,9 @@ POOLS = ("window", "step", "batch", "rank", "rank_batch")
 METRICS: dict[str, Any] = {
     f"{name}_{pool}": {"expr": expr, "reduce": name, "pool": pool, **({} if pool == "window" else {"combine": combine})}
     for pool, combine in zip(POOLS, ("mean", "mean", "max", "last", "var"), strict=True)
-    for name, expr in (("mean", "reward"), ("std", "reward"), ("max", "kl"), ("sum", "length"), ("mean", "std(reward, over=completion)"))
+    for name, expr in (
+        ("mean", "reward"), ("std", "reward"), ("max", "kl"), ("sum", "length"), ("mean", "std(reward, over=completion)"),
+    )
 }  # fmt: skip
 METRICS |= {
     "by_source": {"expr": "reward", "by": "source"},
