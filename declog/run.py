@@ -166,7 +166,8 @@ def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[Sink
     base = op.folder if op is not None and op.folder is not None else folder and folder / "capture"
     offered = "" if base is None else str(free_folder(Path(base).absolute(), channel.rank))
     chosen = channel.agree("capture", offered, start_s)[0]
-    if op is None or (isinstance(channel, comms.StoreComm) and channel.double):
+    twin = isinstance(channel, comms.StoreComm) and channel.double
+    if op is None or twin or isinstance(channel, DriverComm):  # its actors capture what they observe
         return None
     try:
         if not chosen:

@@ -176,6 +176,21 @@ def test_each_rank_writes_its_own_rows(tmp_path: Path) -> None:
         assert [value for table in tables for value in table.data["reward"]] == [row["reward"] for row in mine]
 
 
+def test_actors_capture_what_the_driver_logs(tmp_path: Path) -> None:
+    """Each actor says where; a driver observes nothing, and has no file."""
+    given: dict[str, Any] = {"world_size": 2, "capture": {"folder": str(tmp_path / "mine")}}
+    sink = MemorySink()
+    config = {**WHOLE, "tables": {}}
+    with declog.start(config, role="driver", sinks=[sink], output_dir=tmp_path, **given) as driver:
+        actors = [declog.start(config, role="actor", rank=rank, **given) for rank in range(2)]
+        for rank, actor in enumerate(actors):
+            with actor:
+                train(actor, rank)
+        driver.merge([actor.export() for actor in actors])
+    assert sorted(file.name for file in (tmp_path / "mine").iterdir()) == ["rank-00000.declog", "rank-00001.declog"]
+    assert same(None, tmp_path / "mine", sink.events)
+
+
 def test_flushes_batches_threads_and_failed_steps(tmp_path: Path) -> None:
     """Whatever a trainer does around its steps, and whatever it gets wrong and goes on with, is replayed."""
 
