@@ -50,7 +50,7 @@ def attach(
     ``metric_for_best_model``, on every rank: ``replace`` puts them under their own names, TRL's included; ``prefix``
     puts ``prefix`` before them; ``None`` leaves ``logs`` alone. A rank waits at most ``deliver_s`` for them; after
     that TRL's own values stay. ``sinks``, ``output_dir`` (by default ``declog`` below the trainer's) and ``wait_s``
-    are those of ``declog.start``.
+    are those of ``declog.start``. A run that is resumed from a checkpoint continues in the folder of its first part.
 
     A trainer whose methods are not those of TRL 1.16 is trained all the same: what it reports passes through to
     declog's sinks, and the metrics that cannot be computed are named once. Raises ``ConfigError`` for whatever is
@@ -76,11 +76,13 @@ def attach(
         raise ConfigError([Problem("DL101", problem, fix="pass them to declog.compose")])
     constants = constants_of(trainer, sight)
     made = declog.plan(config, constants=constants)
+    folder = Path(output_dir or made.output_dir or Path(trainer.args.output_dir) / FOLDER)
+    used = folder.is_dir() and any(folder.iterdir())
     recorder = declog.start(
         config,
         constants=constants,
         sinks=sinks,
-        output_dir=output_dir or made.output_dir or Path(trainer.args.output_dir) / FOLDER,
+        output_dir=folder,
         rank=trainer.args.process_index,
         world_size=trainer.args.world_size,
         wait_s=wait_s,
@@ -88,7 +90,7 @@ def attach(
     if trainer.args.process_index == 0:
         _tell(trainer, sight, config, constants, made)
     capture = Capture(trainer, recorder, sight)
-    steps = Steps(trainer, recorder, capture)
+    steps = Steps(trainer, recorder, capture, used=used)
     Report(trainer, recorder, capture, steps, sight, merge=merge, prefix=prefix, deliver_s=deliver_s)
     setattr(trainer, MARK, recorder)
     return recorder

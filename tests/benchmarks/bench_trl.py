@@ -1,0 +1,124 @@
+"""`python tests/benchmarks/bench_trl.py`: what declog costs a TRL trainer, against the same trainer without it.
+
+Two ranks of one model of two layers. Collectives and `.item()` calls of an optimizer step are counted by torch's
+profiler, on rank 0's training thread; steps are timed in runs that take turns. Prints a Markdown table; `docs/trl.md`
+shows one. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import declog
+
+ROOT = Path(__file__).parents[2]
+WAYS: Mapping[str, str | None] = {"without declog": "", "declog, merge=None": None, "declog, merge=replace": "replace"}
+STEPS, WARM = 12, 4  # of a run, and how many of its first ones are left out
+
+
+def main() -> None:
+    """Start two ranks of this file, or be one of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    if "RANK" in os.environ:
+        rank(chosen.rounds)
+        return
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, f"--rounds={chosen.rounds}"], env=environment, capture_output=True, text=True)
+    sys.exit(done.stderr[-4000:]) if done.returncode else print(done.stdout[done.stdout.index("| run") :])
+
+
+def rank(rounds: int) -> None:
+    """One rank: count, then time in turns."""
+    from tests.trl import tiny
+
+    torch.set_num_threads(1)
+    folder = Path(tempfile.mkdtemp())
+    model = tiny.build(folder / "model")
+    counted = {name: count(model, folder / "count", merge) for name, merge in WAYS.items()}
+    times: dict[str, list[float]] = {name: [] for name in WAYS}
+    names = list(WAYS)
+    for turn in range(rounds):
+        for name in names[turn % 3 :] + names[: turn % 3]:
+            gc.collect()
+            times[name].append(statistics.median(train(model, folder / "time", WAYS[name]).seconds[WARM:]))
+    if os.environ["RANK"] == "0":
+        show(counted, times)
+
+
+def show(counted: Mapping[str, collections.Counter[str]], times: Mapping[str, list[float]]) -> None:
+    """The table: per optimizer step, medians of the runs, and of the ratios of each round."""
+    plain = times["without declog"]
+    print("| run | collectives | `.item()` and the like | ms per step | ratio |")
+    print("|---|---:|---:|---:|---:|")
+    for name, found in times.items():
+        calls = sum(n for key, n in counted[name].items() if key.startswith("c10d::")) / STEPS
+        items = counted[name]["aten::_local_scalar_dense"] / STEPS
+        ratio = statistics.median(mine / own for mine, own in zip(found, plain, strict=True))
+        print(f"| {name} | {calls:.1f} | {items:.1f} | {1e3 * statistics.median(found):.1f} | {ratio:.2f} |")
+
+
+class Clock:
+    """How long each optimizer step of a run took, from its begin to the next one's."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._last: float | None = None
+
+    def tick(self) -> None:
+        """A step begins."""
+        now = time.perf_counter()
+        if self._last is not None:
+            self.seconds.append(now - self._last)
+        self._last = now
+
+
+def train(model: Path, folder: Path, merge: str | None) -> Clock:
+    """One run, with a log event at each step."""
+    from transformers import TrainerCallback
+
+    from tests.trl import cases
+
+    clock = Clock()
+
+    class Ticks(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+            clock.tick()
+
+    args = {
+        "max_steps": STEPS, "logging_steps": 1, "eval_strategy": "no", "per_device_train_batch_size": 16,
+        "max_completion_length": 32, "beta": 0.05,
+    }  # fmt: skip
+    trainer = cases.trainer_of(cases.Case(rewards="two", args=args), model, folder, callbacks=[Ticks()])
+    log = None if merge == "" else declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]"], merge=merge)
+    trainer.train()
+    if log is not None:
+        log.close()
+    return clock
+
+
+def count(model: Path, folder: Path, merge: str | None) -> collections.Counter[str]:
+    """The operations of a run on the training thread."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        train(model, folder, merge)
+    found = list(profile.events())
+    return collections.Counter(event.name for event in found if event.thread == found[0].thread)
+
+
+if __name__ == "__main__":
+    main()
