@@ -115,7 +115,9 @@ def test_an_expression_that_fails_while_it_is_folded_is_told(tmp_path: Path) -> 
 
     @declog.function(registry=functions)
     def broken(x: Any) -> Any:
-        raise ZeroDivisionError("mine")
+        if len(x) > 3:  # not yet where the profile is checked
+            raise ZeroDivisionError("mine")
+        return x
 
     sink = MemorySink()
     config = profile(
@@ -125,5 +127,5 @@ def test_an_expression_that_fails_while_it_is_folded_is_told(tmp_path: Path) -> 
     with declog.start(config, sinks=[sink], output_dir=tmp_path, functions=functions) as log:
         for step in range(20):
             with log.step(step):
-                log.observe(reward=[float(step)])
+                log.observe(reward=[float(step)] * 4)
     assert sink.scalars == {19: {"good": 9.5}}
