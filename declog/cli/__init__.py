@@ -5,8 +5,8 @@ the exit code. It is loaded when its verb is asked for, and imports what is heav
 ``declog VERB --help`` load neither Hydra nor torch nor a tracker.
 
     0  all is well
-    1  there are warnings, under ``--strict``; or something differs or fails that was to be the same or to pass
-    2  the profile is wrong, or the command line is
+    1  there are warnings, under ``--strict``; or something differs that was to be the same
+    2  the profile is wrong, or the command line is; or one of the profile's tests fails
     3  Hydra could not compose the profile
 """
 
