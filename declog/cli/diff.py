@@ -88,7 +88,7 @@ def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
         for item in op.names
     }
     columns = {
-        f"{table.name}.{column.id}": (column.type, str(column.expr))
+        f"{table.name}.{column.id}": (column.type, column.call.name if column.call is not None else str(column.expr))
         for table in made.tables
         for column in table.columns
     }

@@ -52,7 +52,12 @@ def run(given: argparse.Namespace) -> int:
 def _rows(what: str, given: argparse.Namespace) -> list[Row]:
     if what == "presets":
         return _presets(given)
-    return OF_DECLOG[what]() if what in OF_DECLOG else OF_A_PROFILE[what](_layered(given))
+    if what in OF_DECLOG:
+        from declog.cli.profiles import imported
+
+        imported(given)
+        return OF_DECLOG[what]()
+    return OF_A_PROFILE[what](_layered(given))
 
 
 def _layered(given: argparse.Namespace) -> Layered:
@@ -89,6 +94,17 @@ def _reductions() -> list[Row]:
             params = ", ".join(f"{key}={value}" for key, value in (item.params or {}).items())
             rows.append((name + (f"({params})" if params else ""), item.help, "" if name in shipped else "installed"))
     return sorted(rows)
+
+
+def _calls() -> list[Row]:
+    from declog.columns import DEFAULT
+
+    found = (DEFAULT.get(name) for name in DEFAULT.names())
+    return [
+        (f"{item.name}({', '.join(name for name, _ in item.params)})", item.help, item.run.__module__)
+        for item in found
+        if item is not None
+    ]
 
 
 def _sinks() -> list[Row]:
@@ -177,6 +193,7 @@ def _tags(found: Layered) -> list[Row]:
 OF_DECLOG: dict[str, Callable[[], list[Row]]] = {
     "functions": _functions,
     "reductions": _reductions,
+    "calls": _calls,
     "kinds": _filter_kinds,
     "sinks": _sinks,
     "presets": list,  # those of the folder that was given, too
@@ -195,6 +212,7 @@ OF_A_PROFILE: dict[str, Callable[[Layered], list[Row]]] = {
 HELP = {
     "functions": "what expressions may call",
     "reductions": "what `reduce` may be",
+    "calls": "what a column's `call` may name: functions of a row that packages register",
     "kinds": "the kinds of filters",
     "sinks": "the kinds of sinks, and their options",
     "presets": "profiles and the options of their groups: the package, and what they shadow",

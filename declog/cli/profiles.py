@@ -33,8 +33,7 @@ def configured(given: argparse.Namespace, words: Sequence[str]) -> DictConfig:
     """The configuration that ``words`` name: a profile first, if one is named, then overrides."""
     from declog.compose import composed
 
-    for name in given.modules or ():
-        _import(name)
+    imported(given)
     return composed(origin(given, words))
 
 
@@ -61,6 +60,12 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     else:
         base = Origin(name or DEFAULT, (), None if given.config_dir is None else _directory(given.config_dir))
     return _in_hydras_words(rest, base)
+
+
+def imported(given: argparse.Namespace) -> None:
+    """Load the modules of ``--import``."""
+    for name in given.modules or ():
+        _import(name)
 
 
 def _import(name: str) -> None:

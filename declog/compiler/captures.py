@@ -7,6 +7,7 @@ import re
 from declog.compiler.draft import Draft
 from declog.plan import CaptureOp
 from declog.rehearsal_spec import CaptureSpec
+from declog.spec import ColumnSpec
 
 EXTRA = "*"  # columns of log_extra that are no signals
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -30,9 +31,17 @@ def redactions(draft: Draft) -> dict[str, tuple[tuple[str, str], ...]]:
             if column.redact and column.undeclared is not None:
                 found.setdefault(EXTRA, {}).update(dict.fromkeys(column.redact.items()))
             elif column.redact:
-                for source in _texts(draft, str(name if column.expr is None else column.expr)):
+                for source in _texts(draft, _reads(draft, name, column)):
                     found.setdefault(source, {}).update(dict.fromkeys(column.redact.items()))
     return {source: tuple(patterns) for source, patterns in found.items()}
+
+
+def _reads(draft: Draft, name: str, column: ColumnSpec) -> str:
+    """What a column is made of: its expression, the parameters of its function, or the signal of its name."""
+    function = None if column.call is None else draft.columns.get(column.call)
+    if function is not None:
+        return " ".join(parameter for parameter, _ in function.params)
+    return str(name if column.expr is None else column.expr)
 
 
 def _texts(draft: Draft, expression: str) -> set[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from declog.cli.ls import FILTERS, HELP, OF_A_PROFILE, OF_DECLOG
+from declog.columns import DEFAULT
 from declog.errors import CODES
 from declog.functions import BUILTIN
 from declog.spec import FilterSpec
@@ -136,6 +138,19 @@ def test_functions_and_reductions(cli: Cli) -> None:
     assert len(out.splitlines()) >= len([name for name in BUILTIN.names() if name.isidentifier()]) - 20
     assert "histogram(bins=32)" in cli("ls", "reductions").out
     assert "pNN " in cli("ls", "reductions").out
+
+
+def test_functions_of_rows(small: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    """What a column may call: what packages and imported modules register."""
+    name = "columns_of_a_command_line"
+    text = 'import declog\n\n@declog.column\ndef of_ours(text: str) -> str:\n    """In capitals."""\n    return text\n'
+    (small / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(small))
+    try:
+        assert cli("ls", "calls", "--import", name).out.split() == ["of_ours(text)", "In", "capitals.", name]
+    finally:
+        DEFAULT._own.pop("of_ours", None)
+        sys.modules.pop(name, None)
 
 
 def test_of_a_profile(small: Path, cli: Cli) -> None:

@@ -62,6 +62,14 @@ def test_a_function_gets_the_values_of_its_row_as_plain_python(tmp_path: Path) -
     ]
 
 
+def test_what_a_redacted_column_is_made_of_is_redacted_in_captures_too() -> None:
+    """The texts that its function takes, and no other."""
+    registry = RowFunctions(RowFunctions())
+    column(lambda text, score: text, name="shout", registry=registry)
+    made = scores(None, schema={"shout": {"type": "text", "call": "shout", "redact": {"card": "1234"}}})
+    assert declog.plan(made, columns=registry).redactions == {"text": (("card", "1234"),)}
+
+
 def test_it_is_called_for_picked_rows_only(tmp_path: Path) -> None:
     """One row of four: one call."""
     called: list[str] = []
