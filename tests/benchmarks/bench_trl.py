@@ -26,7 +26,7 @@ import declog
 
 ROOT = Path(__file__).parents[2]
 WAYS: Mapping[str, str | None] = {"without declog": "", "declog, merge=None": None, "declog, merge=replace": "replace"}
-STEPS, WARM = 12, 4  # of a run, and how many of its first ones are left out
+STEPS, WARM = 10, 2  # of a run, and how many of its first ones are left out
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def rank(rounds: int) -> None:
 
 
 def show(counted: Mapping[str, collections.Counter[str]], times: Mapping[str, list[float]]) -> None:
-    """The table: per optimizer step, medians of the runs, and of the ratios of each round."""
+    """The table: per optimizer step of two micro-batches, medians of the runs, and of the ratios of each round."""
     plain = times["without declog"]
     print("| run | collectives | `.item()` and the like | ms per step | ratio |")
     print("|---|---:|---:|---:|---:|")
@@ -101,8 +101,8 @@ def train(model: Path, folder: Path, merge: str | None) -> Clock:
             clock.tick()
 
     args = {
-        "max_steps": STEPS, "logging_steps": 1, "eval_strategy": "no", "per_device_train_batch_size": 16,
-        "max_completion_length": 32, "beta": 0.05,
+        "max_steps": STEPS, "logging_steps": 1, "eval_strategy": "no", "per_device_train_batch_size": 8,
+        "max_completion_length": 16, "beta": 0.05,
     }  # fmt: skip
     trainer = cases.trainer_of(cases.Case(rewards="two", args=args), model, folder, callbacks=[Ticks()])
     log = None if merge == "" else declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]"], merge=merge)
