@@ -13,7 +13,7 @@ from typing import Any
 from declog import columns as _columns
 from declog import functions as _functions
 from declog import reducers as _reducers
-from declog.compiler import captures, checks, formulas, lowering, metrics, outputs, signals, tables
+from declog.compiler import captures, checks, filters, formulas, lowering, metrics, outputs, signals, tables
 from declog.compiler.draft import Constant, Draft
 from declog.errors import ConfigError, Problem
 from declog.plan import Plan
@@ -26,7 +26,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
     (signals.constants, signals.switches),
     (signals.modes, signals.declarations, signals.default_event, signals.groups, signals.typing,
      metrics.metrics, formulas.formulas, formulas.conditions,
-     outputs.names, outputs.destinations, outputs.profiles, tables.filters, tables.tables, tables.alerts),
+     outputs.names, outputs.destinations, outputs.profiles, filters.filters, tables.tables, tables.alerts),
     (outputs.selection, checks.surprises, checks.tensors),
     (lowering.lower,),
 )  # fmt: skip

@@ -1,0 +1,150 @@
+"""Filters: their keys and conditions, typed, each after the one it filters."""
+
+from __future__ import annotations
+
+from declog.axes import Axis, Kind
+from declog.compiler.draft import Draft, needs_axis
+from declog.compiler.scopes import SignalScope
+from declog.errors import did_you_mean
+from declog.expr import compile_expression, join
+from declog.plan import FilterOp
+from declog.spec import FilterSpec
+from declog.tree import Node
+
+
+def filters(draft: Draft) -> None:
+    """Every filter, after the one it filters."""
+    visiting: list[str] = []
+
+    def visit(name: str) -> FilterOp | None:
+        if name in draft.filters:
+            return draft.filters[name]
+        spec = draft.spec.filters[name]
+        if f"filters.{name}" in draft.inactive:
+            return None
+        if name in visiting:
+            draft.report(
+                "DL309",
+                f"filters filter each other in a circle: {' -> '.join([*visiting, name])}",
+                "filters",
+                name,
+                "from",
+                fix="break the circle",
+            )
+            return None
+        source = None
+        if spec.from_ is not None:
+            if spec.from_ not in draft.spec.filters:
+                draft.report(
+                    "DL403",
+                    f"unknown filter `{spec.from_}`",
+                    "filters",
+                    name,
+                    "from",
+                    fix=did_you_mean(spec.from_, draft.spec.filters, what="filters"),
+                )
+            else:
+                visiting.append(name)
+                source = visit(spec.from_)
+                visiting.pop()
+                if f"filters.{spec.from_}" in draft.inactive:
+                    draft.inactive[f"filters.{name}"] = f"the filter `{spec.from_}`, which it filters, is off"
+                    return None
+        made = _filter(draft, name, spec, source)
+        if made is not None:
+            draft.filters[name] = made
+        return made
+
+    for name in draft.spec.filters:
+        visit(name)
+
+
+def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) -> FilterOp | None:
+    before = len(draft.problems)
+    needed = {"top_bottom": "key", "unique": "key", "random": "n", "first": "n", "fraction": "fraction"}.get(spec.kind)
+    if needed and getattr(spec, needed) is None:
+        draft.report("DL203", f"`kind: {spec.kind}` needs `{needed}`", "filters", name, fix=f"add `{needed}:`")
+    takes = {"top_bottom": ("key", "top", "bottom"), "unique": ("key",), "random": ("n",), "first": ("n",)}
+    for option in ("key", "top", "bottom", "n", "fraction"):
+        if getattr(spec, option) and option not in takes.get(spec.kind, (needed,)):
+            message = f"`kind: {spec.kind}` has no `{option}`"
+            draft.report("DL202", message, "filters", name, option, fix=f"drop `{option}`")
+    if spec.kind == "top_bottom" and not spec.top and not spec.bottom:
+        draft.report("DL203", "`kind: top_bottom` needs `top` or `bottom`", "filters", name, fix="add `top: 2`")
+    if spec.within == "group" and draft.grouping is None:
+        draft.report(
+            "DL306",
+            "`within: group`, and this profile does not say what a group is",
+            "filters",
+            name,
+            "within",
+            fix="set `axes.group`, or `within: step`",
+        )
+    key, where = (
+        _row_value(draft, name, "key", spec.key, tuple(Kind) if spec.kind == "unique" else (Kind.NUMBER, Kind.INT)),
+        _row_value(draft, name, "where", spec.where, (Kind.BOOL,)),
+    )
+    if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
+        return None
+    events = {node.type.event for node in (key, where) if node is not None and node.type.event}
+    event = max(events, key=lambda item: draft.event_order.get(item, 0), default="")
+    key, where = (
+        node if node is None or node.type.event in (None, event) else join(draft.pool, node, event)
+        for node in (key, where)
+    )
+    return FilterOp(
+        name,
+        spec.kind,
+        event,
+        key,
+        where,
+        spec.top,
+        spec.bottom,
+        spec.within,
+        spec.n or 0,
+        spec.fraction or 0.0,
+        spec.seed,
+        spec.limit,
+        source,
+    )
+
+
+def _row_value(draft: Draft, name: str, field: str, text: str | None, kinds: tuple[Kind, ...]) -> Node | None:
+    if text is None:
+        return None
+    with draft.at("filters", name, field, off=f"filters.{name}"):
+        node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
+        path = ("filters", name, field)
+        if node.type.kind not in kinds:
+            fix = (
+                f"compare it, such as `{node} > 0`"
+                if kinds == (Kind.BOOL,)
+                else f"`1 if {node} else 0`"
+                if node.type.kind is Kind.BOOL
+                else None
+            )
+            draft.report(
+                "DL305",
+                f"`{field}` needs {' or '.join(k.value for k in kinds)}, and `{node}` is {node.type.kind.value}",
+                *path,
+                fix=fix,
+            )
+        elif not needs_axis(node.type, Axis.COMPLETION):
+            fix = (
+                f"any({node}, over=token)  or  all({node}, over=token)"
+                if kinds == (Kind.BOOL,)
+                else f"mean({node}, over=token)"
+            )
+            draft.report(
+                "DL310", f"filters.{name}.{field} is per token; a filter needs one value per completion", *path, fix=fix
+            )
+        elif node.type.family:
+            draft.report(
+                "DL305",
+                f"`{field}` cannot be a family",
+                *path,
+                fix="pick a member: column(family, 'name'), or sum(family, over=column)",
+            )
+        else:
+            return node
+    return None

@@ -1,0 +1,163 @@
+"""Schemas: columns, typed for what a row is."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from declog.axes import KINDS, Axis, Kind, per
+from declog.compiler import calls
+from declog.compiler.draft import Draft, needs_axis
+from declog.compiler.metrics import FIELDS
+from declog.compiler.scopes import SignalScope
+from declog.expr import compile_expression
+from declog.plan import ColumnOp
+from declog.spec import ColumnSpec
+from declog.tree import Node
+
+ColumnType = Literal["int", "float", "bool", "text", "json"]
+_TYPES: dict[str, ColumnType] = {"int": "int", "float": "float", "bool": "bool", "text": "text", "object": "json"}
+_NATURAL: dict[Kind, ColumnType] = {
+    Kind.INT: "int",
+    Kind.NUMBER: "float",
+    Kind.BOOL: "bool",
+    Kind.TEXT: "text",
+    Kind.OBJECT: "json",
+}
+_ACCEPTS: dict[ColumnType, tuple[Kind, ...]] = {
+    "int": (Kind.INT, Kind.BOOL), "float": (Kind.NUMBER, Kind.INT, Kind.BOOL), "bool": (Kind.BOOL,),
+    "text": (Kind.TEXT,),
+    "json": (Kind.OBJECT, Kind.TEXT, Kind.INT, Kind.NUMBER, Kind.BOOL),
+}  # fmt: skip
+ROWS: dict[str, str] = {"completion": "completion", "group": "group", "step": "batch"}  # what a row is
+
+
+def columns(draft: Draft, schema: str, row: Axis) -> tuple[ColumnOp, ...] | None:
+    """The columns of a schema, for rows of an axis; None where something is wrong."""
+    made = [_column(draft, schema, name, spec, row) for name, spec in draft.spec.schemas[schema].items()]
+    seen: dict[str, str] = {}
+    for column in made:
+        if column is None:
+            continue
+        other = seen.setdefault(column.template if column.undeclared is None else "", column.id)
+        if other != column.id:
+            what = f"named `{column.template}`" if column.undeclared is None else "for undeclared columns"
+            draft.report(
+                "DL402",
+                f"the columns `{other}` and `{column.id}` are both {what}",
+                "schemas",
+                schema,
+                column.id,
+                fix="give one of them another `name`" if column.undeclared is None else "drop one of them",
+            )
+    return tuple(column for column in made if column is not None)
+
+
+def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -> ColumnOp | None:
+    path = ("schemas", schema, name)
+    for key, pattern in spec.redact.items():
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            draft.report(
+                "DL202",
+                f"the pattern cannot be read: {error}",
+                *path,
+                "redact",
+                key,
+                fix="escape it as a Python regular expression",
+            )
+    given = [key for key in ("expr", "call", "undeclared") if getattr(spec, key) is not None]
+    if len(given) > 1:
+        shown = " and ".join(f"`{key}`" for key in given)
+        draft.report("DL202", f"a column has one of {shown}, not both", *path, fix="drop one of them (null)")
+        return None
+    if spec.undeclared is not None:
+        return _undeclared(draft, name, spec, row, path)
+    if spec.call is not None:
+        return calls.column(draft, name, spec, row, path)
+    text = name if spec.expr is None else str(spec.expr)
+    with draft.at(*path, *(("expr",) if spec.expr is not None else ()), off=f"schemas.{schema}.{name}"):
+        node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
+        return _typed_column(draft, name, spec, node, row, path)
+    return None
+
+
+def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: tuple[str, ...]) -> ColumnOp | None:
+    if row is not Axis.COMPLETION and spec.undeclared != "drop":
+        draft.report(
+            "DL310",
+            f"columns of log_extra are per completion; a row is a {ROWS[row.label]}",
+            *path,
+            "undeclared",
+            fix="undeclared: drop, or a schema of its own",
+        )
+        return None
+    redact = tuple(spec.redact.items())
+    return ColumnOp(name, "{column}", "json", None, False, True, spec.max_chars, redact, spec.undeclared)
+
+
+def _typed_column(
+    draft: Draft, name: str, spec: ColumnSpec, node: Node, row: Axis, path: tuple[str, ...]
+) -> ColumnOp | None:
+    type = _TYPES[spec.type] if spec.type else _NATURAL[node.type.kind]
+    if not needs_axis(node.type, row):
+        draft.report(
+            "DL310",
+            f"the column `{name}` is {per(node.type.axis)}; a row "
+            + ("has one value" if row is Axis.COMPLETION else f"is a {ROWS[row.label]}"),
+            *path,
+            fix=f"expr: {coarser(draft, node, row)}",
+        )
+        return None
+    if node.type.kind not in _ACCEPTS[type]:
+        wanted = next((label for label, kind in KINDS.items() if kind is node.type.kind), node.type.kind.value)
+        draft.report(
+            "DL305",
+            f"the column `{name}` is declared {spec.type}, and `{node}` is {node.type.kind.value}",
+            *path,
+            "type",
+            fix=f"type: {wanted}",
+        )
+        return None
+    if (spec.max_chars or spec.redact) and type not in ("text", "json"):
+        draft.report("DL202", "`max_chars` and `redact` are for text", *path, fix="drop them")
+    template = spec.name or ("{id}/{column}" if node.type.family else "{id}")
+    for field in sorted(set(re.findall(r"\{(\w*)\}", template)) - (FIELDS - {"reduce", "label"})):
+        draft.report("DL404", f"`{{{field}}}` is not known in a column's name", *path, "name", fix="fields: column, id")
+    if node.type.family and "{column}" not in template:
+        draft.report(
+            "DL404",
+            f"a family has one column per member, and the name `{template}` has no {{column}}",
+            *path,
+            "name",
+            fix=template + "/{column}",
+        )
+    if not node.type.family and "{column}" in template:
+        draft.report(
+            "DL404",
+            f"the name `{template}` has {{column}}, and `{node}` is not a family",
+            *path,
+            "name",
+            fix="drop {column}",
+        )
+    return ColumnOp(
+        name,
+        template.replace("{id}", name),
+        type,
+        node,
+        node.type.family,
+        spec.nullable,
+        spec.max_chars,
+        tuple(spec.redact.items()),
+    )
+
+
+def coarser(draft: Draft, node: Node, axis: Axis) -> str:
+    """What one could write to have a value for each row of ``axis``."""
+    how = "first" if node.type.kind in (Kind.TEXT, Kind.OBJECT) else "any" if node.type.kind is Kind.BOOL else "mean"
+    text, at = str(node), node.type.axis
+    for fine, below in ((Axis.TOKEN, Axis.COMPLETION), (Axis.COMPLETION, Axis.GROUP), (Axis.GROUP, Axis.BATCH)):
+        if at is fine and axis < fine and (fine is Axis.TOKEN or draft.grouping is not None):
+            text, at = f"{how}({text}, over={fine.label})", below
+    return text
