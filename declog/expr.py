@@ -127,7 +127,7 @@ class Compiler:
                     node.func, "DL307", "only plain calls of functions are part of the language", "f(x), not x.f()"
                 )
         inner = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
-        self.fail(node, "DL307", f"{_describe(inner)} is not part of the language", _HINTS.get(type(inner)))
+        self.fail(node, "DL307", f"{_describe(inner)} is not part of the language", _HINTS.get(type(inner), _OWN))
 
     def _constant(self, node: ast.expr, value: Any) -> Node:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
@@ -166,7 +166,7 @@ class Compiler:
         if name == "pow" and right.op == CONST:
             power = right.param("value")
             if isinstance(power, int | float) and abs(power) > MAX_POWER:
-                self.fail(node.right, "DL308", f"a constant exponent is at most {MAX_POWER}")
+                self.fail(node.right, "DL308", f"a constant exponent is at most {MAX_POWER}", f"** {MAX_POWER}")
         return self.build(name, node, [left, right], [node.left, node.right])
 
     def _logic(self, node: ast.BoolOp) -> Node:
@@ -245,7 +245,12 @@ class Compiler:
         if function is None or name in OPERATORS:
             known = [item for item in self.registry.names() if item not in OPERATORS]
             if isinstance(found := self.scope.resolve(name), Node):
-                self.fail(node.func, "DL303", f"`{name}` is a {self.scope.noun} ({found.type}), not a function")
+                self.fail(
+                    node.func,
+                    "DL303",
+                    f"`{name}` is a {self.scope.noun} ({found.type}), not a function",
+                    f"{name} * (...)",
+                )
             self.fail(node.func, "DL303", f"unknown function `{name}`", did_you_mean(name, known, what="functions"))
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
@@ -256,7 +261,7 @@ class Compiler:
         slots = list(function.params)
         for place, value in enumerate(node.args):
             if isinstance(value, ast.Starred):
-                self.fail(value, "DL307", "`*` is not part of the language")
+                self.fail(value, "DL307", "`*` is not part of the language", "name each argument")
             slot = slots[min(place, len(slots) - 1)] if slots else None
             if slot is None or (place >= len(slots) and not slot.variadic):
                 self.fail(
@@ -364,7 +369,7 @@ class Compiler:
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
             self.fail(node, "DL308", f"the constant cannot be computed: {error}")
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
-            self.fail(node, "DL308", "the constant does not fit 64 bits")
+            self.fail(node, "DL308", "the constant does not fit 64 bits", "write it as a float, such as 1e20")
         return self.pool.constant(value)
 
 
@@ -381,6 +386,9 @@ class _Site:
 
     def fail(self, message: str, fix: str | None = None, *, arg: int | None = None, code: str = "DL304") -> NoReturn:
         self.compiler.fail(self.node if arg is None else self.places[arg], code, message, fix)
+
+
+_OWN = "register a function of your own with @declog.function, and call it"
 
 
 def _describe(node: ast.AST) -> str:

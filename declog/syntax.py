@@ -63,7 +63,7 @@ def parse(text: str) -> Parsed:
             "name its parts as signals",
         )
     if not text.strip():
-        refuse("DL301", "the expression is empty", text)
+        refuse("DL301", "the expression is empty", text, "write one, such as `reward`")
     if (control := _CONTROL.search(text)) is not None:
         shown = f"the expression holds the control character {control.group()!r}"
         refuse("DL301", shown, text, "delete it", control.span())
@@ -77,7 +77,11 @@ def parse(text: str) -> Parsed:
         start = min(offset - 1 + lead, len(text))
         end = max(start + 1, min((error.end_offset or 0) - 1 + lead, len(text)))
         refuse(
-            "DL301", f"the expression cannot be parsed: {error.msg}", text, _syntax_fix(error.msg, plain), (start, end)
+            "DL301",
+            f"the expression cannot be parsed: {error.msg}",
+            text,
+            _syntax_fix(error.msg, plain, text[start:end]),
+            (start, end),
         )
     except (ValueError, MemoryError, RecursionError):
         refuse(
@@ -113,12 +117,15 @@ def _plain(found: re.Match[str]) -> str:
     return " " if word in "\r\n" else WORDS.get(word) or word.replace(".", "_")
 
 
-def _syntax_fix(message: str, plain: str) -> str | None:
+def _syntax_fix(message: str, plain: str, marked: str) -> str:
     if "never closed" in message:
         return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"
     if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain:
         return "compare with `==`"
-    return None
+    if not marked:
+        return "it ends too early: a value is missing"
+    word = marked[0].isalnum() or marked[0] == "_"
+    return f"an operator is missing before `{marked}`" if word else f"delete `{marked}`, or put a value before it"
 
 
 def _shifted(body: ast.expr, lead: int) -> ast.expr:

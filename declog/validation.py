@@ -206,6 +206,8 @@ def _problem(item: Any) -> Problem | None:
         names = [text or number for text, number in choices]
         close = nearest(str(item["input"])[:80], names)
         meant = f"did you mean `{close}`?" if close is not None else None
+        if meant is None:
+            meant = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
         return Problem("DL202", f"`{path[-1]}` must be {'one of: ' * (len(names) > 1)}{', '.join(names)}", path, meant)
     if kind == "greater_than_equal":
         return Problem(

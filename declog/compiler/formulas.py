@@ -77,9 +77,9 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     if not used:
         refuse("DL310", "the formula reads no metric", text, "use `expr:` for signals")
     if node.type.kind in (Kind.TEXT, Kind.OBJECT):
-        refuse("DL305", f"a formula gives a number, and this is {node.type.kind.value}", text)
+        refuse("DL305", f"a formula gives a number, and this is {node.type.kind.value}", text, "`1 if ... else 0`")
     if any(isinstance(op := ops[key], MetricOp) and op.by is not None for key in used):
-        refuse("DL205", "a formula over a metric with `by` is not executed yet", text)
+        refuse("DL205", "a formula over a metric with `by` is not executed yet", text, "a metric without `by`")
     first = ops[used[0]]
     family = any(ops[key].family for key in used)
     names = names_of(draft, name, spec, None, family=family, by=False)

@@ -157,7 +157,7 @@ class _Metric:
             and bins is not REQUIRED
             and not (isinstance(bins, int) and 1 <= bins <= 10_000)
         ):
-            compiler.fail(call, "DL304", "`bins` must be a whole number from 1 to 10000")
+            compiler.fail(call, "DL304", "`bins` must be a whole number from 1 to 10000", "bins=20")
         for name, value in known.items():
             if value is REQUIRED:
                 compiler.fail(call, "DL304", f"`{reduction.name}` misses `{name}`")

@@ -105,7 +105,8 @@ def equality(call: Call) -> Type:
     kinds = {_family_of_kinds(node.type.kind) for node in call.args}
     if len(kinds) > 1 or Kind.OBJECT in kinds:
         shown = " and ".join(f"`{node}` ({node.type.kind.value})" for node in call.args)
-        call.fail(f"these cannot be compared: {shown}", code="DL305")
+        fix = "compare numbers with numbers, texts with texts: `len(x) > 3`, `x == '3'`"
+        call.fail(f"these cannot be compared: {shown}", fix, code="DL305")
     return broadcast(call).with_kind(Kind.BOOL)
 
 
@@ -119,6 +120,6 @@ def choice(call: Call) -> Type:
     kinds = {_family_of_kinds(node.type.kind) for node in call.args[1:]}
     if len(kinds) > 1:
         shown = " and ".join(node.type.kind.value for node in call.args[1:])
-        call.fail(f"the two sides of `if` differ: {shown}", code="DL305")
+        call.fail(f"the two sides of `if` differ: {shown}", "give both the same kind", code="DL305")
     exact = {node.type.kind for node in call.args[1:]}
     return broadcast(call).with_kind(exact.pop() if len(exact) == 1 else Kind.NUMBER)

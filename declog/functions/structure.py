@@ -187,7 +187,7 @@ def _size(view: Any, node: Node) -> Any:
 def _member(call: Call) -> Type:
     node = call.args[0]
     if not node.type.family:
-        call.fail(f"`{node}` is not a family", arg=0, code="DL306")
+        call.fail(f"`{node}` is not a family", f"write `{node}` alone: it has one value", arg=0, code="DL306")
     return replace(node.type, family=False)
 
 
@@ -222,7 +222,7 @@ def _passed(call: Call) -> Type:
             code="DL306",
         )
     if call.params["k"] < 1:
-        call.fail("`k` must be at least 1")
+        call.fail("`k` must be at least 1", "k=1")
     return node.type.with_axis(Axis.GROUP).with_kind(Kind.NUMBER)
 
 

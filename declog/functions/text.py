@@ -126,7 +126,7 @@ def _distinct(texts: Iterable[str], n: int) -> float:
 
 def _distinct_rule(call: Call) -> Type:
     if call.params["n"] < 1:
-        call.fail("`n` must be at least 1")
+        call.fail("`n` must be at least 1", "n=1")
     return _of_group(Kind.NUMBER)(call)
 
 

@@ -27,3 +27,10 @@ def test_the_pairs_cover_the_language() -> None:
     assert len(PROFILES) <= 3 * len(invalid) <= 2.5 * len(PROFILES)
     assert codes - never_at_compile_time == {code for code in codes if any(f"[{code}]" in text for text in invalid)}
     assert sorted(path.stem for path in FOLDER.glob("*.txt")) == [profile.stem for profile in PROFILES]
+
+
+def test_every_problem_has_a_fix() -> None:
+    """Nobody is told what is wrong without what to write instead."""
+    texts = [expected(profile).read_text(encoding="utf-8") for profile in PROFILES]
+    problems = [block for text in texts if text.startswith("error[") for block in text.strip().split("\n\n")]
+    assert [problem for problem in problems if "\n  fix: " not in problem] == []
