@@ -30,6 +30,9 @@ class MemorySink:
     def open(self, run: RunInfo) -> None:
         self.run = run
 
+    def rewind(self, step: int) -> None:
+        self.events = [event for event in self.events if event[0] <= step]
+
     def write(self, step: int, records: Records) -> None:
         self.events.append((step, records))
 

@@ -26,6 +26,7 @@ from declog.sinks.jsonl import JsonlSink
 from declog.sinks.parquet import ParquetSink
 from declog.sinks.runner import SinkRunner
 from declog.sinks.tensorboard import TensorboardSink
+from declog.testing import MemorySink
 from tests.sinks.samples import ROOT, event, parts, run_info
 
 DATASETS = ("scalars", "histograms", "alerts", "tables/completions")
@@ -293,3 +294,11 @@ def test_sinks_that_cannot_rewind_are_left_as_they_are(tmp_path: Path) -> None:
     runner.open(run_info(tmp_path))
     assert runner.rewind(3, 30) is False
     runner.close(30)
+
+
+def test_the_sink_for_tests_rewinds_like_a_file(tmp_path: Path) -> None:
+    """One that is given to the resumed run again has every step once."""
+    sink = MemorySink()
+    run(lambda: sink, tmp_path, *((step, event(step)) for step in range(4)))
+    run(lambda: sink, tmp_path, *((step, event(step)) for step in (2, 3)), rewind=1)
+    assert [step for step, _ in sink.events] == [0, 1, 2, 3]
