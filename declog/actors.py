@@ -27,6 +27,7 @@ from declog.window import Window
 log = logging.getLogger("declog")
 Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
 _MAGIC = b"DECLOGX1"
+KEPT_BYTES = 256 * 2**20  # what an actor keeps before it says that nobody exports
 PATIENCE = 2  # exports that one actor may be ahead of another before it is not waited for
 
 
@@ -40,10 +41,15 @@ class ActorComm(LocalComm):
         self.world_size = world_size
         self._lock = threading.Lock()
         self._messages: list[bytes] = []
+        self._told = False
 
     def send(self, event: int, data: bytes) -> None:
         with self._lock:
             self._messages.append(data)
+            kept = sum(map(len, self._messages))
+        if kept > KEPT_BYTES and not self._told:
+            self._told = True
+            log.warning("actor %d keeps %d bytes of log events that nobody exports: call `export`", self.rank, kept)
 
     def take(self, fingerprint: str) -> bytes:
         """The messages since the last time, as bytes."""
@@ -188,6 +194,12 @@ class Merger:
             parts.append(part)
             ranks += whole
         step = max(int(part.meta["step"]) for part in found.values())  # an actor that ended before the others
+        if not tail and len({part.meta["step"] for part in found.values() if not part.meta["tail"]}) > 1:
+            log.warning(
+                "actors logged different steps as one log event (%s): all go through the same steps, also one that is "
+                "started again (`resume=`)",
+                ", ".join(f"actor {rank} step {part.meta['step']}" for rank, part in sorted(found.items())),
+            )
         handoff = Handoff(event, step, first["count"], Window(), tail, first["mode"], first["part"])
         self._last[handoff.mode] = handoff, ranks
         self._collect(handoff, parts, ranks)

@@ -267,6 +267,45 @@ def test_a_checkpoint_of_driver_and_actors_is_continued(tmp_path: Path) -> None:
     assert kept + plain(after) == expected(tmp_path)
 
 
+@pytest.mark.parametrize("again", [4, 6])
+def test_an_actor_is_started_again(again: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """From its state: the steps since then, taken again, are what was missing; where it leaves out some, it is told."""
+    sink = MemorySink()
+    logs = actors()
+    state: dict[str, Any] = {}
+    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+        for number in range(10):
+            if number == 6:
+                logs[3] = declog.start(CONFIG, role="actor", rank=3, world_size=ACTORS, resume=state)
+                for missed in range(again, 6):
+                    step(logs[3], missed, 3)
+            living = logs[:3] if number in (4, 5) else logs
+            for rank, log in enumerate(living):
+                step(log, number, rank)
+            driver.merge([log.export() for log in living], patience=1)
+            if number == 3:  # it died in step 4
+                state = logs[3].state_dict()
+                logs[3].close()
+    if again == 4:
+        assert values(sink, "reward") == pytest.approx(means(range(10), {0: ACTORS}), rel=1e-12)
+    assert ("actors logged different steps as one log event" in caplog.text) == (again == 6)
+    for log in logs:
+        log.close()
+
+
+def test_an_actor_that_nobody_exports_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once; what it keeps is kept."""
+    monkeypatch.setattr("declog.actors.KEPT_BYTES", 2000)
+    with declog.start(CONFIG, role="actor", rank=1, world_size=2) as log:
+        for number in range(6):
+            step(log, number, 1)
+        export = log.export()
+    assert len(export) > 2000
+    assert caplog.text.count("bytes of log events that nobody exports") == 1
+
+
 def test_a_driver_records_nothing(tmp_path: Path) -> None:
     """Whatever would record something says so, before it is lost."""
     with declog.start(CONFIG, sinks=[MemorySink()], output_dir=tmp_path, role="driver", world_size=1) as driver:
