@@ -13,7 +13,7 @@ from tests.test_demo import Demo, demo
 
 KEPT = "{kind: 'tests.capture.keeping:KeptSink'}"
 OVERRIDES = (
-    "steps=12", "+declog.capture=true", f"+declog.sinks.kept={KEPT}",
+    "steps=12", "declog.capture=true", f"+declog.sinks.kept={KEPT}",
     "declog.tables.samples.every=4", "declog.sinks.console.every=3",
     "+declog.metrics.late='mean(reward * elapsed)'",
     "+declog.alerts.close={metric: reward, above: 0.1, patience: 2}",
