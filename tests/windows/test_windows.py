@@ -318,3 +318,16 @@ def test_group_values_need_groups() -> None:
         "  values per group are needed, and this profile does not say what a group is\n"
         "  fix: set `axes.group: {size: N}` or `{of: SIGNAL}`"
     )
+
+
+def test_a_formula_over_families_that_have_different_members(tmp_path: Path) -> None:
+    """Each member of either family has its value, where the formula has one for it."""
+    families = {name: {"axis": "step", "family": True, "optional": True} for name in ("total", "count", "other")}
+    metrics = {
+        **{name: {"expr": name, "reduce": "sum", "log": False} for name in families},
+        "each": {"formula": "total / count if present(count) else other", "name": "{column}"},
+    }
+    sink = MemorySink()
+    with declog.start(profile(families, metrics), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(total={"a": 6.0, "b": 1.0}, count={"b": 4.0, "a": 3.0}, other={"c": 5.0, "a": 9.0})
+    assert sink.scalars == {0: {"a": 2.0, "b": 0.25, "c": 5.0}}
