@@ -37,6 +37,8 @@ def file_problem(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> 
         return not_yaml(error, error.problem_mark)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
         return _missing_default(loader, origin, error, error.missing_cfg_file)
+    if isinstance(error, UnicodeDecodeError | yaml.reader.ReaderError) and (found := _no_text(loader, origin)):
+        return found
     if isinstance(error, RecursionError):
         return _circle(loader, origin)
     malformed = re.match(r"Invalid defaults list in '([^']+)', (.*)", str(error))
@@ -48,6 +50,17 @@ def file_problem(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> 
     if "Cannot merge" in str(error) and (problem := _list_and_map(loader, origin)) is not None:
         return problem
     return Problem("DL101", first_line(error))
+
+
+def _no_text(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
+    """A file with bytes that are no UTF-8, which are read as U+FFFD, or with control characters."""
+    for _, file, text in _files(loader, origin):
+        if (odd := re.search("[\ufffd\x00-\x08\x0b-\x1f\x7f]", text.replace("\r\n", "\n"))) is not None:
+            before = text[: odd.start()]
+            line, column = before.count("\n") + 1, odd.start() - before.rfind("\n")
+            where = Where(shown_path(file), line, column)
+            return Problem("DL101", "this character is no text in UTF-8", fix="save the file as UTF-8", where=where)
+    return None
 
 
 def _list_and_map(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:

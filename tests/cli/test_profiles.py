@@ -75,6 +75,17 @@ def test_files_that_are_no_profiles(tmp_path: Path, cli: Cli, text: bytes, code:
     assert (found.code, found.err.startswith("error[DL")) == (code, code != 0)
 
 
+@pytest.mark.parametrize("odd", [b"\xff", b"\x00", b"\x1b"])
+def test_bytes_that_are_no_text_have_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, odd: bytes
+) -> None:
+    """Neither the YAML reader nor Python's names the file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd.yaml").write_bytes(b"name: a\nmetrics:\n  x: a" + odd + b"b\n")
+    told = "error[DL101] odd.yaml:3:7\n  this character is no text in UTF-8\n  fix: save the file as UTF-8\n"
+    assert cli("check", "odd.yaml").err == told
+
+
 def test_a_yml_file_is_told_how_it_must_end(tmp_path: Path, cli: Cli) -> None:
     """Hydra reads .yaml only."""
     (tmp_path / "mine.yml").write_text(SMALL, encoding="utf-8")
