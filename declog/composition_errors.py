@@ -249,7 +249,7 @@ def _key_problem(
     span = (at, at + len(wrong))
     if not isinstance(node, DictConfig | ListConfig):
         message = f"{here} is `{'null' if node is None else node}` here, which has no keys"
-        rest = "expr: ..., " if isinstance(node, str) else ""  # a short form, of a metric or a signal
+        rest = "" if isinstance(node, bool) else "expr: ..., "  # a short form, of a metric or a signal
         fix = f"set the whole entry: '{here}={{{rest}{keys[-1]}: {line.partition('=')[2]}}}'"
         return _problem(line, message, fix, span=span)
     message = f"there is no key `{wrong}` in {here}" if here else f"there is no key `{wrong}` at the top"
