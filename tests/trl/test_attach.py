@@ -332,3 +332,22 @@ def test_a_subclass_with_metrics_of_its_own(model: Path, tmp_path: Path) -> None
     wanted = cases.expected(outcome.history)
     for (_, _, expected), (_, _, found) in zip(wanted, outcome.events, strict=True):
         assert expected == pytest.approx({name: found.get(name) for name in expected}, abs=1e-6, rel=1e-6)
+
+
+def test_a_subclass_that_computes_a_number_in_another_way(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A difference from what the trainer has is told, name by name."""
+    from trl import GRPOTrainer
+
+    class Mine(GRPOTrainer):  # type: ignore[misc]
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            if "loss" in logs:
+                self._metrics["train"]["entropy"] = [99.0]
+            super().log(logs, start_time)
+
+    with caplog.at_level(logging.WARNING, "declog"):
+        outcome = cases.run(Case(), model, tmp_path, cls=Mine, merge="replace")
+    told = [record.getMessage() for record in caplog.records if "this trainer has" in record.getMessage()]
+    assert len(told) == 2 and all(text.startswith("`entropy`: declog has") and "has 99" in text for text in told)
+    assert max(entry["entropy"] for entry in values(outcome.history, "train")) < 5
