@@ -217,16 +217,17 @@ def print_sink(rounds: int) -> None:
         }
         seconds: dict[str, list[Seconds]] = {name: [] for name in runs}
         for turn in range(-1, rounds):
-            for name in sorted(runs, reverse=bool(turn % 2)):
-                found = []
-                for step in range(100):
+            found: dict[str, Seconds] = {name: [] for name in runs}
+            for step in range(200):  # one step of one, one step of the other: what else runs here hits both alike
+                for name in sorted(runs, reverse=bool(step % 2)):
                     start = time.perf_counter()
-                    with runs[name].step(turn * 100 + step):
+                    with runs[name].step(turn * 200 + step):
                         runs[name].observe(**batches[step % 4])
-                    found.append(time.perf_counter() - start)
-                    time.sleep(0.002)
-                if turn >= 0:
-                    seconds[name].append(found)
+                    found[name].append(time.perf_counter() - start)
+                time.sleep(0.002)
+            if turn >= 0:
+                for name in runs:
+                    seconds[name].append(found[name])
         slow.wake.set()
         for log in runs.values():
             log.close()
@@ -264,13 +265,13 @@ def print_busy(rounds: int) -> None:
         }
         names = [*runs, "none"]
         seconds: dict[str, Seconds] = {name: [] for name in names}
-        for turn in range(-1, rounds):
+        for turn in range(-1, 3 * rounds):
             for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
-                for step in range(100):
+                for step in range(30):
                     start = time.perf_counter()
                     weights = _train(weights)
                     if name in runs:
-                        with runs[name].step(turn * 100 + step):
+                        with runs[name].step(turn * 30 + step):
                             runs[name].observe(**batches[step % 4])
                     if turn >= 0:
                         seconds[name].append(time.perf_counter() - start)
