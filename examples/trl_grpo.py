@@ -10,7 +10,7 @@ What is trained and what is logged is said in `conf/trl_grpo.yaml`. One line att
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def main(cfg: DictConfig) -> None:
     data = Dataset.from_dict({"prompt": [f"{a}+{b}=" for a in range(10) for b in range(10)]})
     trainer = GRPOTrainer(
         str(folder),
-        reward_funcs=[digits, ends],
+        reward_funcs=REWARDS,
         args=GRPOConfig(**cfg.trainer),
         train_dataset=data,
         eval_dataset=data.select(range(4)),
@@ -64,7 +64,10 @@ def ends(completions: Sequence[str], completion_ids: Sequence[Sequence[int]], **
     return ended
 
 
-def build(folder: Path, shape: DictConfig) -> Path:
+REWARDS: list[Callable[..., list[float]]] = [digits, ends]
+
+
+def build(folder: Path, shape: Mapping[str, Any]) -> Path:
     """A model that knows nothing and its tokenizer of single characters; the same on every rank."""
     vocabulary = {text: place for place, text in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])}
     characters = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

@@ -1,8 +1,8 @@
 """`python tests/benchmarks/bench_trl.py`: what declog costs a TRL trainer, against the same trainer without it.
 
 Two ranks of one model of two layers. Collectives and `.item()` calls of an optimizer step are counted by torch's
-profiler, on rank 0's training thread; steps are timed in runs that take turns. Prints a Markdown table; `docs/trl.md`
-shows one. Nothing is asserted.
+profiler, on rank 0's training thread; steps are timed in runs that take turns, by the clock and in CPU time of the
+process, which other processes are not in. Prints a Markdown table; `docs/trl.md` shows one. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import declog
 
 ROOT = Path(__file__).parents[2]
 WAYS: Mapping[str, str | None] = {"without declog": "", "declog, merge=None": None, "declog, merge=replace": "replace"}
-STEPS, WARM = 10, 2  # of a run, and how many of its first ones are left out
+STEPS, WARM = 12, 3  # of a run, and how many of its first ones are left out
 
 
 def main() -> None:
@@ -51,40 +51,44 @@ def rank(rounds: int) -> None:
     folder = Path(tempfile.mkdtemp())
     model = tiny.build(folder / "model")
     counted = {name: count(model, folder / "count", merge) for name, merge in WAYS.items()}
-    times: dict[str, list[float]] = {name: [] for name in WAYS}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
     names = list(WAYS)
     for turn in range(rounds):
         for name in names[turn % 3 :] + names[: turn % 3]:
             gc.collect()
-            times[name].append(statistics.median(train(model, folder / "time", WAYS[name]).seconds[WARM:]))
+            wall, cpu = zip(*train(model, folder / "time", WAYS[name]).seconds[WARM:], strict=True)
+            times[name].append((statistics.median(wall), statistics.median(cpu)))
     if os.environ["RANK"] == "0":
         show(counted, times)
 
 
-def show(counted: Mapping[str, collections.Counter[str]], times: Mapping[str, list[float]]) -> None:
+def show(counted: Mapping[str, collections.Counter[str]], times: Mapping[str, list[tuple[float, float]]]) -> None:
     """The table: per optimizer step of two micro-batches, medians of the runs, and of the ratios of each round."""
     plain = times["without declog"]
-    print("| run | collectives | `.item()` and the like | ms per step | ratio |")
-    print("|---|---:|---:|---:|---:|")
+    print("| run | collectives | `.item()` and the like | ms by the clock | ratio | ms of CPU time | ratio |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
     for name, found in times.items():
         calls = sum(n for key, n in counted[name].items() if key.startswith("c10d::")) / STEPS
         items = counted[name]["aten::_local_scalar_dense"] / STEPS
-        ratio = statistics.median(mine / own for mine, own in zip(found, plain, strict=True))
-        print(f"| {name} | {calls:.1f} | {items:.1f} | {1e3 * statistics.median(found):.1f} | {ratio:.2f} |")
+        cells = [f"{calls:.1f}", f"{items:.1f}"]
+        for mine, own in zip(zip(*found, strict=True), zip(*plain, strict=True), strict=True):
+            ratio = statistics.median(one / other for one, other in zip(mine, own, strict=True))
+            cells += [f"{1e3 * statistics.median(mine):.1f}", f"{ratio:.2f}"]
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 class Clock:
     """How long each optimizer step of a run took, from its begin to the next one's."""
 
     def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self._last: float | None = None
+        self.seconds: list[tuple[float, float]] = []
+        self._last: tuple[float, float] | None = None
 
     def tick(self) -> None:
         """A step begins."""
-        now = time.perf_counter()
+        now = time.perf_counter(), time.process_time()
         if self._last is not None:
-            self.seconds.append(now - self._last)
+            self.seconds.append((now[0] - self._last[0], now[1] - self._last[1]))
         self._last = now
 
 
