@@ -351,3 +351,18 @@ def test_a_subclass_that_computes_a_number_in_another_way(
     told = [record.getMessage() for record in caplog.records if "this trainer has" in record.getMessage()]
     assert len(told) == 2 and all(text.startswith("`entropy`: declog has") and "has 99" in text for text in told)
     assert max(entry["entropy"] for entry in values(outcome.history, "train")) < 5
+
+
+def test_several_evaluation_sets(model: Path, tmp_path: Path) -> None:
+    """Each is a log event; TRL's own names do not tell them apart, those of transformers do."""
+    from tests.trl import tiny
+
+    data = {"eval_dataset": {"easy": tiny.prompts(4), "hard": tiny.prompts(4)}}
+    outcome = cases.run(Case(args={"max_steps": 2}), model, tmp_path, data=data)
+    logged = [event for event in outcome.events if event[1] == "eval"]
+    history = [entry for entry in outcome.history if "eval_reward" in entry]
+    assert len(logged) == len(history) == 2
+    for (_, _, found), entry in zip(logged, history, strict=True):
+        own = {name: value for name, value in entry.items() if name.startswith("eval_")}
+        assert own == pytest.approx({name: found.get(name) for name in own}, abs=1e-6, rel=1e-6)
+    assert "eval_easy_loss" in logged[0][2] and "eval_hard_loss" in logged[1][2]
