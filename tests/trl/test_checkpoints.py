@@ -51,7 +51,7 @@ def test_a_checkpoint_without_a_state_of_declog(model: Path, tmp_path: Path, cap
     """It is said, and the run goes on with new windows."""
     cases.resumable(model, tmp_path, until=3)
     for file in tmp_path.rglob("declog-rank*.pt"):
-        file.unlink()
+        file.write_bytes(file.read_bytes()[:100])  # as a disk that was full leaves it
     with caplog.at_level("WARNING", "declog"):
         cases.resumable(model, tmp_path, until=4, resume=True)
     assert "there is no state of declog" in caplog.text

@@ -10,6 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 from transformers import TrainerCallback
@@ -123,7 +124,7 @@ class Report:
         if not self._main:
             return
         for name, value in numbers.items():
-            if name not in self._names and isinstance(value, float | int):
+            if name not in self._names and isinstance(value, Real):
                 self._recorder.log_metric(name, value)
 
     def _stripped(self, logs: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,8 @@ class Steps:
         file, part = self._file(folder), self._file(folder, ".part")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            torch.save({"recorder": self._recorder.state_dict(), "rows": self._capture.rows}, part)
+            state = {"recorder": self._recorder.state_dict(), "rows": self._capture.rows, "ranks": args.world_size}
+            torch.save(state, part)
             os.replace(part, file)
         except OSError as error:
             log.warning("declog could not save its state, a run resumed from %s starts new windows: %s", folder, error)
@@ -107,17 +109,27 @@ class Steps:
             checkpoint = get_last_checkpoint(self._trainer.args.output_dir)
             if checkpoint is None:
                 return  # the trainer says so
-        file = self._file(Path(checkpoint))
-        if not file.is_file():
-            log.warning("there is no state of declog in %s: windows and totals start anew", checkpoint)
+        state = self._read(self._file(Path(checkpoint)))
+        accelerator = self._trainer.accelerator
+        found = torch.tensor([state is not None], dtype=torch.int32, device=accelerator.device)
+        everywhere = bool(accelerator.gather(found).all())  # all ranks go on, or none
+        if state is None or not everywhere:
+            log.warning("there is no state of declog of all ranks in %s: windows and totals start anew", checkpoint)
             return
-        state = torch.load(file, weights_only=True)
         try:
             self._recorder.load_state_dict(state["recorder"])
         except UsageError:  # such as after an evaluation
             log.warning("the run has begun, so declog does not go on where %s was saved", checkpoint)
             return
         self._capture.rows = state["rows"]
+
+    def _read(self, file: Path) -> dict[str, Any] | None:
+        """What this rank saved, where it is whole and of as many ranks."""
+        try:
+            state: dict[str, Any] = torch.load(file, weights_only=True)
+        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+            return None
+        return state if state["ranks"] == self._trainer.args.world_size else None
 
     def _file(self, folder: Path, suffix: str = "") -> Path:
         return folder / f"declog-rank{self._trainer.args.process_index}.pt{suffix}"
