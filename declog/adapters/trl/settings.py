@@ -28,8 +28,9 @@ def constants_of(trainer: Any, sight: Sight) -> dict[str, Any]:
             found["vllm"] = bool(trainer.use_vllm and trainer.vllm_importance_sampling_correction)
     elif sight.method == "rloo":
         found |= _read(trainer, RLOO)
-        if getattr(trainer, "reward_clip_range", None):
-            found["reward_clip_low"], found["reward_clip_high"] = trainer.reward_clip_range
+        clip = _read(trainer, ("reward_clip_range",))
+        if clip.get("reward_clip_range"):
+            found["reward_clip_low"], found["reward_clip_high"] = clip["reward_clip_range"]
     return found
 
 
