@@ -7,7 +7,6 @@ Imports the runtime only: neither the models of the YAML nor the compiler.
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import functools
 import logging
 import os
@@ -23,28 +22,25 @@ from typing import Any, ParamSpec, TypeVar
 
 from declog import active, actors, timing
 from declog.apart import Apart
-from declog.axes import Axis
-from declog.batch import OpenBatch
+from declog.batch import BatchRecord
 from declog.checkpoint import RecorderState, pack, unpack
 from declog.collector import Collector
 from declog.comm import Comm
 from declog.dispatch import Dispatcher, Route
 from declog.errors import (
-    InputError,
-    MissingSignalError,
     RuntimeFailure,
     SinkError,
     UnknownSignalError,
     UsageError,
     did_you_mean,
 )
-from declog.extras import Undeclared, plain_column
 from declog.failures import Failures
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
 from declog.handoff import Answer, Handoff
+from declog.intake import TIMERS, Intake, Locate, fields_of
 from declog.meter import Meter
-from declog.plan import Plan, SignalOp
+from declog.plan import Plan
 from declog.sending import Sender
 from declog.sinks.runner import SinkRunner
 from declog.tape import Tape
@@ -53,9 +49,7 @@ from declog.worker import Task, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 log = logging.getLogger("declog")
-TIMERS = "timers"  # the signal that `timer` feeds
 PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
 
 
@@ -75,30 +69,23 @@ class Recorder:
         self.run_id = run_id
         self._comm = comm
         self._runners = dict(runners)
-        self._functions = functions
         self._close_s = close_s
-        self._locate = locate
         self._tape = Tape() if tape is None else tape
         self._lock = threading.RLock()
-        self._open: dict[str, OpenBatch] = {}
         self._mode = "train"
         self._windows: dict[str, Window] = {}  # of the modes that were entered
         self._counts: Counter[str] = Counter()  # steps of each mode
-        self._batch_numbers: Counter[str] = Counter()
-        self._seen: set[str] = set()  # events whose first batch has closed
         self._step: int | None = None
         self._last_step = 0
-        self._order = 0
         self._event = 0
         self._event_told = False
         self._flushed = False  # whether this block of a mode has flushed
-        self._undeclared = Undeclared(plan)
-        self._timed: dict[str, timing.Timed] = {}  # of this step, by name
         self._closed = False
         self._process = os.getpid()
         self._wait_s = wait_s
         self._meter = Meter()
         self._failures = Failures()
+        self._intake = Intake(plan, self._tape, self._failures, self._record, functions=functions, locate=locate)
         self._collector = None
         if comm.collects:
             dispatcher = Dispatcher(plan, routes, functions)
@@ -139,7 +126,7 @@ class Recorder:
                 return
             self._closed = True
             with self._tape.call("close", failed):
-                self._close_batches(quietly=True)
+                self._intake.close_all(self._now, quietly=True)
                 if self._merger is not None:
                     self._worker.submit(Task(self._merger.end, report=self._failures.report))
                 else:  # also for windows that are longer than the profile's `every`
@@ -213,7 +200,7 @@ class Recorder:
             raise UsageError("DL510", f"step {step} begins inside step {self._step}", "end one step before the next")
         with self._lock, self._tape.call("begin", step):
             self._step = step
-            self._batch_numbers.clear()
+            self._intake.numbers.clear()
 
     def _end_step(self, *, quietly: bool) -> None:
         began = time.perf_counter()
@@ -221,9 +208,8 @@ class Recorder:
             assert self._step is not None
             failed = True
             try:
-                if self._timed:
-                    self._keep_timers()
-                self._close_batches(quietly=quietly)
+                self._keep_timers()
+                self._intake.close_all(self._now, quietly=quietly)
                 failed = quietly
             finally:  # a step that fails is a step all the same: ranks stay at one count
                 self._last_step, self._step = self._step, None
@@ -250,9 +236,9 @@ class Recorder:
             fix = did_you_mean(name, self.plan.modes, what="modes")
             raise UsageError("DL510", f"the profile `{self.plan.name}` has no mode `{name}`", fix)
         with self._lock, self._tape.call("enter", name):
-            self._close_batches(quietly=False)
+            self._intake.close_all(self._now, quietly=False)
             before, self._mode = self._mode, name
-            numbers, self._batch_numbers = self._batch_numbers, Counter()
+            numbers, self._intake.numbers = self._intake.numbers, Counter()
             self._windows.setdefault(name, Window())
             self._flushed = False
         failed = True
@@ -263,14 +249,13 @@ class Recorder:
         finally:
             with self._lock, self._tape.call("leave", failed):
                 try:
-                    if self._timed:
-                        self._keep_timers()
-                    self._close_batches(quietly=failed)
+                    self._keep_timers()
+                    self._intake.close_all(self._now, quietly=failed)
                 finally:
                     news = self._windows[name].batches or not self._flushed
                     if not self.plan.modes[name].every and name != "train" and not self._closed and news:
                         self._log(tail=True, failed=failed)
-                    self._mode, self._batch_numbers = before, numbers
+                    self._mode, self._intake.numbers = before, numbers
 
     def flush(self, wait_s: float | None = None) -> dict[str, float] | None:
         """Log what came since the last log event, now: for trainers that decide when (`every: trainer`).
@@ -283,7 +268,7 @@ class Recorder:
         self._records()
         answer = None if wait_s is None else Answer(wait_s)
         with self._lock, self._tape.call("flush"):
-            self._close_batches(quietly=False)
+            self._intake.close_all(self._now, quietly=False)
             self._flushed = True
             self._log(tail=True, answer=answer)
         return None if answer is None else answer.wait()
@@ -292,7 +277,7 @@ class Recorder:
         handoff = self._flush(self._mode, tail=tail, answer=answer, failed=failed)
         if not self._event_told and not failed:
             self._event_told = True
-            self._tell_silent_events()
+            self._intake.tell_silent()
         if handoff.done is None:
             return
         if not handoff.done.wait(self._wait_s + self._close_s):
@@ -304,14 +289,6 @@ class Recorder:
                 runner.flush(self._close_s)
             except SinkError as error:
                 self._failures.report(error)
-
-    def _tell_silent_events(self) -> None:
-        """A required signal is missed when its event's first batch closes; an event without any batch says it here."""
-        for event in self.plan.events.values():
-            missed = [op.source for op in event.signals if not op.optional]
-            if missed and event.name not in self._seen:
-                shown = ", ".join(f"`{name}`" for name in missed)
-                log.warning("nothing of event `%s` came in the first log window: %s", event.name, shown)
 
     def wrap(self, step_function: Callable[P, R]) -> Callable[P, R]:
         """The step function, observed: the call is a step, its mapping or dataclass result is observed.
@@ -325,7 +302,7 @@ class Recorder:
             number = self._last_step + 1 if self._counts else first
             with self.step(number):
                 result = step_function(*args, **kwargs)
-                self._observe(_fields(result), strict=False)
+                self._observe(fields_of(result), strict=False)
             return result
 
         return wrapped
@@ -346,52 +323,10 @@ class Recorder:
     def _observe(self, signals: Mapping[str, Any], *, strict: bool) -> None:
         self._in_step("observe")
         with self._lock:
-            if strict and not self.plan.known.issuperset(signals):
-                raise self._unknown(next(source for source in signals if source not in self.plan.known))
+            if strict:
+                self._intake.check(signals)
             with self._tape.call("observe", signals):
-                self._keep(signals)
-
-    def _unknown(self, name: str) -> UnknownSignalError:
-        sources = {op.name: op.source for event in self.plan.events.values() for op in event.signals}
-        fix = did_you_mean(name, self.plan.known, what="signals")
-        if name in sources:
-            fix = f"it is observed as `{sources[name]}`"
-        return UnknownSignalError("DL501", f"the profile `{self.plan.name}` has no signal `{name}`", fix)
-
-    def _keep(self, signals: Mapping[str, Any]) -> None:
-        sources, homes, opened = self.plan.sources, self.plan.homes, self._open
-        here: set[str] | None = None
-        for source, value in signals.items():
-            ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
-            if source not in homes and ops:  # it belongs to the event of what it is observed with
-                if here is None:
-                    here = {homes[name] for name in signals if name in homes}
-                ops = self._meant(ops, here)
-            for op in ops:
-                batch = opened.get(op.event)
-                if batch is None or op.name in batch.names:
-                    batch = self._batch(op.event, again=batch is not None)
-                batch.add(op, value)
-
-    def _meant(self, ops: Sequence[SignalOp], here: set[str]) -> Sequence[SignalOp]:
-        """The events of a signal that has several, or none of its own, among those of one call of `observe`."""
-        meant = [op for op in ops if op.event in here]
-        if meant or here:  # a value per step has no rows that could belong to another event
-            return meant or [op for op in ops if op.axis is Axis.STEP]
-        if len(ops) == 1:
-            return ops
-        lacking = [op for op in ops if op.event in self._open and op.name not in self._open[op.event].names]
-        return lacking or ops[:1]
-
-    def _batch(self, event: str, *, again: bool) -> OpenBatch:
-        """The event's open batch; the next one where a value is given ``again``."""
-        if again:
-            self._close_batch(event)
-        open_batch = self._open.get(event)
-        if open_batch is None:
-            self._order += 1
-            open_batch = self._open[event] = OpenBatch(self.plan.events[event], self._order)
-        return open_batch
+                self._intake.observe(signals, self._now)
 
     @contextmanager
     def batch(self, event: str) -> Iterator[None]:
@@ -404,25 +339,21 @@ class Recorder:
                 did_you_mean(event, self.plan.known_events, what="events"),
             )
         with self._lock, self._tape.call("cut", event):
-            self._close_batch(event)
+            self._intake.close(event, self._now)
         yield
         with self._lock, self._tape.call("cut", event):
-            self._close_batch(event)
+            self._intake.close(event, self._now)
 
     def log_metric(self, name: str, value: Any) -> None:
         """Record a number under a name of its own; its mean over the window is logged as ``logged/{name}``.
 
         On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
         """
-        op = self.plan.logged
         if self._closed:
             return
         self._records()
         with self._lock, self._tape.call("metric", name, value):
-            if op is None:
-                return
-            known = self._open.get(op.event)
-            self._batch(op.event, again=known is not None and known.has(op, name)).add(op, {name: value})
+            self._intake.metric(name, value, self._now)
 
     @contextmanager
     def timer(self, name: str) -> Iterator[None]:
@@ -438,13 +369,13 @@ class Recorder:
             yield
         finally:
             with self._lock:
-                self._timed.setdefault(name, timing.Timed()).add(stop())
+                self._intake.time(name, stop())
 
     def _keep_timers(self) -> None:
-        timed, self._timed = self._timed, {}
-        if TIMERS in self.plan.sources:
+        timed = self._intake.take_timed()
+        if timed and TIMERS in self.plan.sources:
             with self._tape.call("observe", {TIMERS: timed}):
-                self._keep({TIMERS: timed})
+                self._intake.observe({TIMERS: timed}, self._now)
         elif TIMERS not in self.plan.known:
             for name, value in timed.items():
                 self.log_metric(f"time/{name}", value)
@@ -460,55 +391,17 @@ class Recorder:
             return
         self._records()
         with self._lock, self._tape.call("extra", column, values):
-            self._keep_extra(column, values)
-
-    def _keep_extra(self, column: str, values: Any) -> None:
-        if column in self.plan.known:
-            self._keep({column: values})
-            return
-        if not self._undeclared.wanted(column):
-            return
-        event = self.plan.extra
-        assert event is not None
-        plain = plain_column(column, values)
-        known = self._open.get(event)
-        self._batch(event, again=known is not None and column in known.extras).add_extra(column, plain)
+            self._intake.extra(column, values, self._now)
 
     # -- inside
 
-    def _close_batches(self, *, quietly: bool) -> None:
-        """Close all; the first error is raised when all are closed, unless the step failed with one of its own."""
-        first: Exception | None = None
-        for event in list(self._open):
-            try:
-                self._close_batch(event, partly=quietly)
-            except Exception as error:  # noqa: BLE001  (raised below, or reported)
-                if quietly and not isinstance(error, InputError):
-                    self._failures.report(error)
-                first = first or error
-        if first is not None and not quietly:
-            raise first
+    @property
+    def _now(self) -> int:
+        """The step that is open, or the last one."""
+        return self._last_step if self._step is None else self._step
 
-    def _close_batch(self, event: str, *, partly: bool = False) -> None:
-        open_batch = self._open.pop(event, None)
-        if open_batch is None:
-            return
-        number = self._batch_numbers[event]
-        first = event not in self._seen and not partly  # a step that failed midway misses signals
-        step = self._last_step if self._step is None else self._step
-        try:
-            record = open_batch.close(
-                step, number, self._tape.elapsed(), first=first, grouping=self.plan.grouping, functions=self._functions
-            )
-        except MissingSignalError as error:
-            if self._locate is None:
-                raise
-            raise self._locate(error) from None
-        if open_batch.failure is not None:
-            self._failures.report(open_batch.failure)
-        if not partly:
-            self._seen.add(event)
-        self._batch_numbers[event] = number + 1
+    def _record(self, event: str, record: BatchRecord) -> None:
+        """A batch closed: it belongs to the window of the mode."""
         self._windows.setdefault(self._mode, Window()).batches.setdefault(event, []).append(record)
 
     def _flush(
@@ -517,11 +410,12 @@ class Recorder:
         began = time.perf_counter()
         window, self._windows[mode] = self._windows.get(mode, Window()), Window()
         window.hand_off()
-        step = self._last_step if self._step is None else self._step
         done = threading.Event() if self.plan.blocking and not part else None
         figures = {} if part else self._meter.read()
         hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
-        handoff = Handoff(self._event, step, self._counts[mode], window, tail, mode, part, done, answer, figures, hurry)
+        handoff = Handoff(
+            self._event, self._now, self._counts[mode], window, tail, mode, part, done, answer, figures, hurry
+        )
         self._event += 1
         self._worker.submit(handoff)
         if not part:
@@ -566,7 +460,7 @@ class Recorder:
         saves its own. What was logged before is in rank 0's files when this returns.
         """
         self._alive()
-        if self._step is not None or self._open:
+        if self._step is not None or self._intake:
             raise UsageError("DL510", "`state_dict` is called inside a step", "call it between two steps")
         with self._lock:
             frames = {
@@ -575,7 +469,12 @@ class Recorder:
                 for event, frame in window.frames(self.plan.events, self._comm.rank, self.plan.grouping).items()
             }
             mine = RecorderState(
-                self._last_step, self._event, self._order, dict(self._counts), sorted(self._seen), self._tape.elapsed()
+                self._last_step,
+                self._event,
+                self._intake.order,
+                dict(self._counts),
+                sorted(self._intake.seen),
+                self._tape.elapsed(),
             )
             task = self._worker.call(self._collected, 2 * self._wait_s + self._close_s)
         if task.error is not None or not task.done.is_set():
@@ -601,14 +500,14 @@ class Recorder:
         are continued and open windows are dropped, with a warning.
         """
         self._alive()
-        if self._event or self._counts or self._open:
+        if self._event or self._counts or self._intake:
             raise UsageError("DL510", "`load_state_dict` is called after the first step", "call it before the run")
         mine, frames, data, equal = unpack(self.plan, self._comm, state)
         collector = self._collector
         with self._lock:
-            self._last_step, self._event, self._order = mine.step, mine.event, mine.order
+            self._last_step, self._event, self._intake.order = mine.step, mine.event, mine.order
             self._counts.update(mine.counts)
-            self._seen.update(mine.seen)
+            self._intake.seen.update(mine.seen)
             self._tape.resume(mine.elapsed)
             for name, frame in frames.items() if equal else ():
                 kind, mode, event = (*name.split("/", 2), "", "")[:3]
@@ -636,17 +535,6 @@ class Recorder:
         self._records()
         if not self.in_step:
             raise UsageError("DL510", f"`{what}` is called outside a step", "with log.step(step): ...")
-
-
-def _fields(result: Any) -> Mapping[str, Any]:
-    if isinstance(result, Mapping):
-        return {str(key): value for key, value in result.items()}
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        return {item.name: getattr(result, item.name) for item in dataclasses.fields(result)}
-    if isinstance(result, tuple) and hasattr(result, "_asdict"):
-        fields: Mapping[str, Any] = result._asdict()
-        return fields
-    return {}
 
 
 class _Active:

@@ -15,8 +15,9 @@ from typing import Any
 from declog.capturing import Call
 from declog.dispatch import CODE, Route
 from declog.functions import DEFAULT, Functions
+from declog.intake import Locate
 from declog.plan import Plan
-from declog.recorder import Locate, Recorder
+from declog.recorder import Recorder
 from declog.records import Records
 from declog.run import UNFILTERED_BYTES
 from declog.sinks import PER_RANK

@@ -44,7 +44,7 @@ ROOMS = (
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
     Room("recording", "active rewards fold layout extras inputs batch window timing tape snapshots capturing failures "
-         "handoff sending collector actors checkpoint worker recorder",
+         "intake handoff sending collector actors checkpoint worker recorder",
          "errors records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan

@@ -1,0 +1,191 @@
+"""What is open on the training thread: the batch of each event, until it closes and is a record of a window.
+
+A value goes to the open batch of its signal's event; given again, it opens the next one. Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from declog.axes import Axis
+from declog.batch import BatchRecord, OpenBatch
+from declog.errors import InputError, MissingSignalError, UnknownSignalError, did_you_mean
+from declog.extras import Undeclared, plain_column
+from declog.failures import Failures
+from declog.functions import Functions
+from declog.plan import Plan, SignalOp
+from declog.tape import Tape
+from declog.timing import Seconds, Timed
+
+log = logging.getLogger("declog")
+Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
+TIMERS = "timers"  # the signal that blocks' durations feed
+
+
+class Intake:
+    """The open batches. ``keep`` gets each closed one with its event; ``numbers`` counts a step's batches by event."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        tape: Tape,
+        failures: Failures,
+        keep: Callable[[str, BatchRecord], None],
+        *,
+        functions: Functions,
+        locate: Locate | None = None,
+    ) -> None:
+        self.numbers: Counter[str] = Counter()
+        self.seen: set[str] = set()  # events whose first batch has closed
+        self.order = 0  # how many batches were opened
+        self._plan = plan
+        self._tape = tape
+        self._failures = failures
+        self._keep = keep
+        self._functions = functions
+        self._locate = locate
+        self._open: dict[str, OpenBatch] = {}
+        self._undeclared = Undeclared(plan)
+        self._timed: dict[str, Timed] = {}  # of this step, by name
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    # -- values
+
+    def check(self, signals: Mapping[str, Any]) -> None:
+        """Raise ``UnknownSignalError`` where the profile knows no signal of a name."""
+        if self._plan.known.issuperset(signals):
+            return
+        name = next(source for source in signals if source not in self._plan.known)
+        sources = {op.name: op.source for event in self._plan.events.values() for op in event.signals}
+        fix = did_you_mean(name, self._plan.known, what="signals")
+        if name in sources:
+            fix = f"it is observed as `{sources[name]}`"
+        raise UnknownSignalError("DL501", f"the profile `{self._plan.name}` has no signal `{name}`", fix)
+
+    def observe(self, signals: Mapping[str, Any], step: int) -> None:
+        """Keep the values of one call, each in the batch of its event."""
+        sources, homes, opened = self._plan.sources, self._plan.homes, self._open
+        here: set[str] | None = None
+        for source, value in signals.items():
+            ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
+            if source not in homes and ops:  # it belongs to the event of what it is observed with
+                if here is None:
+                    here = {homes[name] for name in signals if name in homes}
+                ops = self._meant(ops, here)
+            for op in ops:
+                batch = opened.get(op.event)
+                if batch is None or op.name in batch.names:
+                    batch = self._batch(op.event, step, again=batch is not None)
+                batch.add(op, value)
+
+    def metric(self, name: str, value: Any, step: int) -> None:
+        """Keep a value of ``log_metric``, where the profile shows those."""
+        op = self._plan.logged
+        if op is not None:
+            known = self._open.get(op.event)
+            self._batch(op.event, step, again=known is not None and known.has(op, name)).add(op, {name: value})
+
+    def extra(self, column: str, values: Any, step: int) -> None:
+        """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
+        if column in self._plan.known:
+            self.observe({column: values}, step)
+            return
+        if not self._undeclared.wanted(column):
+            return
+        event = self._plan.extra
+        assert event is not None
+        plain = plain_column(column, values)
+        known = self._open.get(event)
+        self._batch(event, step, again=known is not None and column in known.extras).add_extra(column, plain)
+
+    def time(self, name: str, part: Seconds) -> None:
+        """Keep the duration of a block."""
+        self._timed.setdefault(name, Timed()).add(part)
+
+    def take_timed(self) -> dict[str, Timed]:
+        """The durations of this step, by name; there are none then."""
+        timed, self._timed = self._timed, {}
+        return timed
+
+    def _meant(self, ops: Sequence[SignalOp], here: set[str]) -> Sequence[SignalOp]:
+        """The events of a signal that has several, or none of its own, among those of one call of `observe`."""
+        meant = [op for op in ops if op.event in here]
+        if meant or here:  # a value per step has no rows that could belong to another event
+            return meant or [op for op in ops if op.axis is Axis.STEP]
+        if len(ops) == 1:
+            return ops
+        lacking = [op for op in ops if op.event in self._open and op.name not in self._open[op.event].names]
+        return lacking or ops[:1]
+
+    def _batch(self, event: str, step: int, *, again: bool) -> OpenBatch:
+        """The event's open batch; the next one where a value is given ``again``."""
+        if again:
+            self.close(event, step)
+        open_batch = self._open.get(event)
+        if open_batch is None:
+            self.order += 1
+            open_batch = self._open[event] = OpenBatch(self._plan.events[event], self.order)
+        return open_batch
+
+    # -- closing
+
+    def close_all(self, step: int, *, quietly: bool) -> None:
+        """Close all; the first error is raised when all are closed, unless the step failed with one of its own."""
+        first: Exception | None = None
+        for event in list(self._open):
+            try:
+                self.close(event, step, partly=quietly)
+            except Exception as error:  # noqa: BLE001  (raised below, or reported)
+                if quietly and not isinstance(error, InputError):
+                    self._failures.report(error)
+                first = first or error
+        if first is not None and not quietly:
+            raise first
+
+    def close(self, event: str, step: int, *, partly: bool = False) -> None:
+        """Close the open batch of an event; ``partly`` where the step failed midway, and misses signals."""
+        open_batch = self._open.pop(event, None)
+        if open_batch is None:
+            return
+        number = self.numbers[event]
+        first = event not in self.seen and not partly
+        try:
+            record = open_batch.close(
+                step, number, self._tape.elapsed(), first=first, grouping=self._plan.grouping, functions=self._functions
+            )
+        except MissingSignalError as error:
+            if self._locate is None:
+                raise
+            raise self._locate(error) from None
+        if open_batch.failure is not None:
+            self._failures.report(open_batch.failure)
+        if not partly:
+            self.seen.add(event)
+        self.numbers[event] = number + 1
+        self._keep(event, record)
+
+    def tell_silent(self) -> None:
+        """A required signal is missed when its event's first batch closes; an event without any batch says it here."""
+        for event in self._plan.events.values():
+            missed = [op.source for op in event.signals if not op.optional]
+            if missed and event.name not in self.seen:
+                shown = ", ".join(f"`{name}`" for name in missed)
+                log.warning("nothing of event `%s` came in the first log window: %s", event.name, shown)
+
+
+def fields_of(result: Any) -> Mapping[str, Any]:
+    """What a step function returned, by name: of a mapping, a dataclass or a named tuple."""
+    if isinstance(result, Mapping):
+        return {str(key): value for key, value in result.items()}
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {item.name: getattr(result, item.name) for item in dataclasses.fields(result)}
+    if isinstance(result, tuple) and hasattr(result, "_asdict"):
+        fields: Mapping[str, Any] = result._asdict()
+        return fields
+    return {}
