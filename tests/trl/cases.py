@@ -22,7 +22,7 @@ class Case:
     method: str = "grpo"
     args: Mapping[str, Any] = field(default_factory=dict)
     rewards: str = "plain"
-    ranks: int = 1  # how many it takes at least: groups of two ranks are split
+    ranks: tuple[int, ...] = (1, 2)  # with how many it is run; groups that are split need two
     over: tuple[str, ...] = ()  # values that must be above 0 somewhere, or the case would show nothing
 
 
@@ -40,20 +40,23 @@ CASES = {
         rewards="two", args={"beta": 0.05, "num_iterations": 2, "steps_per_generation": 4, "logging_steps": 3,
                              "learning_rate": 0.1, "max_steps": 9, "reward_weights": [0.5, 2.0]},
     ),
-    "grpo_many": Case(args={"gradient_accumulation_steps": 4, "steps_per_generation": 1, "beta": 0.05}),
+    "grpo_many": Case(ranks=(1,), args={"gradient_accumulation_steps": 4, "steps_per_generation": 1, "beta": 0.05}),
     "grpo_cispo": Case(args={**CLIPPING, "loss_type": "cispo", "epsilon_high": 0.3}, over=("cispo_clip_ratio",)),
-    "grpo_vespo": Case(args={**CLIPPING, "loss_type": "vespo"}, over=("vespo/phi_seq_mean",)),
-    "grpo_bias": Case(args={**CLIPPING, "beta": 0.05, "use_bias_correction_kl": True}, over=("kl",)),
-    "grpo_luspo": Case(args={**CLIPPING, "loss_type": "luspo", "importance_sampling_level": "sequence"}),
-    "grpo_sapo": Case(args={**CLIPPING, "loss_type": "sapo"}),
-    "grpo_bnpo": Case(args={**CLIPPING, "loss_type": "bnpo"}),
-    "grpo_dr": Case(args={**CLIPPING, "loss_type": "dr_grpo", "scale_rewards": "none"}),
+    "grpo_vespo": Case(ranks=(1,), args={**CLIPPING, "loss_type": "vespo"}, over=("vespo/phi_seq_mean",)),
+    "grpo_bias": Case(ranks=(1,), args={**CLIPPING, "beta": 0.05, "use_bias_correction_kl": True}, over=("kl",)),
+    "grpo_luspo": Case(ranks=(1,), args={**CLIPPING, "loss_type": "luspo", "importance_sampling_level": "sequence"}),
+    "grpo_sapo": Case(ranks=(1,), args={**CLIPPING, "loss_type": "sapo"}),
+    "grpo_bnpo": Case(ranks=(1,), args={**CLIPPING, "loss_type": "bnpo"}),
+    "grpo_dr": Case(ranks=(1,), args={**CLIPPING, "loss_type": "dr_grpo", "scale_rewards": "none"}),
     "grpo_equal": Case(rewards="equal", over=("frac_reward_zero_std",)),
     "grpo_normalized": Case(
+        ranks=(1,),
         rewards="two", args={"multi_objective_aggregation": "normalize_then_sum", "mask_truncated_completions": True},
     ),
-    "grpo_entropy": Case(args={"entropy_coef": 0.01, "use_adaptive_entropy": True, "top_entropy_quantile": 0.5}),
-    "grpo_split": Case(args={"per_device_train_batch_size": 2, "steps_per_generation": 1}, ranks=2),
+    "grpo_entropy": Case(
+        ranks=(1,), args={"entropy_coef": 0.01, "use_adaptive_entropy": True, "top_entropy_quantile": 0.5},
+    ),
+    "grpo_split": Case(args={"per_device_train_batch_size": 2, "steps_per_generation": 1}, ranks=(2,)),
     "rloo_default": Case("rloo", {"beta": 0.05, "learning_rate": 0.1}),
     "rloo_clipping": Case("rloo", {**CLIPPING, "beta": 0.05}, over=("clip_ratio/low_mean", "clip_ratio/high_max")),
     "rloo_missing": Case("rloo", {"beta": 0.05}, rewards="missing"),
