@@ -135,6 +135,7 @@ def test_callbacks_and_trackers_get_the_values(model: Path, tmp_path: Path) -> N
     evaluations = [entry for entry in seen if "eval_loss" in entry]
     assert len(evaluations) == 4 and all("eval_reward_p95" in entry for entry in evaluations)
     alone = cases.trainer_of(Case(args=CLIPPING), model, tmp_path / "alone")
+    assert {"log", "train", "_compute_loss"} <= set(vars(trainer)) - set(vars(alone))  # one trainer, not its class
     alone.train()
     for name in ("loss", "grad_norm", "entropy", "eval_reward"):
         mine, own = ([entry[name] for entry in each.state.log_history if name in entry] for each in (trainer, alone))
