@@ -25,10 +25,17 @@ def enter(recorder: Recorder) -> None:
 
 
 def leave(recorder: Recorder) -> None:
-    """Take back the recorder's latest ``enter``."""
+    """Take back the recorder's latest ``enter``, if it was not forgotten meanwhile."""
     with _lock:
-        place = len(_open) - 1 - _open[::-1].index(recorder)
-        del _open[place]
+        if recorder in _open:
+            place = len(_open) - 1 - _open[::-1].index(recorder)
+            del _open[place]
+
+
+def forget(recorder: Recorder) -> None:
+    """A recorder is closed: it is found no more, also where a block of it is still open."""
+    with _lock:
+        _open[:] = [one for one in _open if one is not recorder]
 
 
 def current() -> Recorder | None:

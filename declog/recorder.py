@@ -125,6 +125,7 @@ class Recorder:
             if self._closed:
                 return
             self._closed = True
+            active.forget(self)
             with self._tape.call("close", failed):
                 self._intake.close_all(self._now, quietly=True)
                 if self._merger is not None:

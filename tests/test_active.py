@@ -117,3 +117,19 @@ def test_metrics_may_be_logged_from_any_thread(tmp_path: Path) -> None:
     assert run(config, body, tmp_path).scalars == {
         0: {"logged/queue/mean": 399.5, "logged/queue/count": 800, "logged/queue/max": 799.0}
     }
+
+
+def test_a_closed_recorder_is_not_found(tmp_path: Path) -> None:
+    """Also where it was closed inside a step: the one around it is."""
+    config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"})
+    outer = MemorySink()
+    with declog.start(config, sinks=[outer], output_dir=tmp_path) as log, log.step(0):
+        inner = declog.start(config, sinks=[MemorySink()], output_dir=tmp_path)
+        with inner.step(5):
+            assert declog.current() is inner
+            inner.close()
+            assert declog.current() is log
+            declog.observe(loss=1.0)
+        assert declog.current() is log
+    assert declog.current() is None
+    assert outer.scalars == {0: {"loss": 1.0}}
