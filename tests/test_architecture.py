@@ -49,8 +49,9 @@ ROOMS = (
     Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
     # from YAML to the plan
     Room("places", "places scalars yaml11 diagnostics", "errors", "yaml"),
-    Room("composer", "searchpath provenance surprises file_errors composition_errors resolve compose words catalogue", "errors places",
-         "hydra omegaconf yaml"),
+    Room("composer",
+         "searchpath provenance surprises file_errors composition_errors resolve compose words catalogue",
+         "errors places", "hydra omegaconf yaml"),
     Room("spec", "model rehearsal_spec spec validation", "errors", "pydantic"),
     Room("compiler", "compiler", "errors language plan spec sinks", lazily="torch"),
     # where the arrows meet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -135,7 +135,7 @@ def test_blocks_are_timed_without_a_signal_for_them(tmp_path: Path) -> None:
 class Slow:
     """A sink that takes its time."""
 
-    accepts = frozenset({"scalar"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"scalar"})
 
     def open(self, run: RunInfo) -> None:
         self.release = threading.Event()

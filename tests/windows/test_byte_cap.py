@@ -19,7 +19,8 @@ METRICS: dict[str, Any] = {
     f"{name}_{pool}": {"expr": expr, "reduce": name, "pool": pool, **({} if pool == "window" else {"combine": combine})}
     for pool, combine in zip(POOLS, ("mean", "mean", "max", "last", "var"), strict=True)
     for name, expr in (
-        ("mean", "reward"), ("std", "reward"), ("max", "kl"), ("sum", "length"), ("mean", "std(reward, over=completion)"),
+        ("mean", "reward"), ("std", "reward"), ("max", "kl"), ("sum", "length"),
+        ("mean", "std(reward, over=completion)"),
     )
 }  # fmt: skip
 METRICS |= {
