@@ -173,9 +173,7 @@ def located(error: Error, config: DictConfig | Mapping[str, Any]) -> Error:
     return attach_places(error, provenance_of(config), prefix=prefix_of(config))
 
 
-_OWN_KEYS = frozenset(
-    {"defaults", "metrics", "signals", "sinks", "tables", "profile"}
-)  # it is a profile
+_OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "profile"})  # it is a profile
 
 
 def _node(config: object) -> DictConfig:
