@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import string
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -182,7 +183,7 @@ class Dispatcher:
         """A cumulative metric is what it was at the last log event, plus this window."""
         totals = self._totals.setdefault(op.key, {})
         window = found.get(op.key)
-        if window is not None:
+        if window is not None and (window.members or not op.family):  # a family that never came has no cell
             values, there = window.combined(op.combine)
             for member, label in np.argwhere(there).tolist():
                 cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
@@ -404,19 +405,19 @@ def _number(value: Any, op: MetricOp | FormulaOp) -> float | int:
 
 def _worded(op: AlertOp, found: Mapping[str, Cells]) -> str:
     """The alert's text with its metrics' values; a text that cannot be filled is shown as it is."""
-    values: dict[str, Any] = {}
-    for key, item in found.items():
-        value = float(item.combined("mean")[0].ravel()[0]) if item.values.size else float("nan")
-        head, _, suffix = key.partition(".")
-        if suffix:
-            values.setdefault(head, _Suffixes()).__dict__[suffix] = value
-        else:
-            values[head] = value
+    values: dict[str, float] = {}
+    for field, node in op.fields:
+        item = found.get(str(node.param("name")))
+        if item is not None:
+            values[field] = float(item.combined("mean")[0].ravel()[0]) if item.values.size else float("nan")
     try:
-        return op.text.format(**values)
-    except (KeyError, ValueError, IndexError, AttributeError, TypeError):
+        return _Text().vformat(op.text, (), values)
+    except (KeyError, ValueError):
         return op.text
 
 
-class _Suffixes:
-    """``{length.max}`` in an alert's text."""
+class _Text(string.Formatter):
+    """``{length.max}`` is one name, and no attribute."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        return kwargs[field_name], field_name

@@ -259,6 +259,12 @@ class AlertOp:
     patience: int
     level: Level
     text: str
+    fields: tuple[tuple[str, Node], ...] = ()  # the metrics that the text names, as it names them
+
+    @property
+    def reads(self) -> tuple[Node, ...]:
+        """What must be computed for it: its condition, and what its text shows."""
+        return (self.when, *(node for _, node in self.fields))
 
 
 @dataclass(frozen=True)

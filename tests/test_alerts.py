@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from declog.errors import ConfigError
 from declog.recorder import Recorder
 from declog.records import Alert
 from declog.testing import MemorySink
@@ -94,6 +97,38 @@ def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
 
 
 def test_a_text_that_cannot_be_filled_is_shown_as_it_is(tmp_path: Path) -> None:
-    """A placeholder of no metric does not silence the alert."""
-    sink = alerted({"high": {"metric": "kl", "above": 0.5, "text": "{nothing} at {kl:.1f}"}}, [1.0], tmp_path)
-    assert [alert.text for _, alert in sink.alerts] == ["{nothing} at {kl:.1f}"]
+    """A metric that is switched off does not silence an alert that only names it."""
+    metrics = {"kl": "mean(kl)", "gap": {"expr": "kl", "enabled": "beta != 0"}}
+    alerts = {"high": {"metric": "kl", "above": 0.5, "text": "{gap:.1f} at {kl:.1f}"}}
+    sink = alerted(alerts, [1.0], tmp_path, metrics, constants={"beta": {"value": 0}})
+    assert [alert.text for _, alert in sink.alerts] == ["{gap:.1f} at {kl:.1f}"]
+
+
+def test_a_text_shows_metrics_that_no_profile_shows(tmp_path: Path) -> None:
+    """What a text names is computed for it; braces of its own are doubled."""
+    metrics = {"kl": "mean(kl)", "length": {"reduce": {"max": "max"}}}
+    alerts = {"high": {"metric": "kl", "above": 0.5, "text": "{{KL}} {kl:.1f} after {length.max:.0f}"}}
+    sink = alerted(
+        alerts, [0.6], tmp_path, metrics, profiles={"slim": {"include": {"kl": "kl"}}}, profile="slim"
+    )  # fmt: skip
+    assert sink.alerts == [(0, Alert("high", "warn", "{KL} 0.6 after 1"))]
+    assert sink.scalars == {0: {"kl": 0.6}}
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "fix"),
+    [
+        ("KL {klx:.3f}", "DL302", "did you mean `kl`?"),
+        ("{length}", "DL302", "write `length.mean` or `length.max`"),
+        ("{length.p95}", "DL302", "did you mean `length.max`?"),
+        ("{beta}", "DL302", "metrics: kl, length.max, length.mean"),
+        ("{kl:.3q}", "DL404", "{kl:.3f}"),
+        ("{kl", "DL404", "a brace of the text itself is {{ or }}"),
+    ],
+)
+def test_a_text_that_cannot_be_filled_is_refused(text: str, code: str, fix: str, tmp_path: Path) -> None:
+    """Before step 0, not when the alert fires."""
+    alerts = {"high": {"metric": "kl", "above": 0.5, "text": text}}
+    with pytest.raises(ConfigError) as raised:
+        alerted(alerts, [0.6], tmp_path, constants={"beta": {"value": 1}})
+    assert [(one.code, one.path, one.fix) for one in raised.value.problems] == [(code, ("alerts", "high", "text"), fix)]

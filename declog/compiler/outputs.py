@@ -222,7 +222,7 @@ def _read(node: Node) -> str:
 def selection(draft: Draft) -> None:
     """Drop what no active profile, formula or alert needs."""
     needed = {key for profile in draft.profiles.values() for key, _ in profile.outputs}
-    conditions = [alert.when for alert in draft.alerts]
+    conditions = [node for alert in draft.alerts for node in alert.reads]
     conditions += [node for profile in draft.profiles.values() for _, node in profile.conditions]
     conditions += [op.when for op in draft.outputs if op.when is not None and op.key in needed]
     needed |= {_read(node) for root in conditions for node in walk(root) if node.op == METRIC}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import string
 from dataclasses import replace
 
 from declog.axes import AXES, Axis, Kind, per
-from declog.compiler.draft import Draft, needs_axis
+from declog.compiler.draft import Draft, SwitchedOff, needs_axis
 from declog.compiler.schemas import ROWS, coarser, columns
 from declog.compiler.scopes import MetricScope
-from declog.errors import did_you_mean
+from declog.errors import Problem, did_you_mean
 from declog.expr import compile_expression
 from declog.plan import AlertOp, ColumnOp, FilterOp, TableOp
 from declog.spec import TableSpec
-from declog.tree import JOIN, reads_other_ranks, walk
+from declog.tree import JOIN, METRIC, Node, reads_other_ranks, walk
 
 
 def tables(draft: Draft) -> None:
@@ -224,4 +225,36 @@ def alerts(draft: Draft) -> None:
                     fix=f"compare it, such as `{node} > 0`",
                 )
                 continue
-            draft.alerts.append(AlertOp(name, node, spec.patience, spec.level, spec.text or f"{name}: {text}"))
+            if not spec.text:
+                draft.alerts.append(AlertOp(name, node, spec.patience, spec.level, f"{name}: {text}"))
+            elif (fields := _fields(draft, spec.text, (*path, "text"))) is not None:
+                draft.alerts.append(AlertOp(name, node, spec.patience, spec.level, spec.text, fields))
+
+
+def _fields(draft: Draft, text: str, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
+    """The metrics that an alert's text names; None where it cannot be filled, which is reported."""
+    found: dict[str, Node] = {}
+    try:
+        parts = [(name, form or "") for _, name, form, _ in string.Formatter().parse(text) if name is not None]
+    except ValueError as error:
+        draft.report("DL404", f"the text cannot be read: {error}", *path, fix="a brace of the text itself is {{ or }}")
+        return None
+    scope, before = MetricScope(draft), len(draft.problems)
+    for name, form in parts:
+        try:
+            format(1.0, form)
+        except ValueError:
+            draft.report("DL404", f"`{form}` is no format of a number", *path, fix=f"{{{name}:.3f}}")
+        head, _, suffix = name.partition(".")
+        try:
+            node = scope.attribute(head, suffix) if suffix else scope.resolve(head)
+        except SwitchedOff:  # the alert is about others: its text is shown as it is
+            continue
+        if isinstance(node, Problem):
+            draft.problems.append(replace(node, path=path))
+        elif node is None or node.op != METRIC:
+            fix = did_you_mean(name, draft.output_keys, what="metrics")
+            draft.report("DL302", f"`{{{name}}}` in the text is no metric", *path, fix=fix)
+        else:
+            found[name] = node
+    return tuple(found.items()) if len(draft.problems) == before else None
