@@ -33,6 +33,7 @@ from declog.errors import (
     UnknownSignalError,
     UsageError,
     did_you_mean,
+    nearest,
 )
 from declog.failures import Failures
 from declog.frame import Frame
@@ -234,7 +235,8 @@ class Recorder:
         self._alive()
         self._records()
         if name not in self.plan.modes:
-            fix = did_you_mean(name, self.plan.modes, what="modes")
+            close = nearest(name, self.plan.modes)
+            fix = f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`"
             raise UsageError("DL510", f"the profile `{self.plan.name}` has no mode `{name}`", fix)
         with self._lock, self._tape.call("enter", name):
             self._intake.close_all(self._now, quietly=False)

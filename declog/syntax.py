@@ -117,13 +117,20 @@ def _plain(found: re.Match[str]) -> str:
     return " " if word in "\r\n" else WORDS.get(word) or word.replace(".", "_")
 
 
+_OPERATORS = {"&": "and", "|": "or", "!": "not"}  # doubled, in other languages
+
+
 def _syntax_fix(message: str, plain: str, marked: str) -> str:
     if "never closed" in message:
         return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"
     if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain:
         return "compare with `==`"
-    if not marked:
+    if not marked.strip():
         return "it ends too early: a value is missing"
+    if "expected 'else'" in message:
+        return "write what it is otherwise: `x if condition else y`"
+    if (plainly := _OPERATORS.get(marked)) and (marked == "!" or marked * 2 in plain):
+        return f"write `{plainly}`"
     word = marked[0].isalnum() or marked[0] == "_"
     return f"an operator is missing before `{marked}`" if word else f"delete `{marked}`, or put a value before it"
 

@@ -269,3 +269,18 @@ def test_mutations_of_expressions_are_refused_or_compiled(tree: Any, data: st.Da
             "metrics": {"m": {"expr": "".join(expr)}},
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("expr", "fix"),
+    [
+        ("x > 1 && x < 2", "write `and`"),
+        ("x > 1 || x < 2", "write `or`"),
+        ("!(x > 1)", "write `not`"),
+        ("x > ", "it ends too early: a value is missing"),
+        ("x > 1 if x > 2", "write what it is otherwise: `x if condition else y`"),
+    ],
+)  # fmt: skip
+def test_the_habits_of_other_languages_have_a_fix(expr: str, fix: str) -> None:
+    """What was meant is said, not only where the parser stopped."""
+    assert refused(expr).fix == fix

@@ -117,6 +117,18 @@ def test_an_unknown_mode(tmp_path: Path) -> None:
     )
 
 
+def test_a_mode_that_nobody_declared(tmp_path: Path) -> None:
+    """What to write in the profile is said."""
+
+    def body(log: Recorder) -> None:
+        with log.mode("eval"):
+            pass
+
+    assert raised(profile(EVENTS, {"r": "mean(reward)"}), body, tmp_path) == (
+        "[DL510] the profile `small` has no mode `eval`\n  fix: declare it: `modes: {eval: {prefix: eval/}}`"
+    )
+
+
 # ---- rows of two events
 
 
