@@ -18,6 +18,7 @@ import numpy as np
 from declog.axes import AXES, COLUMN, Axis, Kind
 from declog.errors import Problem, did_you_mean
 from declog.functions import BUILTIN, REQUIRED, Function, Functions, Param
+from declog.reducers import quantile_level
 from declog.syntax import ExpressionError, Parsed, parse, refuse
 from declog.tree import CONST, JOIN, Node, Pool
 
@@ -251,6 +252,9 @@ class Compiler:
                     f"`{name}` is a {self.scope.noun} ({found.type}), not a function",
                     f"{name} * (...)",
                 )
+            if quantile_level(name) is not None:
+                fix = f"a metric of its own is `{name}(x)`, without `over`; a formula computes with its value"
+                self.fail(node.func, "DL303", f"`{name}` is a reduction, not a function", fix)
             self.fail(node.func, "DL303", f"unknown function `{name}`", did_you_mean(name, known, what="functions"))
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)

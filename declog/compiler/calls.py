@@ -15,6 +15,7 @@ from declog.spec import ColumnSpec, TypeName
 from declog.tree import Node
 
 Path = tuple[str, ...]
+_REGISTER = "register it with @declog.column; on the command line, `--import MODULE` loads the module that does"
 _COLUMN: dict[TypeName, typing.Literal["int", "float", "bool", "text", "json"]] = {
     "int": "int", "float": "float", "bool": "bool", "text": "text", "object": "json",
 }  # fmt: skip
@@ -26,7 +27,7 @@ def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> 
     function = draft.columns.get(spec.call)
     if function is None:
         known = draft.columns.names()
-        fix = did_you_mean(spec.call, known, what="column functions") if known else "register it with @declog.column"
+        fix = did_you_mean(spec.call, known, what="column functions") if known else _REGISTER
         draft.report("DL303", f"no column function `{spec.call}` is registered", *path, "call", fix=fix)
         return None
     type = _type(draft, function, name, spec, path)

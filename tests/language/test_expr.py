@@ -284,3 +284,10 @@ def test_mutations_of_expressions_are_refused_or_compiled(tree: Any, data: st.Da
 def test_the_habits_of_other_languages_have_a_fix(expr: str, fix: str) -> None:
     """What was meant is said, not only where the parser stopped."""
     assert refused(expr).fix == fix
+
+
+@pytest.mark.parametrize("expr", ["p95(x, over=group)", "p95(x) - 1"])
+def test_a_quantile_is_no_function(expr: str) -> None:
+    """It reduces a metric, and stands in no expression."""
+    problem = refused(expr, "expr")
+    assert (problem.code, problem.message) == ("DL303", "`p95` is a reduction, not a function")

@@ -247,6 +247,16 @@ def test_wrong_calls_are_found_before_the_run(schema: dict[str, Any], problem: t
     assert problem[2] in (found.fix or "")
 
 
+def test_where_nothing_is_registered() -> None:
+    """How to register it is said, and how `declog check` comes to know of it."""
+    with pytest.raises(ConfigError) as caught:
+        declog.plan(scores(None, schema={"made": {"type": "text", "call": "answer"}}), columns=RowFunctions())
+    [found] = caught.value.problems
+    assert (found.code, found.fix) == (
+        "DL303", "register it with @declog.column; on the command line, `--import MODULE` loads the module that does",
+    )  # fmt: skip
+
+
 def test_what_is_off_takes_the_column_with_it(tmp_path: Path) -> None:
     """A needed signal that is switched off switches the column off; one with a default is not passed."""
     registry = RowFunctions(RowFunctions())
