@@ -21,7 +21,7 @@ from declog.diagnostics import LINE_BREAK, at_key, in_file, others, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean
 from declog.places import FilePlace
 from declog.provenance import Origin, defaults_of, keys_of_file, layers_of, source_file, span
-from declog.searchpath import GROUP
+from declog.searchpath import GROUP, ROOT
 
 
 def first_line(error: Exception) -> str:
@@ -203,16 +203,26 @@ def _stray_colon(line: str, column: int) -> tuple[str, str]:
     return cause, f"{entry[1].strip()} '{entry[2].rstrip()}'" if entry and "'" not in entry[2] else "quote the text"
 
 
+_INTERNAL = frozenset({ROOT, "_dummy_empty_config_"})  # declog's own, and Hydra's
+
+
 def _missing_default(loader: ConfigLoaderImpl, origin: Origin, error: Exception, missing: str) -> Problem:
     group, _, option = missing.rpartition("/")
     code = "DL104" if group == GROUP else "DL101"
-    fix = did_you_mean(option, loader.get_group_options(group), what="presets" if group == GROUP else "options")
-    problem = Problem(code, f"there is no `{option}` in the group {group}", fix=fix, source=option)
+    options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
+    fix = did_you_mean(option, options, what="presets" if group == GROUP else "options")
+    message = f"there is no `{option}` in the group {group}" if group else f"there is no configuration `{option}`"
+    presets = loader.get_group_options(GROUP)
+    if not group and option in presets:
+        fix = f"for an application, `{GROUP}: {option}`; a profile has no node `{GROUP}:`, its keys stand at the top"
+    if group == f"{GROUP}/{GROUP}" and option in presets:
+        fix = f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
+    problem = Problem(code, message, fix=fix, source=option)
     parent = re.match(r"In '([^']+)'", str(error))
     for name, file, text in _files(loader, origin):
         if parent is not None and name == parent[1]:
             for _, node in defaults_of(text):
-                if node.value.split("@")[0] == option:
+                if node.value.split("@")[0].rpartition("/")[2] == option:
                     place = FilePlace(file, None, span(node), node.style or "plain")
                     return replace(problem, where=in_file(problem, place, text))
     return problem

@@ -108,3 +108,13 @@ def test_check_needs_no_torch(write_preset: WritePreset) -> None:
     words = ["check", "grpo", "sinks=[console,jsonl,parquet,trackio,wandb,tensorboard]"]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_a_profile_that_wraps_its_keys(cli: Cli, tmp_path: Path) -> None:
+    """A file with a node `declog` is an application's: there a preset is chosen by its group."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("defaults: [grpo, _self_]\ndeclog:\n  metrics: {median: p50(reward)}\n")
+    found = cli("check", str(file))
+    assert found.code == 3
+    assert "there is no configuration `grpo`" in found.err
+    assert "fix: for an application, `declog: grpo`; a profile has no node `declog:`" in found.err
