@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from declog.recorder import Recorder
 
 _open: list[Recorder] = []  # one entry per open step and per open `with` block
-_lock = threading.Lock()
+_lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
 
 
 def enter(recorder: Recorder) -> None:

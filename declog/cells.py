@@ -96,7 +96,8 @@ def reduce_one(op: MetricOp, view: View) -> Cells:
 
 def finished(op: MetricOp, state: State) -> Cells:
     """The cells of a metric from its state; rare labels beyond the limit are pooled."""
-    moments, lacking, names = state.moments, state.lacking, tuple(pools.shown(item, _kind(op)) for item in state.labels)
+    moments, names = state.moments, tuple(pools.shown(item, _kind(op)) for item in state.labels)
+    lacking = state.lacking if state.came else np.zeros_like(state.lacking)  # it is absent, not missing
     if len(names) > op.max_labels:
         chosen, place = pools.frequent(state.rows, op.max_labels)
         names = (*(names[item] for item in chosen), pools.OTHER)
@@ -141,16 +142,17 @@ def _by_values(op: MetricOp, view: View) -> Cells:
     missing = np.zeros((height, *shape), bool)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = pools.latest(view, axis) if op.reduction.ordered else None
+    came = all(view.came(node) for node in op.args)  # of a signal that never came nothing is missing: it is absent
     skipped = 0
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])
-        skipped += int((~ok).sum())
+        skipped += int((~ok).sum()) if came else 0
         for index in range(shape[0] * shape[1]):
             mine = cell == index
             rows = np.flatnonzero(mine & ok)
             at = divmod(index, max(shape[1], 1))
-            missing[(member, *at)] = bool((mine & ~ok).any())
+            missing[(member, *at)] = came and bool((mine & ~ok).any())
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
             result = reducers.finish(op.reduction, [part[rows] for part in parts], dict(op.params))

@@ -30,7 +30,7 @@ log = logging.getLogger("declog")
 
 Frames = dict[str, Frame]
 Figures = Mapping[str, float]
-HURRY_S = 2.0  # how long a run that failed still waits for another rank's rows
+HURRY_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
 TWINS_WATCHED = 3  # log events in which ranks are compared
 
 
@@ -68,7 +68,8 @@ class Collector:
         if self._comm.world_size > 1:
             wait_s = min(self.wait_s, HURRY_S) if handoff.hurry else self.wait_s
             if handoff.answer is not None:
-                wait_s = min(wait_s, handoff.answer.left / 2)
+                # in time for an answer, but no rank's rows are given up because somebody was impatient
+                wait_s = min(wait_s, max(handoff.answer.left / 2, HURRY_S))
             found = dict(enumerate(self._comm.receive(handoff.event, wait_s), 1))
             more, others, latest = self._read(found, tail=handoff.tail)
             ranks, parts = ranks + more, [frames, *others]
@@ -87,7 +88,7 @@ class Collector:
             held.add(frames, self._failures.report, partial=partial)
             if handoff.tail or (period and not handoff.part and handoff.count % period == 0):
                 due[period] = held.end(self._failures.report)
-        if not due:
+        if not any(due.values()):  # nothing came since the last log event
             return {}
         figures = {**meter.greatest(self._figures), **self._queued()}
         self._figures.clear()

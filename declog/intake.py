@@ -113,6 +113,10 @@ class Intake:
         timed, self._timed = self._timed, {}
         return timed
 
+    def give_timed(self, timed: dict[str, Timed]) -> None:
+        """Put back the durations of a step that a block of another mode has interrupted."""
+        self._timed = timed
+
     def _meant(self, ops: Sequence[SignalOp], here: set[str]) -> Sequence[SignalOp]:
         """The events of a signal that has several, or none of its own, among those of one call of `observe`."""
         meant = [op for op in ops if op.event in here]

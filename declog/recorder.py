@@ -28,6 +28,7 @@ from declog.collector import Collector
 from declog.comm import Comm
 from declog.dispatch import Dispatcher, Route
 from declog.errors import (
+    InputError,
     RuntimeFailure,
     SinkError,
     UnknownSignalError,
@@ -74,7 +75,7 @@ class Recorder:
         self._tape = Tape() if tape is None else tape
         self._lock = threading.RLock()
         self._mode = "train"
-        self._windows: dict[str, Window] = {}  # of the modes that were entered
+        self._windows = {"train": Window()}  # of the modes that were entered, the same ones on every rank
         self._counts: Counter[str] = Counter()  # steps of each mode
         self._step: int | None = None
         self._last_step = 0
@@ -128,11 +129,15 @@ class Recorder:
             self._closed = True
             active.forget(self)
             with self._tape.call("close", failed):
+                try:
+                    self._keep_timers()  # of after the last step
+                except InputError as error:
+                    self._failures.report(error)
                 self._intake.close_all(self._now, quietly=True)
                 if self._merger is not None:
                     self._worker.submit(Task(self._merger.end, report=self._failures.report))
                 else:  # also for windows that are longer than the profile's `every`
-                    for mode in self._windows or ("train",):
+                    for mode in self._windows:
                         self._flush(mode, tail=True)
         self._tape.close()
         atexit.unregister(self.close)
@@ -230,7 +235,7 @@ class Recorder:
         """A block of another mode, such as ``eval``: its own windows and names; the end of the block logs it.
 
         Inside it signals may be observed without a step. What was open before is closed at its begin. Where the
-        block has flushed and nothing came since, its end logs nothing.
+        block has flushed and nothing came since on any rank, its end logs nothing.
         """
         self._alive()
         self._records()
@@ -242,6 +247,7 @@ class Recorder:
             self._intake.close_all(self._now, quietly=False)
             before, self._mode = self._mode, name
             numbers, self._intake.numbers = self._intake.numbers, Counter()
+            timed, flushed = self._intake.take_timed(), self._flushed
             self._windows.setdefault(name, Window())
             self._flushed = False
         failed = True
@@ -255,10 +261,11 @@ class Recorder:
                     self._keep_timers()
                     self._intake.close_all(self._now, quietly=failed)
                 finally:
-                    news = self._windows[name].batches or not self._flushed
-                    if not self.plan.modes[name].every and name != "train" and not self._closed and news:
-                        self._log(tail=True, failed=failed)
-                    self._mode, self._intake.numbers = before, numbers
+                    if not self.plan.modes[name].every and name != "train" and not self._closed:
+                        # also where nothing came since a flush: on another rank it may have
+                        self._log(tail=True, failed=failed, again=self._flushed)
+                    self._mode, self._intake.numbers, self._flushed = before, numbers, flushed
+                    self._intake.give_timed(timed)
 
     def flush(self, wait_s: float | None = None) -> dict[str, float] | None:
         """Log what came since the last log event, now: for trainers that decide when (`every: trainer`).
@@ -276,8 +283,8 @@ class Recorder:
             self._log(tail=True, answer=answer)
         return None if answer is None else answer.wait()
 
-    def _log(self, *, tail: bool, failed: bool = False, answer: Answer | None = None) -> None:
-        handoff = self._flush(self._mode, tail=tail, answer=answer, failed=failed)
+    def _log(self, *, tail: bool, failed: bool = False, again: bool = False, answer: Answer | None = None) -> None:
+        handoff = self._flush(self._mode, tail=tail, answer=answer, failed=failed, again=again)
         if not self._event_told and not failed:
             self._event_told = True
             self._intake.tell_silent()
@@ -372,7 +379,7 @@ class Recorder:
             yield
         finally:
             with self._lock:
-                self._intake.time(name, stop())
+                self._intake.time(str(name), stop())
 
     def _keep_timers(self) -> None:
         timed = self._intake.take_timed()
@@ -381,7 +388,8 @@ class Recorder:
                 self._intake.observe({TIMERS: timed}, self._now)
         elif TIMERS not in self.plan.known:
             for name, value in timed.items():
-                self.log_metric(f"time/{name}", value)
+                with self._tape.call("metric", f"time/{name}", value):
+                    self._intake.metric(f"time/{name}", value, self._now)
 
     def log_extra(self, column: str, values: Any) -> None:
         """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
@@ -408,8 +416,9 @@ class Recorder:
         self._windows.setdefault(self._mode, Window()).batches.setdefault(event, []).append(record)
 
     def _flush(
-        self, mode: str, *, tail: bool, part: bool = False, answer: Answer | None = None, failed: bool = False
-    ) -> Handoff:
+        self, mode: str, *, tail: bool, part: bool = False, answer: Answer | None = None, failed: bool = False,
+        again: bool = False,
+    ) -> Handoff:  # fmt: skip
         began = time.perf_counter()
         window, self._windows[mode] = self._windows.get(mode, Window()), Window()
         window.hand_off()
@@ -421,7 +430,7 @@ class Recorder:
         )
         self._event += 1
         self._worker.submit(handoff)
-        if not part:
+        if not part and not again:
             self._tape.logged(mode)
         self._meter.handing += time.perf_counter() - began
         return handoff
@@ -463,9 +472,10 @@ class Recorder:
         saves its own. What was logged before is in rank 0's files when this returns.
         """
         self._alive()
-        if self._step is not None or self._intake:
-            raise UsageError("DL510", "`state_dict` is called inside a step", "call it between two steps")
         with self._lock:
+            self._keep_logged()
+            if self._step is not None or self._intake:
+                raise UsageError("DL510", "`state_dict` is called inside a step", "call it between two steps")
             frames = {
                 f"window/{mode}/{event}": frame
                 for mode, window in self._windows.items()
@@ -485,6 +495,12 @@ class Recorder:
             log.warning("the state lacks what rank 0 holds of earlier log events: %s", problem)
         others, data = task.result or ({}, None)
         return pack(self.plan, self._comm, mine, frames | others, data, self.output_dir, self.run_id)
+
+    def _keep_logged(self) -> None:
+        """What ``log_metric`` gave between two steps goes to the window of the last one."""
+        if self._step is None and self.plan.logged is not None:
+            with self._tape.call("cut", self.plan.logged.event):
+                self._intake.close(self.plan.logged.event, self._now, partly=True)
 
     def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
         """On the worker thread, when all earlier log events are done: rank 0's state, with what files had to write."""
@@ -512,10 +528,12 @@ class Recorder:
             self._counts.update(mine.counts)
             self._intake.seen.update(mine.seen)
             self._tape.resume(mine.elapsed)
+            for mode in self.plan.modes:  # other ranks may have rows of others
+                self._windows.setdefault(mode, Window())
             for name, frame in frames.items() if equal else ():
                 kind, mode, event = (*name.split("/", 2), "", "")[:3]
                 if kind == "window":
-                    self._windows.setdefault(mode, Window()).earlier[event] = frame
+                    self._windows[mode].earlier[event] = frame
         if self._apart is not None and data is not None and "apart" in data:
             self._apart.load(data["apart"])
         if collector is not None and data is not None:

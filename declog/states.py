@@ -29,8 +29,9 @@ Piece = tuple[int, ...]
 class State:
     """The moments of a metric's cells, ``[members, labels, pieces]``; all labels, however many.
 
-    ``lacking`` counts missing values, ``rows`` the rows of each label. Without `by` there is one label, without a
-    family one member, both without a name.
+    ``sought`` counts the rows (or tokens) of each cell, ``lacking`` those without a value, ``rows`` the rows of each
+    label; nothing lacks where the signal never ``came``. Without `by` there is one label, without a family one member,
+    both without a name.
     """
 
     members: tuple[str, ...]
@@ -39,6 +40,8 @@ class State:
     moments: Moments
     lacking: Array
     rows: Array
+    sought: Array
+    came: bool
 
     def merge(self, other: State) -> State:
         """The state of both sets of rows."""
@@ -47,8 +50,9 @@ class State:
         pieces = tuple(sorted({*self.pieces, *other.pieces}))
         one, two = (state._within(members, labels, pieces) for state in (self, other))
         return State(
-            members, labels, pieces, one.moments.merge(two.moments), one.lacking + two.lacking, one.rows + two.rows
-        )
+            members, labels, pieces, one.moments.merge(two.moments), one.lacking + two.lacking, one.rows + two.rows,
+            one.sought + two.sought, one.came or two.came,
+        )  # fmt: skip
 
     def _within(self, members: Sequence[str], labels: Sequence[Label], pieces: Sequence[Piece]) -> State:
         """The same, among more members, labels and pieces."""
@@ -66,7 +70,7 @@ class State:
             empty = False
         index = np.ix_(*(np.array(list(place), np.int64) for place in places))
 
-        def spread(values: Array, neutral: float) -> Array:
+        def spread(values: Array, neutral: float | Array) -> Array:
             whole = np.full(shape, neutral)
             if not empty:
                 whole[index] = values
@@ -78,14 +82,18 @@ class State:
         )
         rows = np.zeros(shape[1])
         rows[np.array(list(places[1]), np.int64)] = self.rows
-        return State(tuple(members), tuple(labels), tuple(pieces), moments, spread(self.lacking, 0.0), rows)
+        sought = np.zeros(shape[1:])
+        sought[np.ix_(*(np.array(list(place), np.int64) for place in places[1:]))] = self.sought
+        lacking = spread(self.lacking, sought)  # of a member that had not come, each row's
+        return State(tuple(members), tuple(labels), tuple(pieces), moments, lacking, rows, sought, self.came)
 
     def plain(self) -> dict[str, Any]:
         """For a checkpoint, as JSON has it."""
         arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in reducers.STATS}
         return {
             "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.lacking.shape,
-            "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), **arrays,
+            "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "sought": self.sought.tolist(),
+            "came": self.came, **arrays,
         }  # fmt: skip
 
     @classmethod
@@ -96,8 +104,9 @@ class State:
         pieces = tuple(tuple(piece) for piece in data["pieces"])
         lacking = np.array(data["lacking"], np.float64).reshape(shape)
         return cls(
-            tuple(data["members"]), tuple(data["labels"]), pieces, moments, lacking, np.array(data["rows"], np.float64)
-        )
+            tuple(data["members"]), tuple(data["labels"]), pieces, moments, lacking, np.array(data["rows"], np.float64),
+            np.array(data["sought"], np.float64).reshape(shape[1:]), data["came"],
+        )  # fmt: skip
 
 
 def state_of(op: MetricOp, view: View) -> State:
@@ -136,12 +145,18 @@ def state_of(op: MetricOp, view: View) -> State:
     pooled = _pooled_by(states, cell, shape[0] * shape[1])
     whole = (len(pooled.n), *shape)
     lacking: Array = np.zeros(whole)
-    if sought is not None:
+    if sought is None:
+        sought = np.zeros(shape[0] * shape[1])
+    else:
         found = np.stack([np.bincount(cell, row, minlength=len(sought)) for row in there])
         lacking = (sought - found).reshape(whole)
     rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
     moments = Moments(*(getattr(pooled, stat).reshape(whole) for stat in reducers.STATS))
-    return State(members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows)
+    came = op.fold is not None or view.came(op.args[0])
+    return State(
+        members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows,
+        sought.reshape(shape).astype(np.float64), came,
+    )  # fmt: skip
 
 
 def fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:

@@ -104,7 +104,7 @@ class Worker:
         task.done.set()
 
     def _process(self, handoff: Handoff) -> None:
-        figures = {**handoff.figures, **self._meter.read_worker()}
+        figures = {} if handoff.part else {**handoff.figures, **self._meter.read_worker()}
         with np.errstate(all="ignore"):
             if self._collector is None:
                 self._comm.send(handoff.event, self._sender.message(handoff, figures))

@@ -68,6 +68,18 @@ def work(log: Recorder, steps: Sequence[int], rank: int, world_size: int) -> Non
                 observe(log, step + 5000, rank, world_size)
 
 
+def test_a_number_between_two_steps_is_in_the_state(tmp_path: Path) -> None:
+    """`log_metric` may come from any thread: it does not make the next checkpoint fail, and is not lost with it."""
+    with declog.start(CONFIG, sinks=[], output_dir=tmp_path / "first") as log:
+        work(log, range(2), 0, 1)
+        log.log_metric("between", 7.0)
+        state = saved(log.state_dict())
+    sink = MemorySink()
+    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path / "second", resume=state) as log:
+        work(log, range(2, 4), 0, 1)
+    assert sink.scalars[3]["logged/between"] == 7.0
+
+
 def saved(state: dict[str, Any]) -> dict[str, Any]:
     """A state as it comes back from a file, read without pickled code."""
     file = io.BytesIO()

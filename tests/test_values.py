@@ -65,6 +65,26 @@ def test_a_rank_that_gets_no_answer_goes_on(tmp_path: Path) -> None:
     assert sink.scalars == {1: {"reward": 0.5}}
 
 
+def test_no_rows_are_given_up_for_an_answer_in_time(tmp_path: Path) -> None:
+    """Where another rank is slow, rank 0's `flush` returns None, and the rows of both are logged."""
+    config = profile(REWARD, {"reward": "mean(reward)"}, every="trainer")
+    release = threading.Event()
+    sink = MemorySink()
+
+    def body(comm: FakeComm) -> Any:
+        with declog.start(config, sinks=[sink] if comm.rank == 0 else [], output_dir=tmp_path, comm=comm) as log:
+            with log.step(1):
+                log.observe(reward=[float(comm.rank)])
+            if comm.rank == 1:
+                release.wait(30)
+            found = log.flush(wait_s=30 if comm.rank == 1 else 0.05)
+            release.set()
+            return found
+
+    assert run_ranks(2, body) == [None, {"reward": 0.5}]
+    assert sink.scalars == {1: {"reward": 0.5}}
+
+
 class Unconnected(FakeComm):
     """A rank whose connection breaks at its first message."""
 

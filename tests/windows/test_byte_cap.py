@@ -130,3 +130,32 @@ def test_an_expression_that_fails_while_it_is_folded_is_told(tmp_path: Path) -> 
             with log.step(step):
                 log.observe(reward=[float(step)] * 4)
     assert sink.scalars == {19: {"good": 9.5}}
+
+
+@pytest.mark.parametrize("pool", ["window", "step"])
+@pytest.mark.parametrize("nan", ["skip", "propagate"])
+def test_what_comes_late_or_never_is_missing_alike(nan: str, pool: str, tmp_path: Path) -> None:
+    """Of what never came nothing is missing; of what came late the rows before it are."""
+    late = {"optional": True, "axis": "completion"}
+    names = {"late": "late", "never": "never", "parts": "parts"}
+    signals = {"reward": {"axis": "completion"}, "late": late, "never": late, "parts": {**late, "family": True}}
+    metrics: dict[str, Any] = {
+        f"{name}_{kind}": {"expr": expr, "reduce": reduction, "nan": nan, "pool": pool}
+        for name, expr in names.items() for kind, reduction in (("sum", "sum"), ("middle", "p50"))
+    }  # fmt: skip
+    found = []
+    for limit in (2**30, 1):
+        sink = MemorySink()
+        config = profile(signals, metrics, every=32, window_bytes=limit)
+        with declog.start(config, sinks=[sink], output_dir=tmp_path / str(limit)) as log:
+            for step in range(32):
+                given: dict[str, Any] = {"reward": [1.0, 2.0]}
+                if step >= 20:
+                    given |= {"late": [1.0, 2.0], "parts": {"a": [1.0, 2.0]}}
+                with log.step(step):
+                    log.observe(**given)
+        found.append(sink.scalars[31])
+    whole, folded = found
+    assert whole.keys() == folded.keys() == {"late_sum", "late_middle", "parts_sum/a", "parts_middle/a"}
+    assert all(np.isnan(value) == (nan == "propagate") for value in whole.values())
+    np.testing.assert_equal(folded, whole)

@@ -83,6 +83,62 @@ def test_eval_has_steps_and_windows_of_n(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_one_rank_alone_has_something_after_a_flush(tmp_path: Path) -> None:
+    """The others take part in that log event too: later ones would be of different steps else."""
+    sink = MemorySink()
+    config = {**X, "metrics": {"x": "mean(x)", "n": {"expr": "x", "reduce": "count"}}}
+
+    def body(comm: Comm) -> None:
+        with declog.start(config, sinks=[sink] if comm.rank == 0 else [], output_dir=tmp_path, comm=comm) as log:
+            for step in range(3):
+                with log.step(step):
+                    observe(log, step)
+                if step == 1:
+                    with log.mode("eval"):
+                        observe(log, 100)
+                        log.flush()
+                        if comm.rank == 0:
+                            log.log_metric("alone", 1.0)
+
+    run_ranks(2, body)
+    assert events(sink) == [
+        (0, "train", {"x": 0.0, "n": 2}), (1, "train", {"x": 1.0, "n": 2}), (1, "eval", {"eval_x": 100.0, "eval_n": 2}),
+        (1, "eval", {"eval_logged/alone": 1.0}), (2, "train", {"x": 2.0, "n": 2}),
+    ]  # fmt: skip
+
+
+def test_one_rank_alone_has_something_before_its_first_step(tmp_path: Path) -> None:
+    """A run that only evaluates ends the same windows on every rank."""
+    sink = MemorySink()
+
+    def body(comm: Comm) -> None:
+        with declog.start(X, sinks=[sink] if comm.rank == 0 else [], output_dir=tmp_path, comm=comm) as log:
+            if comm.rank == 0:
+                log.log_metric("alone", 1.0)
+            with log.mode("eval"):
+                observe(log, 100)
+
+    run_ranks(2, body)
+    assert [values for _, _, values in events(sink)] == [{"eval_x": 100.0}, {"logged/alone": 1.0}]
+
+
+def test_a_block_is_timed_where_it_is(tmp_path: Path) -> None:
+    """A step's durations stay with it when eval interrupts it, and those after the last step are logged at the end."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            with log.timer("work"):
+                observe(log, 1)
+            with log.mode("eval"), log.timer("eval"):
+                observe(log, 2)
+        with log.timer("save"):
+            pass
+
+    assert [(mode, list(values)) for _, mode, values in events(run(X, body, tmp_path))] == [
+        ("eval", ["eval_x"]), ("train", ["x", "logged/time/work", "logged/time/eval"]), ("train", ["logged/time/save"]),
+    ]  # fmt: skip
+
+
 def test_an_empty_block_logs_nothing(tmp_path: Path) -> None:
     """Nothing was observed in it."""
 

@@ -331,3 +331,15 @@ def test_a_formula_over_families_that_have_different_members(tmp_path: Path) -> 
     with declog.start(profile(families, metrics), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
         log.observe(total={"a": 6.0, "b": 1.0}, count={"b": 4.0, "a": 3.0}, other={"c": 5.0, "a": 9.0})
     assert sink.scalars == {0: {"a": 2.0, "b": 0.25, "c": 5.0}}
+
+
+def test_a_total_of_a_family_that_comes_late(tmp_path: Path) -> None:
+    """Before it comes there are no members, whatever `empty` says; then each has its own total."""
+    signals = {"reward": ROWS, "parts": {**ROWS, "family": True, "optional": True}}
+    total = {"expr": "parts", "reduce": "sum", "cumulative": True, "empty": 0.0, "name": "total/{column}"}
+    sink = MemorySink()
+    with declog.start(profile(signals, {"total": total}), sinks=[sink], output_dir=tmp_path) as log:
+        for step in range(3):
+            with log.step(step):
+                log.observe(reward=[1.0], **({"parts": {"a": [5.0], "b": [7.0]}} if step else {}))
+    assert sink.scalars == {1: {"total/a": 5.0, "total/b": 7.0}, 2: {"total/a": 10.0, "total/b": 14.0}}
