@@ -70,7 +70,7 @@ def work(log: Recorder, steps: Sequence[int], rank: int, world_size: int) -> Non
 
 def test_a_number_between_two_steps_is_in_the_state(tmp_path: Path) -> None:
     """`log_metric` may come from any thread: it does not make the next checkpoint fail, and is not lost with it."""
-    with declog.start(CONFIG, sinks=[], output_dir=tmp_path / "first") as log:
+    with declog.start(CONFIG, sinks=[MemorySink()], output_dir=tmp_path / "first") as log:
         work(log, range(2), 0, 1)
         log.log_metric("between", 7.0)
         state = saved(log.state_dict())

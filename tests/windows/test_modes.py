@@ -135,7 +135,9 @@ def test_a_block_is_timed_where_it_is(tmp_path: Path) -> None:
             pass
 
     assert [(mode, list(values)) for _, mode, values in events(run(X, body, tmp_path))] == [
-        ("eval", ["eval_x"]), ("train", ["x", "logged/time/work", "logged/time/eval"]), ("train", ["logged/time/save"]),
+        ("eval", ["eval_x", "eval_logged/time/eval"]),
+        ("train", ["x", "logged/time/work"]),
+        ("train", ["logged/time/save"]),
     ]  # fmt: skip
 
 
