@@ -19,7 +19,7 @@ from declog.comm import Comm
 from declog.dispatch import Dispatcher
 from declog.errors import CommError, RuntimeFailure
 from declog.failures import Failures
-from declog.frame import Frame
+from declog.frame import Frame, merged
 from declog.functions import DEFAULT, Functions
 from declog.handoff import Handoff
 from declog.held import Held
@@ -162,12 +162,6 @@ class Collector:
     def load_totals(self, data: Mapping[str, Any]) -> None:
         """Of the state of another plan: what is counted from the start of the run."""
         self._dispatcher.load(data["dispatch"])
-
-
-def merged(parts: Sequence[Frames]) -> Frames:
-    """Each event's rows of several parts together."""
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 
 
 def _below(frames: Mapping[str, Frame], prefix: str) -> Frames:

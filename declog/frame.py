@@ -7,7 +7,7 @@ sent and captured. Imports numpy, axes and kernels only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -291,6 +291,12 @@ class Frame:
         whole = cls(frames[0].event, batches, _joined(frames), _joined_texts(frames), frames[0].grouping)
         order = np.lexsort((batches.rank, batches.batch, batches.step))
         return whole if (order[1:] > order[:-1]).all() else whole.take(order)
+
+
+def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
+    """Each event's rows of several parts together."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 
 
 def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:

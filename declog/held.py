@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from declog import filters
 from declog.axes import Axis
 from declog.cells import Cells, finished
 from declog.evaluate import View
-from declog.frame import Frame
+from declog.frame import Frame, merged
 from declog.functions import DEFAULT, Functions
 from declog.plan import MetricOp, Plan, TableOp
 from declog.states import State, state_of
@@ -99,6 +99,7 @@ class Held:
         """The window, whole, and an empty one in its place."""
         if self._folded:
             self._fold(report)
+        self._parts = [merged(self._parts)] if self._parts else []  # once, for metrics and tables
         whole = copy.copy(self)
         self._clear()
         return whole
@@ -111,12 +112,12 @@ class Held:
     @property
     def rows(self) -> dict[str, Frame]:
         """The rows for metrics that ``cells`` does not have, by event."""
-        return _merged(self._kept if self._folded else self._parts)
+        return merged(self._kept if self._folded else self._parts)
 
     @property
     def table_rows(self) -> dict[str, Frame]:
         """The rows for tables, by event."""
-        return _merged(self._picked) if self._folded else self.rows
+        return merged(self._picked) if self._folded else self.rows
 
     @property
     def folded(self) -> bool:
@@ -131,7 +132,7 @@ class Held:
 
     def _fold(self, report: Report) -> None:
         """Take the states of what is held, and let go of its rows."""
-        frames = _merged(self._parts)
+        frames = merged(self._parts)
         views = {name: View(frame, self._functions) for name, frame in frames.items()}
         for op in self._folding:
             if op.event not in views or op.key in self._failed:
@@ -146,7 +147,7 @@ class Held:
                 report(error)
         self._folded = True
         self._kept.append(_only(self._others, frames))
-        picked = _merged([*self._picked, _only(self._tables, frames)])
+        picked = merged([*self._picked, _only(self._tables, frames)])
         self._picked = [{event: self._candidates(event, frame) for event, frame in picked.items()}]
         self._parts.clear()
         self._bytes = sum(_size(frame) for part in (*self._kept, *self._picked) for frame in part.values())
@@ -184,7 +185,7 @@ class Held:
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
         """For a checkpoint: rows by kind and event, and plain data."""
         kinds = {"rows": self._parts, "kept": self._kept, "picked": self._picked}
-        frames = {f"{kind}/{event}": frame for kind, parts in kinds.items() for event, frame in _merged(parts).items()}
+        frames = {f"{kind}/{event}": frame for kind, parts in kinds.items() for event, frame in merged(parts).items()}
         states = {key: state.plain() for key, state in self._states.items()}
         return frames, {
             "folded": self._folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
@@ -230,12 +231,6 @@ def _read(*nodes: Node | None) -> set[str]:
 
 def _only(columns: Mapping[str, _Columns], frames: Frames) -> dict[str, Frame]:
     return {event: columns[event].of(frame) for event, frame in frames.items() if event in columns}
-
-
-def _merged(parts: Sequence[Frames]) -> dict[str, Frame]:
-    """Each event's rows of several parts."""
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 
 
 def _size(frame: Frame) -> int:
