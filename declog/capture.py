@@ -17,7 +17,7 @@ from declog.capturing import FORMAT, SUFFIX, Call
 from declog.columns import DEFAULT as COLUMNS
 from declog.columns import RowFunctions
 from declog.compiler import compile
-from declog.compose import located, profile_of
+from declog.compose import effective, located, profile_of
 from declog.container import Container, read
 from declog.errors import ConfigError, UsageError
 from declog.functions import DEFAULT as FUNCTIONS
@@ -128,7 +128,7 @@ def plan_for(
             config, constants=run["constants"], profiles=wanted,
             functions=functions, reductions=reductions, columns=columns,
         )  # fmt: skip
-    data = run["profile"]
+    data = effective(run["profile"])  # what the environment gave the run is not in its capture
     defaulted = None if run["defaulted"] is None else frozenset(run["defaulted"])
     try:
         return compile(
@@ -141,8 +141,8 @@ def plan_for(
 
 def execute(capture: Capture, made: Plan, config: Any = None, *, functions: Functions = FUNCTIONS) -> Rehearsal:
     """Execute a plan over a capture."""
-    data = capture.run["profile"] if config is None else config
-    profile = _default(profile_of(data)) if capture.run["wanted"] or not made.sinks else None
+    data = effective(capture.run["profile"]) if config is None else config
+    profile = _default(effective(data)) if capture.run["wanted"] or not made.sinks else None
     scripts = {rank: partial(capture.calls, rank) for rank in capture.files}
     return rehearse(
         made, scripts, capture.world_size, profile=profile, functions=functions, locate=partial(locate, data)

@@ -7,7 +7,8 @@ or out of an application's own. Imports Hydra and OmegaConf; torch, the spec and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, cast
 
@@ -22,7 +23,7 @@ from declog.errors import CompositionError, ConfigError, Path, Problem, did_you_
 from declog.file_errors import first_line, lost
 from declog.places import FilePlace
 from declog.provenance import ORIGIN, Origin, overrides_of, provenance_of
-from declog.resolve import key_path, resolved
+from declog.resolve import Resolved, at, has, key_path, resolved
 from declog.searchpath import GROUP, HYDRA_ERRORS, config_loader, current_hydra, settle
 
 Error = TypeVar("Error", bound=ConfigError)
@@ -102,27 +103,83 @@ def profile_of(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     mapping. Interpolations are resolved against the whole configuration. Raises ``CompositionError`` with
     every ``???`` (DL102) and every interpolation that does not resolve (DL103).
     """
-    data, problems = resolved(_node(config))
-    if problems:
-        raise located(CompositionError(problems), config)
+    found = resolved(_node(config))
+    if found.problems:
+        raise located(CompositionError(found.problems), config)
+    return found.data
+
+
+def effective(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The profile as it is in effect; what is missing or does not resolve is as it was written, and raises nothing."""
+    node = _node(config)
+    found = resolved(node)
+    return _with(found.data, _as_written(node), (problem.path for problem in found.problems))
+
+
+def masked(config: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The profile as it is in effect, fit to be written down: what the environment gave is as it was written.
+
+    That holds however it came in: ``${oc.env:KEY}``, a part of a text, through another key or another resolver.
+    What is missing or does not resolve is as it was written, too; nothing raises.
+    """
+    node = _node(config)
+    found = resolved(node)
+    data = _with(found.data, _as_written(node), (problem.path for problem in found.problems))
+    for path, mask in found.masks.items():
+        if has(data, path):
+            _put(data, path, mask)
     return data
 
 
 def written(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The profile in ``config`` as it is in effect, and as it was written: with ``${...}`` and ``???``.
+    """The profile in ``config`` as ``masked`` has it, and as it was written: with ``${...}`` and ``???``."""
+    return masked(config), _as_written(_node(config))
 
-    Nothing raises for a value that is missing or does not resolve: in effect it is what was written.
-    """
-    node = _node(config)
-    as_written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
-    data, problems = resolved(node)
-    for path in (problem.path for problem in problems):
-        at: Any = data
-        source: Any = as_written
-        for key in path[:-1]:
-            at, source = at[key], source[key]
-        at[path[-1]] = source[path[-1]]
-    return data, as_written
+
+def _without_secrets(error: Error, config: DictConfig | Mapping[str, Any]) -> Error:
+    """The same error without anything that the environment gave to the profile."""
+    found = resolved(_node(config))
+    if not found.secrets:
+        return error
+    return type(error)([replace(each, **_clean(each, found)) for each in error.problems])
+
+
+def _clean(problem: Problem, found: Resolved) -> dict[str, Any]:
+    above = [problem.path[:depth] for depth in range(len(problem.path), 0, -1)]
+    mask = next((found.masks[path] for path in above if path in found.masks), None)
+    given = str(at(found.data, problem.path)) if has(found.data, problem.path) else ""
+    short = (
+        [] if mask is None else [(value, shown) for value, shown in ((given, mask), *found.secrets.items()) if value]
+    )
+
+    def clean(text: str | None) -> str | None:
+        if text is None:
+            return None
+        for value, shown in short:
+            text = re.sub(rf"(?<![\w$:]){re.escape(value)}(?!\w)", shown.replace("\\", "\\\\"), text)
+        return found.masked(text)
+
+    return {
+        "message": clean(problem.message),
+        "fix": clean(problem.fix),
+        "source": problem.source if mask is None else None,
+        "span": problem.span if mask is None else None,
+    }
+
+
+def _as_written(node: DictConfig) -> dict[str, Any]:
+    return cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
+
+
+def _with(data: dict[str, Any], as_written: dict[str, Any], paths: Iterable[Path]) -> dict[str, Any]:
+    for path in paths:
+        if has(as_written, path):
+            _put(data, path, at(as_written, path))
+    return data
+
+
+def _put(data: dict[str, Any], path: Path, value: object) -> None:
+    at(data, path[:-1])[path[-1]] = value
 
 
 def application_directory() -> FilePath | None:
@@ -169,8 +226,11 @@ def prefix_of(config: DictConfig | Mapping[str, Any]) -> Path:
 
 
 def located(error: Error, config: DictConfig | Mapping[str, Any]) -> Error:
-    """The same error, each problem with its file, line and column or its override, where that is known."""
-    return attach_places(error, provenance_of(config), prefix=prefix_of(config))
+    """The same error, each problem with its file, line and column or its override, where that is known.
+
+    Nothing in it is what the environment gave: a value stands there as it was written.
+    """
+    return attach_places(_without_secrets(error, config), provenance_of(config), prefix=prefix_of(config))
 
 
 _OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "profile"})  # it is a profile

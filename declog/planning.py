@@ -12,7 +12,7 @@ from typing import Any
 from declog.columns import DEFAULT as COLUMNS
 from declog.columns import RowFunctions
 from declog.compiler import compile
-from declog.compose import compose, defaulted, deleted, located, prefix_of, profile_of
+from declog.compose import compose, defaulted, deleted, located, masked, prefix_of, profile_of
 from declog.errors import ConfigError, Problem
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
@@ -39,6 +39,7 @@ def plan(
     if isinstance(config, str):
         config = compose(config)
     data = profile_of(config)
+    shown = masked(config)
     gone = deleted(config)
 
     def compiled(some: Mapping[str, Any]) -> Plan:
@@ -50,7 +51,7 @@ def plan(
             functions=functions,
             reductions=reductions,
             columns=columns,
-            config=data,
+            config=shown,
             defaulted=defaulted(config) if "metric_defaults" in data else None,
         )
 

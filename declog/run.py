@@ -25,7 +25,7 @@ from declog.columns import DEFAULT as COLUMNS
 from declog.columns import RowFunctions
 from declog.comm import Comm
 from declog.compiler import captures
-from declog.compose import application_directory, compose, located, profile_of
+from declog.compose import application_directory, compose, effective, located, profile_of
 from declog.dispatch import CODE, Route
 from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError, UsageError
 from declog.functions import DEFAULT as FUNCTIONS
@@ -154,7 +154,7 @@ def _resumed_folder(state: Mapping[str, Any] | None) -> str | None:
 def locate(config: Any, error: MissingSignalError) -> MissingSignalError:
     """A missing signal's error with the place that declares it, where that is known."""
     name = error.signals[0]
-    section = "signals" if name in (profile_of(config).get("signals") or {}) else "metrics"
+    section = "signals" if name in (effective(config).get("signals") or {}) else "metrics"
     problem = Problem(error.code, error.message, (section, name), error.fix)
     (found,) = located(ConfigError([problem]), config).problems
     return error if found.where is None else error.at(found.text())
@@ -228,7 +228,7 @@ def _open(
         for place, sink in enumerate(extra):
             runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
             runner.open(run)
-            routes.append(Route(CODE, _default_profile(made), 1, "", sink.accepts, runner.submit))
+            routes.append(Route(CODE, min(made.wanted), 1, "", sink.accepts, runner.submit))
 
     def others() -> None:
         nonlocal run
@@ -285,10 +285,6 @@ def _all_or_none(
             runner.close(5.0)
         channel.close()
         raise failure or SinkError("DL601", f"rank {failed} could not start: {told[failed].removeprefix('[DL601] ')}")
-
-
-def _default_profile(made: Plan) -> str:
-    return str(made.config.get("profile") or LogSpec().profile)
 
 
 def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str | None = None) -> RunInfo:

@@ -7,6 +7,7 @@ Hydra, and nothing else of declog: ``import declog`` pays for this file.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,8 +142,9 @@ def settle(config: DictConfig, name: str) -> None:
     try:
         hydra_config.set_config(config)
         for node, key in asking:
+            child = node._get_node(key)
             try:
-                node._get_node(key)._set_value(node[key])
+                child._set_value(_answered(str(child._value()), config))
             except OmegaConfBaseException:
                 continue  # it stays as it was written, and is refused where it is needed
     finally:
@@ -157,6 +159,14 @@ def _asking(node: Any) -> Iterator[tuple[Any, Any]]:
             yield from [] if child._is_missing() else _asking(child)
         elif isinstance(child, Node) and "${hydra:" in str(child._value()):
             yield node, key
+
+
+def _answered(text: str, config: DictConfig) -> object:
+    """A text with Hydra's answers put in; what else it asks for, such as the environment, stays as it was written."""
+    asked = r"\$\{hydra:[\w.]*\}"
+    if re.fullmatch(asked, text):
+        return OmegaConf.create({"answer": text}).answer
+    return re.sub(asked, lambda found: str(OmegaConf.create({"answer": found[0]}).answer), text)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from declog.errors import ConfigError, Path
+from declog.resolve import at, has
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -15,9 +16,15 @@ if TYPE_CHECKING:
     from declog.places import Layer, Place, Provenance
 
 
+__all__ = ["Known", "Layered", "at", "has", "known", "layered", "leaves", "shown_place", "shown_value"]
+
+
 @dataclass(frozen=True)
 class Layered:
-    """``data`` is the profile as it is in effect, ``written`` as it was written, ``prefix`` where it stands."""
+    """``data`` is the profile as it is in effect, ``written`` as it was written, ``prefix`` where it stands.
+
+    What the environment gave is in neither: there, ``data`` has what was written.
+    """
 
     data: Mapping[str, Any]
     written: Mapping[str, Any]
@@ -103,23 +110,6 @@ def known(data: Mapping[str, Any], path: Path) -> Known | None:
         else:
             return None
     return Known(value.model_dump() if isinstance(value, Model) else value, text)
-
-
-def has(data: Any, path: Path) -> bool:
-    """Whether a key is there."""
-    for key in path:
-        keys = range(len(data)) if isinstance(data, list) else data if isinstance(data, Mapping) else ()
-        if key not in keys:
-            return False
-        data = data[key]
-    return True
-
-
-def at(data: Any, path: Path) -> Any:
-    """What stands at a key that is there."""
-    for key in path:
-        data = data[key]
-    return data
 
 
 def leaves(data: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -46,7 +46,7 @@ def compile(
     """The plan of a profile; raises ``ConfigError`` with everything that is wrong.
 
     ``constants`` are values from an adapter's trainer; ``profiles`` those that sinks given in code use;
-    ``config`` is the plain configuration, kept in the plan for the run's metadata. ``defaulted`` are the
+    ``config`` is the plain configuration as it may be written down, for the run's metadata. ``defaulted`` are the
     metrics that `metric_defaults` are for, where it is known who declared them (None: all of them).
     """
     draft = Draft(spec, functions, reductions, constants or {}, defaulted, frozenset(profiles), columns)
@@ -81,7 +81,7 @@ def compile(
         warnings=tuple(draft.warnings),
         known=frozenset(signal.from_ or name for name, signal in draft.signals.items() if signal.expr is None),
         known_events=draft.known_events,
-        run_config=spec.run_config,
+        run_config=spec.run_config if config is None else config.get("run_config") or {},
         config={key: value for key, value in (config or {}).items() if key != "tests"},
         in_code=bool(draft.wanted),
         output_dir=spec.output_dir,

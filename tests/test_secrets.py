@@ -1,0 +1,163 @@
+"""What the environment gave to a profile is used, and written nowhere: files, run configs, captures, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+import declog
+from declog import capture
+from declog.cli import main
+from declog.compose import masked
+from declog.errors import ConfigError
+from declog.testing import MemorySink
+
+KEY, SHORT = "hunter2-very-secret", "q7"
+BASE = {"signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"}}
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    monkeypatch.setenv("MY_SHORT", SHORT)
+    monkeypatch.setenv("MY_PERIOD", "2")
+    monkeypatch.delenv("MY_NOTHING", raising=False)
+
+
+def configuration(**profile: Any) -> Any:
+    """An application's configuration, with a secret beside the profile."""
+    return OmegaConf.create({"vault": {"key": "${oc.env:MY_KEY}"}, "declog": {**BASE, **profile}})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("${oc.env:MY_KEY}", "${oc.env:MY_KEY}"),
+        ("begin ${oc.env:MY_KEY} end", "begin ${oc.env:MY_KEY} end"),
+        ("${oc.env:MY_SHORT}", "${oc.env:MY_SHORT}"),
+        ("${oc.decode:${oc.env:MY_PERIOD}}", "${oc.decode:${oc.env:MY_PERIOD}}"),
+        ("${oc.env:MY_NOTHING,${oc.env:MY_KEY}}", "${oc.env:MY_NOTHING,${oc.env:MY_KEY}}"),
+        ("${vault.key}", "${oc.env:MY_KEY}"),
+        ("${oc.select:vault.key}", "${oc.env:MY_KEY}"),
+        ("${vault}", {"key": "${oc.env:MY_KEY}"}),
+        ("${oc.dict.values:vault}", ["${oc.env:MY_KEY}"]),
+        ("${oc.create:${oc.env:MY_KEY}}", "${oc.create:${oc.env:MY_KEY}}"),
+        (["a", {"b": "${vault.key}"}], ["a", {"b": "${oc.env:MY_KEY}"}]),
+        ("${oc.env:MY_NOTHING,written here}", "written here"),
+        ("${declog.name}", "plain"),
+        (3, 3),
+    ],
+)
+def test_the_way_by_which_a_value_came_from_the_environment_does_not_matter(value: Any, expected: Any) -> None:
+    """Through a text, a key, a resolver, a list or a map: it is masked, and nothing else is."""
+    shown = masked(configuration(name="plain", run_config={"value": value}))
+    assert expected == shown["run_config"]["value"]
+
+
+def test_a_mapping_and_a_node_are_masked_like_a_configuration() -> None:
+    """What `start` takes in its other shapes is masked as well."""
+    profile = {**BASE, "run_config": {"key": "${oc.env:MY_KEY}"}}
+    node = OmegaConf.create({"declog": profile}).declog
+    assert {"key": "${oc.env:MY_KEY}"} == masked(profile)["run_config"] == masked(node)["run_config"]
+
+
+def test_no_file_of_a_run_holds_what_the_environment_gave(tmp_path: Path) -> None:
+    """The files of sinks, their run configs and the capture: the secret works, and is in none of them."""
+    config = configuration(
+        every="${oc.decode:${oc.env:MY_PERIOD}}",
+        run_config={"key": "${vault.key}", "nested": {"list": ["x-${oc.env:MY_KEY}"]}},
+        schemas={"rows": {"reward": "float"}},
+        tables={"rows": {"schema": "rows"}},
+        alerts={"high": {"metric": "reward", "above": 100, "text": "tell ${oc.env:MY_KEY}"}},
+        sinks={"jsonl": {}, "parquet": {}, "tensorboard": {}},
+        capture={"enabled": True},
+    )
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        for step in range(4):
+            with log.step(step):
+                log.observe(reward=[1.0, 3.0])
+        assert log.plan.every == 2
+    assert sink.run is not None
+    assert sink.run.run_config == {"key": "${oc.env:MY_KEY}", "nested": {"list": ["x-${oc.env:MY_KEY}"]}}
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) > 3
+    assert [file.name for file in files if KEY.encode() in file.read_bytes()] == []
+
+
+def test_a_capture_is_replayed_with_the_environment_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a plan needs comes from the environment again; what only describes the run may be missing."""
+    config = configuration(
+        every="${oc.decode:${oc.env:MY_PERIOD}}", run_config={"key": "${oc.env:MY_KEY}"}, capture={"enabled": True}
+    )
+    with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log:
+        for step in range(4):
+            with log.step(step):
+                log.observe(reward=[1.0, 3.0])
+    monkeypatch.delenv("MY_KEY")
+    events = capture.replay(tmp_path / "capture")["<code>"]
+    assert [(step, records.scalars[0].value) for step, records in events if records.scalars] == [(1, 2.0), (3, 2.0)]
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        {"profile": "${oc.env:MY_SHORT}"},
+        {"sinks": {"s": {"kind": "${vault.key}"}}},
+        {"sinks": {"jsonl": {"fsync_s": "${oc.env:MY_KEY}"}}},
+        {"metrics": {"reward": "mean(${oc.env:MY_KEY})"}},
+        {"metrics": {"reward": "mean(${oc.env:MY_SHORT})"}},
+        {"axes": {"group": {"of": "${oc.env:MY_KEY}"}}},
+        {"every": "${oc.env:MY_KEY}"},
+        {"every": "${oc.decode:-${oc.env:MY_PERIOD}}"},
+        {"schemas": {"rows": {"reward": {"type": "text", "redact": {"me": "(${oc.env:MY_KEY}"}}}}},
+    ],
+)
+def test_no_error_holds_what_the_environment_gave(profile: dict[str, Any]) -> None:
+    """A wrong profile is told with what was written, whatever the message quotes."""
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(configuration(**profile))
+    assert "fix:" in str(raised.value) or raised.value.code != "DL302"
+    assert KEY not in str(raised.value)
+    assert f"`{SHORT}`" not in str(raised.value)
+
+
+@pytest.mark.parametrize("verb", ["show", "why", "ls", "show-json", "show-plan"])
+def test_no_verb_shows_what_the_environment_gave(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command line shows a profile as it is in effect, and such values as they were written."""
+    folder = tmp_path / "declog"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(
+        "defaults: [grpo, _self_]\nrun_config: {key: '${oc.env:MY_KEY}'}\nalerts:\n"
+        "  far: {metric: reward, above: 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}\n"
+    )
+    words = {
+        "show": ["show"],
+        "why": ["why", "run_config.key"],
+        "ls": ["ls", "alerts"],
+        "show-json": ["show", "--format", "json"],
+        "show-plan": ["show", "--plan"],
+    }[verb]
+    place = [str(folder / "mine.yaml")]
+    assert main([*words, *place] if verb != "why" else ["why", *words[1:], *place]) == 0
+    told = capsys.readouterr().out
+    assert KEY not in told
+    assert ("${oc.env:MY_KEY}" in told) == (verb != "show-plan")
+
+
+def test_in_an_application_an_answer_of_hydra_takes_no_secret_along(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text that asks Hydra and the environment gets Hydra's answer only."""
+    (tmp_path / "config.yaml").write_text(
+        "defaults: [{declog: grpo}, _self_]\ndeclog: {run_config: {key: '${hydra:job.name}-${oc.env:MY_KEY}'}}\n"
+    )
+    assert main(["show", "--config-dir", str(tmp_path), "--config-name", "config", "--key", "run_config"]) == 0
+    told = capsys.readouterr().out
+    assert "config-${oc.env:MY_KEY}" in told
+    assert KEY not in told
