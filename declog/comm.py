@@ -427,20 +427,3 @@ def _job_store(grouped: bool) -> Any:
             "call torch.distributed.init_process_group before declog.start",
         )
     return _tcp_store(host, int(port))
-
-
-def agree_on(
-    comm: Comm, parts: Sequence[tuple[str, str]], fingerprint: str, deadline_s: float
-) -> list[tuple[int, str]] | None:
-    """The first difference between the ranks' plans, by rank, or None where all agree."""
-    mine = json.dumps([fingerprint, list(parts)])
-    texts = comm.agree("plan", mine, deadline_s)
-    plans = [json.loads(text) for text in texts]
-    if all(plan[0] == plans[0][0] for plan in plans):
-        return None
-    known = [dict(plan[1]) for plan in plans]
-    for name in dict.fromkeys(name for plan in plans for name, _ in plan[1]):
-        values = [one.get(name) for one in known]
-        if any(value != values[0] for value in values):
-            return [(rank, f"{name}: {'not there' if value is None else value}") for rank, value in enumerate(values)]
-    return [(rank, str(plan[0])) for rank, plan in enumerate(plans)]

@@ -5,19 +5,18 @@ Imports neither the models of the YAML nor the compiler. ``Plan.explain`` (in ``
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from declog import fingerprint
 from declog.axes import Axis, Kind
 from declog.columns import RowFunction
 from declog.frame import Grouping
 from declog.records import Level
 from declog.reducers import Reduction, Stat
-from declog.tree import Node, definition
+from declog.tree import Node
 
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
@@ -355,6 +354,7 @@ class Plan:
     given: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter gave
     wanted: frozenset[str] = frozenset()  # profiles of sinks that are given in code
     defaulted: frozenset[str] | None = None  # metrics that `metric_defaults` are for; None: all
+    functions: Mapping[str, str] = field(default_factory=dict)  # of others than declog's: where each comes from
 
     @property
     def outputs(self) -> tuple[MetricOp | FormulaOp, ...]:
@@ -391,44 +391,12 @@ class Plan:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of what every rank must agree on: 16 hexadecimal digits."""
-        text = json.dumps(self.canonical, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return fingerprint.digest(self.canonical)
 
     @cached_property
     def canonical(self) -> dict[str, str]:
-        """The plan as flat text, part by part: equal on two ranks if their plans are."""
-        parts = {"name": self.name, "every": str(self.every), "grouping": str(self.grouping)}
-        for event in self.events.values():
-            for signal in event.signals:
-                parts[f"signal {event.name}.{signal.name}"] = (
-                    f"{signal.source} {signal.kind.value} {signal.axis.label} {signal.family} {signal.optional}"
-                )
-            for fold in event.folds:
-                parts[f"fold {fold.name}"] = f"{_text(fold.expr)} {sorted(map(definition, fold.mask))} {fold.stats}"
-            for local in event.locals:
-                parts[f"local {local.name}"] = definition(local.expr)
-        for join in self.joins:
-            parts[f"join {join.name}"] = f"{join.source} to {join.target}: {definition(join.expr)}"
-        for previous in self.previous:
-            parts[f"previous {previous.name}"] = f"{definition(previous.expr)} else {definition(previous.first)}"
-        for op in self.metrics:
-            parts[f"metric {op.key}"] = (
-                f"{op.reduction.name}{dict(op.params)} of {[definition(arg) for arg in op.args]} {op.fold} "
-                f"where {_text(op.where)} by {_text(op.by)} weight {_text(op.weight)} "
-                f"every {op.every} {op.pool} {op.combine} {op.nan} {op.empty} {op.ranks} {op.cumulative} "
-                f"{op.max_labels} when {_text(op.when)} {op.names}"
-            )
-        for formula in self.formulas:
-            parts[f"formula {formula.key}"] = (
-                f"{definition(formula.expr)} {formula.empty} when {_text(formula.when)} {formula.names}"
-            )
-        for table in self.tables:
-            chain = table.filter.chain if table.filter else ()
-            parts[f"table {table.id}"] = (
-                f"per {table.axis.label} {[_column(column) for column in table.columns]} "
-                f"{[_canonical(one) for one in chain]} every {table.every} {table.keep}"
-            )
-        return parts
+        """What ranks must agree on, as text by place: equal on two ranks if their plans are."""
+        return fingerprint.canonical(self)
 
     @property
     def ops(self) -> int:
@@ -451,20 +419,6 @@ class Plan:
         from declog.explain import explain
 
         return explain(self)
-
-
-def _canonical(op: FilterOp) -> tuple[object, ...]:
-    choice = (op.top, op.bottom, op.within, op.n, op.fraction, op.seed, op.limit)
-    return (op.kind, _text(op.key), _text(op.where), _text(op.ids), *choice)
-
-
-def _column(op: ColumnOp) -> tuple[object, ...]:
-    reads = tuple(definition(node) for node in op.nodes)
-    return (op.id, op.type, reads, op.call.name if op.call is not None else "", op.undeclared)
-
-
-def _text(node: Node | None) -> str:
-    return "" if node is None else definition(node)
 
 
 STATS_OF_AGGREGATE: Mapping[str, tuple[Stat | Literal["first", "last"], ...]] = {

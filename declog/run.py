@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from declog import comm as comms
+from declog import fingerprint
 from declog import sinks as sink_kinds
 from declog.actors import ActorComm, DriverComm
 from declog.capturing import CapturingTape, free_folder
@@ -185,18 +186,14 @@ def _profile(config: Any) -> str:
 
 
 def _agree(channel: Comm, made: Plan, start_s: float) -> None:
-    different = comms.agree_on(channel, tuple(made.canonical.items()), made.fingerprint, start_s)
-    if different is None:
+    """Refuse on every rank alike where plans differ, or the versions of declog that made them."""
+    mine = {"declog": _version(), **made.canonical}
+    if len(set(channel.agree("plan", fingerprint.digest(mine), start_s))) == 1:
         return
-    shown = "; ".join(f"rank {rank} has {what}" for rank, what in different)
+    plans = [json.loads(text) for text in channel.agree("parts", json.dumps(mine), start_s)]
     channel.close()  # rank 0 waits here until all have read what the others have
-    raise PlanMismatchError(
-        [
-            Problem(
-                "DL604", f"ranks compiled different plans: {shown}", fix="start every rank from the same configuration"
-            )
-        ]
-    )
+    what = f"ranks compiled different plans: {fingerprint.difference(plans)}"
+    raise PlanMismatchError([Problem("DL604", what, fix="start every rank from the same configuration")])
 
 
 def _folder(made: Plan, given: str | Path | None) -> Path:

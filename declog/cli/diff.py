@@ -151,8 +151,9 @@ def _definition(op: MetricOp | FormulaOp) -> str:
 
 def _without_names(canonical: Mapping[str, str], key: str) -> str:
     """What decides a metric's value, its expressions down to what is observed."""
-    text = canonical.get(f"metric {key}") or canonical[f"formula {key}"]
-    return text.rpartition(" (NameOp")[0]
+    place = f"metrics.{key}."
+    aside = tuple(place + field for field in ("id", "key", "suffix", "names", "tags"))
+    return str([item for item in canonical.items() if item[0].startswith(place) and not item[0].startswith(aside)])
 
 
 def _cost(made: Plan) -> Facts:

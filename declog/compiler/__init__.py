@@ -8,6 +8,7 @@ the YAML and the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from declog import columns as _columns
@@ -16,8 +17,11 @@ from declog import reducers as _reducers
 from declog.compiler import captures, checks, filters, formulas, lowering, metrics, outputs, signals, tables
 from declog.compiler.draft import Constant, Draft
 from declog.errors import ConfigError, Problem
+from declog.fingerprint import expressions
+from declog.origins import origin
 from declog.plan import Plan
 from declog.spec import LogSpec
+from declog.tree import walk
 
 Pass = Callable[[Draft], None]
 
@@ -55,7 +59,7 @@ def compile(
             one(draft)
         if draft.problems:
             raise ConfigError(_distinct(draft.problems))
-    return Plan(
+    made = Plan(
         name=spec.name,
         every=draft.period,
         events=draft.events,
@@ -95,6 +99,15 @@ def compile(
         wanted=draft.wanted,
         defaulted=defaulted,
     )
+    return replace(made, functions=_foreign(made, functions))
+
+
+def _foreign(made: Plan, functions: _functions.Functions) -> dict[str, str]:
+    """The functions in a plan's expressions that are not declog's own, and where they come from."""
+    names = {node.op for root in expressions(made) for node in walk(root)}
+    entries = {name: functions.get(name) for name in sorted(names)}
+    found = {name: origin(entry.run) for name, entry in entries.items() if entry is not None}
+    return {name: place for name, place in found.items() if not place.startswith("declog.")}
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:
