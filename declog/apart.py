@@ -67,7 +67,7 @@ class Apart:
             return self._tables.build(op, frame, report)
         except RuntimeFailure as error:
             report(error)
-        except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             failure = RuntimeFailure("DL605", f"the table `{op.id}` could not be evaluated: {type(error).__name__}")
             failure.__cause__ = error
             report(failure)

@@ -11,7 +11,6 @@ import itertools
 import json
 import logging
 import queue
-import re
 import threading
 import time
 from collections import Counter
@@ -24,6 +23,8 @@ from typing import Any, BinaryIO
 from declog.container import Packer
 from declog.errors import InputError, SinkError
 from declog.extras import plain_column
+from declog.failures import told
+from declog.patterns import redacted
 from declog.plan import CaptureOp, Plan
 from declog.snapshots import Full, Redact, Snapshot, encode
 from declog.tape import Tape
@@ -113,8 +114,10 @@ class CapturingTape(Tape):
         except Full:
             self._leave_out("its queue is full: training is faster than the disk")
             return None
-        except Exception as error:  # noqa: BLE001  (whatever was given, training goes on)
-            self._leave_out(f"{type(error).__name__}: {error}")
+        except (KeyboardInterrupt, SystemExit):  # on the training thread it may be a signal's
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever was given, training goes on)
+            self._leave_out(told(error))
             return None
         return Call(name, given, self._now, self._part, snapshot=snapshot)
 
@@ -191,8 +194,8 @@ class _Writer:
                 call.snapshot.wait()
                 if not self.stopped:
                     self._write(call)
-            except Exception as error:  # noqa: BLE001  (a full disk, say: training goes on)
-                self._stop(f"{type(error).__name__}: {error}")
+            except BaseException as error:  # noqa: BLE001  (a full disk, an object of a user's: training goes on)
+                self._stop(told(error))
             finally:
                 with self._lock:
                     self.waiting -= call.snapshot.bytes
@@ -244,11 +247,4 @@ def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any
 
 
 def _redactor(patterns: Sequence[tuple[str, str]]) -> Redact:
-    compiled = [(re.compile(pattern), f"[{label}]") for label, pattern in patterns]
-
-    def redact(text: str) -> str:
-        for pattern, shown in compiled:
-            text = pattern.sub(lambda _, shown=shown: shown, text)  # type: ignore[misc]
-        return text
-
-    return redact
+    return lambda text: redacted(text, tuple(patterns))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.patterns import redacted
 from declog.plan import ColumnOp
 from declog.records import Column, ColumnType
 
@@ -92,8 +92,7 @@ def returned(type: ColumnType, item: Any) -> Any:
 def shortened(column: ColumnOp, value: Any) -> Any:
     """A value with its texts redacted, then cut; those inside lists and maps too."""
     if isinstance(value, str):
-        for label, pattern in column.redact:
-            value = re.sub(pattern, lambda _, shown=f"[{label}]": shown, value)  # type: ignore[misc]
+        value = redacted(value, column.redact)
         if column.max_chars is not None and len(value) > column.max_chars:
             value = value[: column.max_chars - 1] + "…"
         return value

@@ -18,6 +18,7 @@ from declog.cells import Cells
 from declog.cellvalues import row_bytes
 from declog.errors import RuntimeFailure
 from declog.evaluate import View
+from declog.failures import told
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
 from declog.held import Held
@@ -157,13 +158,13 @@ class Dispatcher:
             reductions = Reductions(op for op in ops if not op.reduction.foldable)
         try:
             found = {**reductions.run(views), **held.cells()}
-        except Exception:  # noqa: BLE001  (found out, and reported, one by one)
+        except BaseException:  # noqa: BLE001  (found out, and reported, one by one)
             found = held.cells()
             for op in ops if not held.folded else [op for op in ops if not op.reduction.foldable]:
                 # one that fails does not take the others with it
                 try:
                     found.update(Reductions([op]).run(views))
-                except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+                except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                     report(_failure(f"the metric `{op.key}`", error))
         for op in ops:
             if op.cumulative:
@@ -172,7 +173,7 @@ class Dispatcher:
             if formula.every == period:
                 try:
                     cells.formulas([formula], found)
-                except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+                except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                     report(_failure(f"the metric `{formula.key}`", error))
         for op in ops:
             if op.key in found and found[op.key].skipped and op.nan != "propagate":
@@ -196,7 +197,7 @@ class Dispatcher:
     def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> bool:
         try:
             return cells.holds(condition, found, self._combine)
-        except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             report(_failure(what, error))
             return False
 
@@ -279,7 +280,7 @@ class Dispatcher:
             return self._samples.build(op, frame, report)
         except RuntimeFailure as error:
             report(error)
-        except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             report(_failure(f"the table `{op.id}`", error))
         return None
 
@@ -363,11 +364,11 @@ def _expected_gaps(plan: Plan) -> set[str]:
     }
 
 
-def _failure(what: str, error: Exception) -> RuntimeFailure:
+def _failure(what: str, error: BaseException) -> RuntimeFailure:
     """An error while something was evaluated, saying what it was; its own cause is kept."""
     if isinstance(error, RuntimeFailure):
         return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
-    failure = RuntimeFailure("DL605", f"{what} could not be evaluated: {type(error).__name__}: {error}")
+    failure = RuntimeFailure("DL605", f"{what} could not be evaluated: {told(error)}")
     failure.__cause__ = error
     return failure
 

@@ -9,9 +9,17 @@ import logging
 import traceback
 from dataclasses import dataclass, field
 
-from declog.errors import RuntimeFailure
+from declog.errors import DeclogError, RuntimeFailure
 
 log = logging.getLogger("declog")
+
+
+def told(error: BaseException) -> str:
+    """An error in words: declog's own as it stands, any other with its type; one that cannot even say what it is."""
+    try:
+        return str(error) if isinstance(error, DeclogError) else f"{type(error).__name__}: {error}"
+    except BaseException:  # noqa: BLE001  (code of a user's class)
+        return f"{type(error).__name__}, which has no text: its __str__ fails"
 
 
 @dataclass
@@ -22,12 +30,21 @@ class Failures:
     first: BaseException | None = None
 
     def report(self, error: BaseException) -> None:
-        """Note an error; its traceback is logged the first time."""
-        name = str(error) if isinstance(error, RuntimeFailure) else f"{type(error).__name__}: {error}"
+        """Note an error; its traceback is logged the first time. Never raises, whatever came from a user's code."""
+        name = told(error)
         known = self.counts.get(name, 0)
         self.counts[name] = known + 1
-        self.first = self.first or error
+        self.first = self.first or raisable(error, name)
         if not known:
             cause = error.__cause__ if isinstance(error, RuntimeFailure) else error
             detail = "" if cause is None else "\n" + "".join(traceback.format_exception(cause))
             log.error("a log event could not be finished: %s%s", name, detail)
+
+
+def raisable(error: BaseException, message: str) -> Exception:
+    """The error as ``strict`` raises it: a SystemExit of a user's reduction must not end the program as its own."""
+    if isinstance(error, Exception):
+        return error
+    failure = RuntimeFailure("DL605", message)
+    failure.__cause__ = error
+    return failure

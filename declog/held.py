@@ -141,7 +141,7 @@ class Held:
                 state = state_of(op, views[op.event])
                 known = self._states.get(op.key)
                 self._states[op.key] = state if known is None else known.merge(state)
-            except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+            except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                 self._failed.add(op.key)
                 self._states.pop(op.key, None)
                 report(error)

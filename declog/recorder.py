@@ -36,7 +36,7 @@ from declog.errors import (
     did_you_mean,
     nearest,
 )
-from declog.failures import Failures
+from declog.failures import Failures, raisable, told
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
 from declog.handoff import Answer, Handoff
@@ -154,7 +154,7 @@ class Recorder:
             )
         if self.plan.strict and not failed:
             first = failures.first or next(
-                (report.first_error for report in reports if report.first_error is not None), None
+                (raisable(error, told(error)) for report in reports if (error := report.first_error) is not None), None
             )
             if first is not None:
                 raise first

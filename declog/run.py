@@ -29,6 +29,7 @@ from declog.compiler import captures
 from declog.compose import application_directory, compose, effective, located, profile_of
 from declog.dispatch import CODE, Route
 from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError, UsageError
+from declog.failures import told
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.plan import Plan, SinkOp
@@ -75,7 +76,8 @@ def start(
     ``overrides``). ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants``
     fill the profile's constants. ``rank`` and ``world_size`` are the data-parallel ones, where they are not
     those of the process group. ``wait_s`` is how long rank 0 waits for another rank's rows, in the background,
-    before it logs without them; ``start_s`` how long ranks wait for each other here. ``capture`` stands for the
+    before it logs without them; ``start_s`` how long ranks wait for each other here, and all of them
+    for sinks to open. ``capture`` stands for the
     profile's own: what the training code gives is kept in files, for ``declog preview``. Everything that is wrong
     with the profile raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
     different plans: ``PlanMismatchError``.
@@ -219,21 +221,23 @@ def _open(
 
     def rank_0() -> None:
         nonlocal run
+        until = time.monotonic() + start_s  # all sinks together
         run = _run_info(channel, made, _folder(made, output_dir), run_id)
         for op in made.sinks:
-            _open_sink(op, made, run, runners, routes, together=bool(each))
+            _open_sink(op, made, run, runners, routes, _left(until), together=bool(each))
         for place, sink in enumerate(extra):
             runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
-            runner.open(run)
+            runner.open(run, _left(until))
             routes.append(Route(CODE, min(made.wanted), 1, "", sink.accepts, runner.submit))
 
     def others() -> None:
         nonlocal run
+        until = time.monotonic() + start_s
         folder, run_id = json.loads(told)
         run = _run_info(channel, made, _folder(made, folder), run_id)
         for op in made.sinks:
             if op.id in each:
-                _open_sink(op, made, run, runners, routes, together=True)
+                _open_sink(op, made, run, runners, routes, _left(until), together=True)
 
     twin = isinstance(channel, comms.StoreComm) and channel.double  # its rows are written by the rank that it doubles
     _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
@@ -242,6 +246,10 @@ def _open(
         told = channel.agree("folder", place, start_s)[0]
         _all_or_none(channel, "each", None if channel.collects or twin else others, runners, 2 * start_s)
     return runners, routes, run
+
+
+def _left(until: float) -> float:
+    return max(0.1, until - time.monotonic())
 
 
 UNFILTERED_BYTES = 16 * 2**20  # of a table without a filter, for a sink that is no file sink
@@ -253,13 +261,14 @@ def _together(channel: Comm) -> bool:
 
 
 def _open_sink(
-    op: SinkOp, made: Plan, run: RunInfo, runners: dict[str, SinkRunner], routes: list[Route], *, together: bool
-) -> None:
+    op: SinkOp, made: Plan, run: RunInfo, runners: dict[str, SinkRunner], routes: list[Route], left_s: float, *,
+    together: bool,
+) -> None:  # fmt: skip
     sink = sink_kinds.make_sink(op.kind, dict(op.options))
     runner = runners[op.id] = SinkRunner(
         op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
     )
-    runner.open(run)
+    runner.open(run, left_s)
     apart = frozenset(table.id for table in made.tables if together and op.id in table.apart)
     most = None if op.kind in sink_kinds.PER_RANK else UNFILTERED_BYTES
     routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, apart, most))
@@ -275,13 +284,13 @@ def _all_or_none(
             action()
     except BaseException as error:  # noqa: BLE001  (raised below, when the other ranks know)
         failure = error
-    told = channel.agree(topic, "" if failure is None else str(failure) or type(failure).__name__, wait_s)
-    failed = next((rank for rank, text in enumerate(told) if text), None)
+    said = channel.agree(topic, "" if failure is None else told(failure), wait_s)
+    failed = next((rank for rank, text in enumerate(said) if text), None)
     if failed is not None:
         for runner in runners.values():
             runner.close(5.0)
         channel.close()
-        raise failure or SinkError("DL601", f"rank {failed} could not start: {told[failed].removeprefix('[DL601] ')}")
+        raise failure or SinkError("DL601", f"rank {failed} could not start: {said[failed].removeprefix('[DL601] ')}")
 
 
 def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str | None = None) -> RunInfo:

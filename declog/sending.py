@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declog.apart import Apart
-from declog.errors import DeclogError
-from declog.failures import Failures
+from declog.failures import Failures, told
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
 from declog.handoff import Handoff
@@ -38,8 +37,8 @@ class Sender:
             for name, event in self._plan.events.items():
                 if name in frames and event.locals:
                     frames[name] = with_locals(frames[name], event, self._functions)
-        except Exception as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
-            return frames, f"rank {self._rank}: {_told(error)}"
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
+            return frames, f"rank {self._rank}: {told(error)}"
         if self._apart is not None:
             self._apart.write(handoff.step, handoff.mode, frames, self._failures.report)
         return frames, None
@@ -54,10 +53,6 @@ class Sender:
             frames, meta["error"] = self.frames(handoff)
             slim_ones = {name: slim(self._plan, frame, self._functions) for name, frame in frames.items()}
             return encode(slim_ones, meta)
-        except Exception as error:  # noqa: BLE001  (reported here, and told to rank 0)
+        except BaseException as error:  # noqa: BLE001  (reported here, and told to rank 0)
             self._failures.report(error)
-            return encode({}, {**meta, "error": f"rank {self._rank} sent no rows: {_told(error)}", "whole": False})
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, DeclogError) else f"{type(error).__name__}: {error}"
+            return encode({}, {**meta, "error": f"rank {self._rank} sent no rows: {told(error)}", "whole": False})

@@ -14,6 +14,7 @@ from declog.axes import Kind
 from declog.cellvalues import CONVERT, fits, natural, plain, returned, row_bytes, shortened
 from declog.errors import RuntimeFailure
 from declog.evaluate import View
+from declog.failures import told
 from declog.filters import Rows, Selection, select
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
@@ -144,12 +145,12 @@ class Tables:
         assert column.call is not None
         arguments = {name: self._argument(node, op, view, rows) for name, node in column.args}
         made: list[Any] = []
-        failures: list[Exception] = []
+        failures: list[BaseException] = []
         for row in range(len(rows)):
             try:
                 value = column.call.run(**{name: values[row] for name, values in arguments.items()})
                 made.append(returned(column.type, value))
-            except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
+            except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                 failures.append(error)
                 made.append(None)
         if failures and not column.nullable:
@@ -162,14 +163,13 @@ class Tables:
             raise failure from failures[0]
         if failures and self._first("call", op.id, column.id):
             log.warning(
-                "[DL512] the column `%s` of the table `%s` is null where `%s` fails: %d of %d rows, first with %s: %s",
+                "[DL512] the column `%s` of the table `%s` is null where `%s` fails: %d of %d rows, first with %s",
                 column.id,
                 op.id,
                 column.call.name,
                 len(failures),
                 len(rows),
-                type(failures[0]).__name__,
-                failures[0],
+                told(failures[0]),
             )
         return made
 

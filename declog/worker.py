@@ -86,7 +86,7 @@ class Worker:
             try:
                 self._process(item)
             # The worker outlives any event: what goes wrong is counted and told, and raised under `strict`.
-            except Exception as error:  # noqa: BLE001
+            except BaseException as error:  # noqa: BLE001
                 self._failures.report(error)
             finally:
                 if item.answer is not None:
@@ -97,7 +97,7 @@ class Worker:
     def _run(self, task: Task) -> None:
         try:
             task.result = task.run()
-        except Exception as error:  # noqa: BLE001  (raised by whoever waits)
+        except BaseException as error:  # noqa: BLE001  (raised by whoever waits)
             task.error = error
             if task.report is not None:
                 task.report(error)

@@ -34,32 +34,34 @@ ROOMS = (
     # what everybody may know
     Room("errors", "errors"),
     Room("records", "records"),
+    Room("failures", "failures", "errors"),
+    Room("patterns", "patterns"),
     # the runtime: from what is observed to records
     Room("kernels", "kernels sketch", others="numpy"),
-    Room("language", "axes registry origins tree functions columns reducers syntax expr", "errors kernels", "numpy"),
+    Room("language", "axes registry origins tree functions columns reducers syntax expr", "errors kernels patterns", "numpy"),
     Room("plan", "frame plan fingerprint explain", "errors records kernels language", "numpy"),
     Room("evaluation", "evaluate pools states cells together carry held filters cellvalues tables travel container "
          "message meter dispatch apart",
-         "errors records kernels language plan",
+         "errors failures patterns records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "active rewards fold layout extras inputs batch window timing tape snapshots capturing failures "
+    Room("recording", "active rewards fold layout extras inputs batch window timing tape snapshots capturing "
          "intake handoff sending collector actors checkpoint worker recorder",
-         "errors records kernels language plan evaluation ranks sinks", "numpy torch"),
-    Room("sinks", "sinks", "errors records", lazily="pydantic rich"),
+         "errors failures patterns records kernels language plan evaluation ranks sinks", "numpy torch"),
+    Room("sinks", "sinks", "errors failures records", lazily="pydantic rich"),
     # from YAML to the plan
     Room("places", "places scalars yaml11 diagnostics", "errors", "yaml"),
     Room("composer",
          "searchpath provenance surprises file_errors composition_errors resolve compose words catalogue",
          "errors places", "hydra omegaconf yaml"),
     Room("spec", "model rehearsal_spec spec validation", "errors", "pydantic"),
-    Room("compiler", "compiler", "errors language plan spec sinks", lazily="torch"),
+    Room("compiler", "compiler", "errors patterns language plan spec sinks", lazily="torch"),
     # where the arrows meet
     Room("pages", "error_pages", "errors"),
     Room("reference", "reference json_schema", "errors pages language spec sinks", "pydantic"),
     Room("planning", "planning", "errors language plan composer spec compiler"),
     Room("run", "run termination",
-         "errors records language plan planning evaluation ranks recording sinks composer spec compiler"),
+         "errors failures records language plan planning evaluation ranks recording sinks composer spec compiler"),
     Room("api", "__init__ with_hydra", "composer"),
     Room("testing", "testing", "errors records rehearsing"),
     Room("rehearsing", "rehearsal capture comparing profile_tests",
@@ -69,7 +71,19 @@ ROOMS = (
          "api run planning rehearsing errors pages reference records language plan places composer spec compiler sinks",
          lazily="rich yaml"),
 )  # fmt: skip
-RUNTIME = ("errors", "records", "kernels", "language", "plan", "evaluation", "ranks", "recording", "sinks")
+RUNTIME = (
+    "errors",
+    "records",
+    "failures",
+    "patterns",
+    "kernels",
+    "language",
+    "plan",
+    "evaluation",
+    "ranks",
+    "recording",
+    "sinks",
+)
 TRACKERS = ("pyarrow", "rich", "tensorboard", "trackio", "wandb", "pydantic", "torch", "numpy")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from declog import patterns
 from declog.axes import KINDS, Axis, Kind, per
 from declog.compiler import calls
 from declog.compiler.draft import Draft, needs_axis
@@ -57,15 +58,15 @@ def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -
     path = ("schemas", schema, name)
     for key, pattern in spec.redact.items():
         try:
-            re.compile(pattern)
-        except (re.error, RecursionError, OverflowError) as error:
+            patterns.pattern(pattern)
+        except patterns.PatternError as error:
             draft.report(
                 "DL202",
                 f"the pattern cannot be read: {error}",
                 *path,
                 "redact",
                 key,
-                fix="escape it as a Python regular expression",
+                fix=error.fix,
             )
     given = [key for key in ("expr", "call", "undeclared") if getattr(spec, key) is not None]
     if len(given) > 1:

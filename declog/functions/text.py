@@ -6,7 +6,6 @@ bool is false. n-grams are of whitespace-separated words, and never cross from o
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -19,6 +18,7 @@ from declog.axes import Axis, Kind, Type, per
 from declog.functions.base import BUILTIN, Call, Param
 from declog.functions.rules import NUMERIC, need
 from declog.kernels import NOTHING
+from declog.patterns import PatternError, pattern
 
 if TYPE_CHECKING:
     from declog.evaluate import View
@@ -61,28 +61,27 @@ def _words(view: View, node: Node, texts: Array) -> Array:
 
 @BUILTIN.rows("contains", "text", PATTERN, rule=_of_text(Kind.BOOL), help="whether a text holds another")
 def _contains(view: View, node: Node, texts: Array) -> Array:
-    pattern = node.param("pattern")
-    return _tested(texts, lambda item: pattern in item)
+    part = node.param("pattern")
+    return _tested(texts, lambda item: part in item)
 
 
 @BUILTIN.rows("startswith", "text", PATTERN, rule=_of_text(Kind.BOOL), help="whether a text begins with another")
 def _startswith(view: View, node: Node, texts: Array) -> Array:
-    pattern = node.param("pattern")
-    return _tested(texts, lambda item: item.startswith(pattern))
+    part = node.param("pattern")
+    return _tested(texts, lambda item: item.startswith(part))
 
 
 def _matching(call: Call) -> Type:
     try:
-        re.compile(call.params["pattern"])
-    except (re.error, RecursionError, OverflowError) as error:
-        call.fail(f"the regular expression cannot be read: {error}", "escape it as in Python's `re`")
+        pattern(call.params["pattern"])
+    except PatternError as error:
+        call.fail(f"the regular expression cannot be read: {error}", error.fix)
     return _of_text(Kind.BOOL)(call)
 
 
 @BUILTIN.rows("matches", "text", PATTERN, rule=_matching, help="whether a regular expression is found in a text")
 def _matches(view: View, node: Node, texts: Array) -> Array:
-    search = re.compile(node.param("pattern")).search
-    return _tested(texts, lambda item: search(item) is not None)
+    return _tested(texts, pattern(node.param("pattern")).found)
 
 
 def _of_group(kind: Kind) -> Callable[[Call], Type]:

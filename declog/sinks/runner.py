@@ -18,6 +18,7 @@ from functools import partial
 from typing import Literal
 
 from declog.errors import RuntimeFailure, SinkError
+from declog.failures import told
 from declog.records import Records, RunInfo, Table
 from declog.sinks import Rewindable, Sink
 
@@ -76,14 +77,21 @@ class SinkRunner:
         self._done = threading.Event()
         self._report: CloseReport | None = None
 
-    def open(self, run: RunInfo) -> None:
-        """Open the sink on its thread and wait for it; ``SinkError`` DL601 when it refuses."""
+    def open(self, run: RunInfo, timeout_s: float | None = None) -> None:
+        """Open the sink on its thread and wait for it; ``SinkError`` DL601 when it refuses, or is not open in time.
+
+        One that is not open in time is left behind; should it open after all, its thread closes it.
+        """
         self._thread = threading.Thread(
             target=self._main, args=(replace(run, sink=self.id),), name=f"declog-sink-{self.id}", daemon=True
         )
         self._thread.start()
-        self._opened.wait()
+        in_time = self._opened.wait(timeout_s)
+        with self._changed:
+            self._abandoned = not in_time and not self._opened.is_set()
         cause = self._open_error
+        if self._abandoned:
+            cause = SinkError("DL601", f"it did not open within {timeout_s:.3g} s", "see why, or raise `start_s`")
         if cause is not None:
             self._thread = None
             raise self._refusal("opened", cause) from cause
@@ -196,7 +204,9 @@ class SinkRunner:
             self._open_error = error
             return
         finally:
-            self._opened.set()
+            with self._changed:
+                self._opened.set()
+                self._closing |= self._abandoned  # nobody waits any more: what it opened is closed
         while (work := self._take()) is not None:
             work()
         try:
@@ -231,7 +241,7 @@ class SinkRunner:
             done.set_result(None)
 
     def _refusal(self, what: str, cause: BaseException) -> SinkError:
-        reason = cause.message if isinstance(cause, RuntimeFailure) else f"{type(cause).__name__}: {cause}"
+        reason = cause.message if isinstance(cause, RuntimeFailure) else told(cause)
         fix = cause.fix if isinstance(cause, RuntimeFailure) else None
         return SinkError("DL601", f"sink `{self.id}` could not be {what}: {reason}", fix)
 
@@ -263,12 +273,12 @@ class SinkRunner:
     def _raise_failure(self) -> None:
         if self._on_error == "raise" and self._first_error is not None:
             error = self._first_error
-            raise SinkError("DL602", f"sink `{self.id}` failed: {type(error).__name__}: {error}") from error
+            raise SinkError("DL602", f"sink `{self.id}` failed: {told(error)}") from error
 
     def _log_report(self, report: CloseReport) -> None:
         parts = []
-        if report.failed:
-            parts.append(f"{report.failed} failed (first: {type(report.first_error).__name__}: {report.first_error})")
+        if report.failed and report.first_error is not None:
+            parts.append(f"{report.failed} failed (first: {told(report.first_error)})")
         if report.dropped:
             parts.append(f"{report.dropped} dropped")
         if report.pending:
