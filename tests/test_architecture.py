@@ -38,7 +38,8 @@ ROOMS = (
     Room("patterns", "patterns"),
     # the runtime: from what is observed to records
     Room("kernels", "kernels sketch", others="numpy"),
-    Room("language", "axes registry origins tree functions columns reducers syntax expr", "errors kernels patterns", "numpy"),
+    Room("language", "axes registry origins tree functions columns reducers syntax expr",
+         "errors kernels patterns", "numpy"),
     Room("plan", "frame plan fingerprint explain", "errors records kernels language", "numpy"),
     Room("evaluation", "evaluate pools states cells together carry held filters cellvalues tables travel container "
          "message meter dispatch apart",
