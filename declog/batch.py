@@ -1,12 +1,13 @@
 """The batch that is open: the training thread's side of ``observe``, kept short.
 
-Values are kept as they were given until the batch closes; then its tokens are folded and its columns packed, one
-``cat`` per dtype. Nothing is computed from rows, nothing is copied to the host. Imports torch and the plan.
+What a call gave is copied at once, one ``stack`` per dtype, and tokens are folded as soon as all that a fold reads has
+come: nothing of the trainer's is kept. Nothing is computed from rows, nothing is copied to the host. Imports torch and
+the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,13 +18,12 @@ from declog.axes import Axis
 from declog.errors import InputError, MissingSignalError, RuntimeFailure
 from declog.frame import Grouping, Key
 from declog.functions import DEFAULT, Functions
-from declog.inputs import DTYPES, NDIM, Observed, accept, describe, length
-from declog.plan import EventOp, SignalOp
+from declog.given import Counts, Given, Place, Tokens, of_other_tokens
+from declog.plan import EventOp, FoldOp
+from declog.tensors import HALF
 from declog.timing import Timed
 
 Tensor = torch.Tensor
-_HALF = (torch.bfloat16, torch.float16)
-_Place = tuple[Axis, torch.dtype, int]  # the columns that are packed together: of one axis, dtype and device
 
 
 @dataclass
@@ -60,22 +60,23 @@ class BatchRecord:
 
 
 class OpenBatch:
-    """The signals of one event since its last batch closed, checked as they come."""
+    """The signals of one event since its last batch closed. ``order``: among the batches that this rank opened."""
 
     def __init__(self, event: EventOp, order: int = 0) -> None:
         self.event = event
-        self.order = order  # among the batches that this rank opened
+        self.order = order
         self.names: set[str] = set()
         self.extras: dict[str, list[Any] | Tensor] = {}
-        self.counts: dict[str, tuple[int, str]] = {}  # how many of what, and which signal said so first
-        self._members: set[Key] = set()
-        self._tensors: dict[_Place, tuple[list[Key], list[Tensor]]] = {}
+        self.counts: Counts = {}
+        self.failures: list[RuntimeFailure] = []  # what could not be computed
+        self._tokens: Tokens | None = None
+        self._columns: dict[Place, tuple[list[Key], list[Tensor]]] = {}  # parts of a pack, ``[keys, rows]``
         self._numbers: dict[Key, float | int | Timed] = {}
         self._timed = False
         self._texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
-        self._inputs: dict[str, Tensor] = {}  # what folds read
-        self.failure: RuntimeFailure | None = None  # what could not be computed when it closed
-        self._versions: list[tuple[SignalOp, Tensor, int]] = []
+        self._sketches: list[Pack] = []
+        self._waiting: Sequence[FoldOp] = event.folds
+        self._kept: dict[str, Tensor] = {}  # copies of what the folds that wait will read
 
     @property
     def rows(self) -> tuple[int, str] | None:
@@ -87,92 +88,52 @@ class OpenBatch:
         """How many groups the batch has, and which signal said so first."""
         return self.counts.get("groups")
 
-    def has(self, op: SignalOp, member: str) -> bool:
-        """Whether a member of a family was given already."""
-        return (op.name, member) in self._members
+    def check(self, given: Given) -> None:
+        """Raise ``InputError`` where what a call gave is of other rows than what came before."""
+        for what, count in given.counts.items():
+            known = self.counts.get(what)
+            if known is not None and known[0] != count[0]:
+                raise given.uneven(what, known, count)
+        if given.tokens is not None and self._tokens is not None and given.tokens[0] != self._tokens[0]:
+            raise of_other_tokens(self._tokens, given.tokens)
+        if self.event.lengths is not None:
+            self._check_lengths(given, self.event.lengths)
 
-    def add(self, op: SignalOp, value: Any) -> None:
-        """Keep a signal's value; raises ``InputError`` where it is not what was declared."""
-        if not op.family:
-            self._put(op, op.key, op.source, value)
-            self.names.add(op.name)
+    def _check_lengths(self, given: Given, name: str) -> None:
+        lengths = given.inputs.get(name, self._kept.get(name))
+        tokens = given.tokens or self._tokens
+        if lengths is None or tokens is None or (name not in given.inputs and given.tokens is None):
             return
-        if not isinstance(value, Mapping):
+        if lengths.is_cpu and len(torch.nonzero(lengths.sum() - tokens[0][0])):
             raise InputError(
                 "DL503",
-                f"`{op.source}` is a family: a mapping of member to values is expected, and {describe(value)} came",
-                f"observe({op.source}={{'name': values}})",
+                f"`{tokens[1]}` has {tokens[0][0]} tokens, and the lengths add up to {int(lengths.sum())}",
+                "check axes.token.lengths",
             )
-        for member, values in value.items():
-            if not isinstance(member, str):
-                raise InputError("DL504", f"`{op.source}` has the member {member!r}: members are named by text")
-            self._put(op, (op.name, member), f"{op.source}[{member!r}]", values)
-            self._members.add((op.name, member))
-        self.names.add(op.name)
 
-    def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:
-        checked: Observed = value
-        if (  # the common case, without a call
-            type(value) is not Tensor
-            or value.dtype not in DTYPES[op.kind_name]
-            or value.ndim != NDIM[op.shape_name]
-            or value.requires_grad
-            or value.is_inference()
-        ):
-            checked = accept(op, label, value)
-        if isinstance(checked, Tensor):
-            shape = checked.shape
-            if shape:
-                counted = self.counts.get(op.counted)
-                if counted is None or counted[0] != shape[0]:
-                    self._counted(op, label, shape[0])
-            self._versions.append((op, checked, checked._version))
-            if op.recorded:
-                place = (op.axis, checked.dtype, checked.get_device())
-                columns = self._tensors.get(place)
-                if columns is None:
-                    self._tensors[place] = [key], [checked]
-                else:
-                    columns[0].append(key)
-                    columns[1].append(checked)
-            if op.folded:
-                self._inputs[op.name] = checked
-        elif checked is not None:
-            self._put_plain(op, key, label, checked)
+    def take(self, given: Given, functions: Functions = DEFAULT) -> None:
+        """Copy what a call gave, and fold what can be folded."""
+        self.names |= given.names
+        self._numbers |= given.numbers
+        self._texts |= given.texts
+        self._timed |= given.timed
+        for what, count in given.counts.items():
+            self.counts.setdefault(what, count)
+        self._tokens = self._tokens or given.tokens
+        with torch.no_grad():
+            for place, (keys, values) in given.columns.items():
+                data = torch.stack(values)
+                self._put(place, keys, data if data.ndim > 1 else data.unsqueeze(1))
+            if self._waiting and given.inputs:
+                self._fold({**self._kept, **given.inputs}, functions)
 
-    def _put_plain(
-        self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | str | Timed
-    ) -> None:
-        self._timed |= isinstance(value, Timed)
-        count = length(op, value)
-        if count is not None:
-            self._counted(op, label, count)
-        if isinstance(value, list):
-            if op.recorded:
-                self._texts[key] = (op.axis, value)
-        elif isinstance(value, str):
-            self._texts[key] = (Axis.STEP, [value])
-        else:
-            if op.folded:
-                self._inputs[op.name] = torch.tensor(value)
-            if op.recorded:
-                self._numbers[key] = value
-
-    def _counted(self, op: SignalOp, label: str, count: int) -> None:
-        """All values of one batch describe the same rows."""
-        known = self.counts.get(op.counted)
-        if known is None:
-            self.counts[op.counted] = (count, label)
-        elif known[0] != count:
-            raise InputError(
-                "DL505",
-                f"signals of one batch of event `{self.event.name}` have different counts: "
-                f"`{known[1]}` has {known[0]} {op.counted}, `{label}` has {count}",
-                "observe values of the same rows together; a signal given again opens the next batch",
-            )
+    def _put(self, place: Place, keys: list[Key], data: Tensor) -> None:
+        columns = self._columns.setdefault(place, ([], []))
+        columns[0].extend(keys)
+        columns[1].append(data)
 
     def add_extra(self, column: str, values: list[Any] | Tensor) -> None:
-        """Keep a column of log_extra."""
+        """Keep a column of log_extra, which is a copy already."""
         if self.rows is not None and len(values) != self.rows[0]:
             raise InputError(
                 "DL509",
@@ -192,7 +153,7 @@ class OpenBatch:
         grouping: Grouping | None,
         functions: Functions = DEFAULT,
     ) -> BatchRecord:
-        """Fold the tokens, pack the columns. Raises where a required signal never came or a tensor was changed."""
+        """Fold what has waited for signals that never came, pack the columns. Raises where a required one did not."""
         if self.extras and not self.counts:
             raise InputError(
                 "DL509",
@@ -205,13 +166,6 @@ class OpenBatch:
         rows = self._rows(grouping)
         if self.groups is not None:
             self._grouped(rows, grouping)
-        for op, value, version in self._versions:
-            if value._version != version:
-                raise InputError(
-                    "DL506",
-                    f"`{op.source}` was changed in place after it was observed",
-                    "observe a clone, or change it after the step",
-                )
         for column, values in self.extras.items():
             if len(values) != rows:
                 raise InputError(
@@ -222,42 +176,55 @@ class OpenBatch:
             key = (f"extra:{column}", None)
             kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, (key,), values)
             self._texts[key] = (Axis.COMPLETION, kept)
-        sketches = self._fold(functions) if self.event.folds and self._inputs else []
-        packs = [_pack(place, keys, values) for place, (keys, values) in self._tensors.items()]
+        with torch.no_grad():
+            if self._waiting and self._tokens is not None:
+                self._fold(self._kept, functions, last=True)
+            packs = [_pack(place, keys, parts) for place, (keys, parts) in self._columns.items()]
         return BatchRecord(
-            step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, sketches, self._timed
+            step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, self._sketches, self._timed
         )
 
-    def _fold(self, functions: Functions) -> list[Pack]:
-        """Fold the tokens: statistics are columns like others; histograms are returned."""
-        inputs = self._inputs
-        per_token = [op for op in self.event.signals if op.axis is Axis.TOKEN and op.name in inputs]
-        tokens = {op.source: inputs[op.name] for op in per_token}
-        lengths = None if self.event.lengths is None else inputs.get(self.event.lengths)
-        sketches = []
-        try:
-            with torch.no_grad():
-                columns = fold.run(self.event.folds, inputs, tokens, lengths, functions)
-        except InputError:
-            raise
-        except Exception as error:  # noqa: BLE001  (a user's function may raise anything: the step goes on without)
-            self.failure = RuntimeFailure(
+    def _fold(self, inputs: dict[str, Tensor], functions: Functions, *, last: bool = False) -> None:
+        """Fold what has all that it reads, or at the ``last`` what it gets; keep copies of what the others have."""
+        lengths = self.event.lengths
+        placed = self._tokens is not None and (lengths is None or lengths in inputs)
+        ready, waiting = self._waiting, []
+        if not last and not (placed and self.event.reads <= inputs.keys()):
+            ready = []
+            for op in self._waiting:
+                (ready if placed and op.reads <= inputs.keys() else waiting).append(op)
+        wanted = {name for op in waiting for name in op.reads}
+        if waiting and lengths is not None:
+            wanted.add(lengths)
+        self._waiting, kept = waiting, self._kept
+        self._kept = {
+            name: kept[name] if name in kept else value.clone() for name, value in inputs.items() if name in wanted
+        }
+        if ready and self._tokens is not None and (lengths is None or lengths in inputs):
+            shape, _, device = self._tokens
+            self._keep_folded(fold.run(ready, inputs, shape, device, lengths, functions))
+
+    def _keep_folded(self, folded: fold.Folded) -> None:
+        """Statistics are columns like others; histograms are of the whole batch. What failed is told, alone."""
+        for op, error in folded.failed:
+            what = "the tokens that exist" if op.expr is None else f"`{op.expr}`"
+            failure = RuntimeFailure(
                 "DL605",
-                f"per-token values of event `{self.event.name}` could not be folded: {type(error).__name__}: {error}",
+                f"{what} of event `{self.event.name}` could not be computed per token: {type(error).__name__}: {error}",
             )
-            self.failure.__cause__ = error
-            return []
-        for name, column in columns.items():
+            failure.__cause__ = error
+            self.failures.append(failure)
+        places: dict[Place, tuple[list[Key], list[Tensor]]] = {}
+        for name, column in folded.columns.items():
             if name.endswith(".hist"):
-                sketches.append(Pack(Axis.STEP, ((name, None),), column.unsqueeze(0)))
+                self._sketches.append(Pack(Axis.STEP, ((name, None),), column.unsqueeze(0)))
             else:
                 place = (Axis.COMPLETION, column.dtype, column.get_device())
-                packed = self._tensors.get(place)
-                if packed is None:
-                    packed = self._tensors[place] = [], []
-                packed[0].append((name, None))
-                packed[1].append(column)
-        return sketches
+                keys, columns = places.setdefault(place, ([], []))
+                keys.append((name, None))
+                columns.append(column)
+        for place, (keys, columns) in places.items():
+            self._put(place, keys, torch.stack(columns))
 
     def _complete(self) -> None:
         missing = [op for op in self.event.signals if not op.optional and op.name not in self.names]
@@ -290,10 +257,6 @@ class OpenBatch:
             )  # fmt: skip
 
 
-def _pack(place: _Place, keys: list[Key], values: list[Tensor]) -> Pack:
-    """One copy for all columns, so that what the trainer does with its tensors later changes nothing."""
-    axis, dtype, _ = place
-    data = torch.stack(values)
-    if data.ndim == 1:
-        data = data.unsqueeze(1)  # one value per batch
-    return Pack(axis, tuple(keys), data.float() if dtype in _HALF else data)
+def _pack(place: Place, keys: list[Key], parts: list[Tensor]) -> Pack:
+    data = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return Pack(place[0], tuple(keys), data.float() if place[1] in HALF else data)

@@ -65,7 +65,6 @@ CODES: dict[str, str] = {
     "DL503": "a signal has the wrong shape",
     "DL504": "a signal has the wrong type",
     "DL505": "signals of one batch have different counts",
-    "DL506": "a tensor was changed after it was observed",
     "DL507": "rows cannot be grouped",
     "DL508": "a run-time name shadows a declared one",
     "DL509": "a column does not fit",

@@ -1,27 +1,32 @@
 """Folds per-token expressions on the device they live on: torch in, per-completion statistics out.
 
 This is the only arithmetic on the training thread. Padding is never read as a value, whatever it holds, and a
-NaN inside the mask is missing. Values are float32 (float64 where the input is); nothing waits for a device.
-Imports torch, the plan and the typed tree.
+NaN inside the mask is missing. Nothing waits for a device. Imports torch, the plan and the typed tree.
+
+Halves are computed in float32, float32 and float64 in their own precision. Integers and bools are float64 before any
+arithmetic, as the numbers per completion are, and int64 where only integers are compared: nothing wraps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from declog.axes import Axis, Kind
-from declog.errors import InputError, RuntimeFailure
+from declog.errors import RuntimeFailure
 from declog.functions import DEFAULT, Functions
 from declog.layout import Layout, Packed, Padded
 from declog.plan import FoldOp
+from declog.tensors import HALF
 from declog.tree import Node
 
 Tensor = torch.Tensor
-_HALF = (torch.bfloat16, torch.float16)
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all that is computed from them stays in the cache
 _GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; more blocks would be more kernels to launch
 
@@ -33,18 +38,28 @@ class TokenView:
     signal that never came is a NaN ``[]``.
     """
 
-    def __init__(self, signals: Mapping[str, Tensor], layout: Layout, functions: Functions = DEFAULT) -> None:
+    def __init__(
+        self, signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions = DEFAULT
+    ) -> None:
         self.layout = layout
+        self._device = device
         self._signals = signals
         self._functions = functions
         self._values: dict[int, Any] = {}
         self._masks: dict[int | frozenset[int], Tensor | None] = {}
+        self._failed: dict[int, Exception] = {}
 
     def value(self, node: Node) -> Any:
-        """The value of a node: a tensor, or a Python constant."""
+        """The value of a node: a tensor, or a Python constant. What failed once is not called again."""
+        if node.index in self._failed:
+            raise self._failed[node.index]
         known = self._values.get(node.index)
         if known is None:
-            known = self._values[node.index] = self._compute(node)
+            try:
+                known = self._values[node.index] = self._compute(node)
+            except Exception as error:
+                self._failed[node.index] = error
+                raise
         return known
 
     def mask(self, nodes: Sequence[Node]) -> Tensor | None:
@@ -55,7 +70,7 @@ class TokenView:
             for node in nodes:
                 one = self._spread(node)
                 if one.dtype is not torch.bool:  # an optional mask that never came: nothing is known to exist
-                    found = torch.zeros(self.layout.shape, dtype=torch.bool)
+                    found = torch.zeros(self.layout.shape, dtype=torch.bool, device=self._device)
                     break
                 found = one if found is None else found & one
             self._masks[key] = None if found is None else torch.broadcast_to(found, self.layout.shape)
@@ -76,20 +91,26 @@ class TokenView:
             return self.layout.fold(None, mask, ("n",))["n"]
         if node.over is Axis.TOKEN:
             (arg,) = node.args
-            value = torch.broadcast_to(torch.as_tensor(self._spread(arg)), self.layout.shape)
+            value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
             return _AGGREGATES[node.op](self.layout.fold(value, self.mask(tuple(arg.mask)), _NEEDS[node.op]))
         function = self._functions.get(node.op)
         if function is None:
             raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
         per_token = node.type.axis is Axis.TOKEN
-        arrays = [self._spread(arg) if per_token else self.value(arg) for arg in node.args]
+        arrays = _promoted(node, [self._spread(arg) if per_token else self.value(arg) for arg in node.args])
         if not function.tensors:
             return function.run(torch, *arrays)
-        whole = torch.broadcast_tensors(*(item if isinstance(item, Tensor) else torch.tensor(item) for item in arrays))
-        result = function.run(*whole)
+        whole = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
+        result = function.run(*(item.clone() for item in whole))  # it may write into its arguments, or keep them
         if not isinstance(result, Tensor) or result.shape != whole[0].shape:
             raise RuntimeFailure("DL314", f"`{node.op}` must return a tensor of shape {tuple(whole[0].shape)}")
         return result
+
+    def _tensor(self, value: Any) -> Tensor:
+        """A constant as a tensor, with all its digits."""
+        if isinstance(value, Tensor):
+            return value
+        return torch.full((), value, dtype=torch.float64, device=self._device)
 
     def _signal(self, node: Node) -> Tensor:
         value = self._signals.get(node.param("name"))
@@ -97,7 +118,19 @@ class TokenView:
             return torch.tensor(math.nan)
         if node.type.kind is Kind.BOOL:
             return value if value.dtype is torch.bool else value != 0
-        return value.float() if value.dtype in _HALF else value
+        return value.float() if value.dtype in HALF else value
+
+
+def _promoted(node: Node, values: Sequence[Any]) -> list[Any]:
+    """Arguments as they are computed with: no integer is narrower than the numbers per completion are."""
+    kinds = {arg.type.kind for arg in node.args}
+    wide = torch.int64 if node.op in _COMPARISONS and kinds == {Kind.INT} else torch.float64
+    return [
+        value
+        if not isinstance(value, Tensor) or value.is_floating_point() or arg.type.kind is Kind.BOOL
+        else value.to(wide)
+        for value, arg in zip(values, node.args, strict=True)
+    ]
 
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -109,7 +142,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
 _AGGREGATES: Mapping[str, Any] = {
     "count": lambda s: s["n"],
     "sum": lambda s: _there(s["n"] > 0, s["total"]),
-    "mean": lambda s: _there(s["n"] > 0, s["total"] / s["n"]),
+    "mean": lambda s: _there(s["n"] > 0, _floats(s["total"]) / s["n"]),
     "var": lambda s: _there(s["n"] > 1, s["m2"] / (s["n"] - 1)),
     "std": lambda s: _there(s["n"] > 1, (s["m2"] / (s["n"] - 1)).sqrt()),
     "pstd": lambda s: _there(s["n"] > 0, (s["m2"] / s["n"]).sqrt()),
@@ -123,79 +156,97 @@ _AGGREGATES: Mapping[str, Any] = {
 
 
 def _there(keep: Tensor, values: Tensor) -> Tensor:
-    return torch.where(keep, values, math.nan)
+    return torch.where(keep, _floats(values), math.nan)
 
 
-def run(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], tokens: Mapping[str, Tensor], lengths: Tensor | None,
-        functions: Functions = DEFAULT) -> dict[str, Tensor]:  # fmt: skip
-    """The columns ``{fold}.{stat}`` of one batch, each ``[completions]``; none where nothing per token came.
+def _floats(values: Tensor) -> Tensor:
+    return values if values.is_floating_point() else values.double()
+
+
+@dataclass
+class Folded:
+    """The columns ``{fold}.{stat}``, each ``[completions]``, and the folds that failed."""
+
+    columns: dict[str, Tensor] = field(default_factory=dict)
+    failed: list[tuple[FoldOp, Exception]] = field(default_factory=list)
+
+
+def run(
+    ops: Sequence[FoldOp],
+    signals: Mapping[str, Tensor],
+    shape: torch.Size,
+    device: torch.device,
+    lengths: str | None = None,
+    functions: Functions = DEFAULT,
+) -> Folded:
+    """The statistics of tokens of one shape on a device; a fold of nothing that came has none.
 
     ``n`` counts, ``total`` sums, ``m2`` is the sum of squared distances from the mean; ``min`` and ``max`` are
     +-inf and ``first`` and ``last`` NaN where nothing counts; ``hist`` is a sketch of the whole batch,
-    ``[sketch.SIZE]``. ``tokens`` are the per-token signals among ``signals``; ``lengths`` says how they are
-    packed.
+    ``[sketch.SIZE]``. ``lengths`` names the signal that says how the tokens are packed.
     """
-    if not tokens:
-        return {}
-    layout = _layout(tokens, lengths)
-    rows = layout.shape[0]
-    step = rows if lengths is not None else _block(ops, next(iter(tokens.values())))
+    here = {
+        name: value.to(device, non_blocking=device.type != "cpu") if value.ndim else value
+        for name, value in signals.items()
+    }
+    if lengths is not None:
+        parts = [_fold(ops, here, Packed(shape, here[lengths]), device, functions)]
+    else:
+        step = _block(ops, shape, device)
+        parts = [
+            _fold(ops, some, Padded(torch.Size((rows, shape[1]))), device, functions)
+            for some, rows in _blocks(here, shape[0], step)
+        ]
+    failed: dict[str, tuple[FoldOp, Exception]] = {}
+    for op, error in (item for part in parts for item in part.failed):
+        traceback.clear_frames(error.__traceback__)  # their locals are tensors of the trainer's
+        failed.setdefault(op.name, (op, error))
+    whole = [name for name in parts[0].columns if name.rpartition(".")[0] not in failed]
+    return Folded({name: _joined(name, [part.columns[name] for part in parts]) for name in whole}, [*failed.values()])
+
+
+def _blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
+    """The signals of so many completions at a time, and of how many."""
     if step >= rows:
-        return _fold(ops, signals, layout, functions)
-    parts = []
+        yield signals, rows
+        return
     for start in range(0, rows, step):
         some = {name: value[start : start + step] if value.ndim else value for name, value in signals.items()}
-        parts.append(_fold(ops, some, Padded(torch.Size((min(step, rows - start), layout.shape[1]))), functions))
-    return {
-        name: torch.stack([part[name] for part in parts]).sum(0)
-        if name.endswith(".hist")
-        else torch.cat([part[name] for part in parts])
-        for name in parts[0]
-    }
+        yield some, min(step, rows - start)
 
 
-def _block(ops: Sequence[FoldOp], tokens: Tensor) -> int:
+def _joined(name: str, parts: Sequence[Tensor]) -> Tensor:
+    if len(parts) == 1:
+        return parts[0]
+    return torch.stack(list(parts)).sum(0) if name.endswith(".hist") else torch.cat(list(parts))
+
+
+def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> int:
     """How many completions are folded at a time, where expressions need memory for what they compute."""
     if all(op.expr is None or op.expr.op == "signal" for op in ops):
-        return len(tokens)
-    return max(1, (_CPU_BLOCK if tokens.is_cpu else _GPU_BLOCK) // max(tokens.shape[1], 1))
+        return shape[0]
+    return max(1, (_CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK) // max(shape[1], 1))
 
 
 def _fold(
-    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, functions: Functions
-) -> dict[str, Tensor]:
-    view = TokenView(signals, layout, functions)
-    columns: dict[str, Tensor] = {}
+    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
+) -> Folded:
+    view = TokenView(signals, layout, device, functions)
+    folded = Folded()
     for op in ops:
-        mask = view.mask(op.mask)
-        if op.expr is None:
-            found = layout.fold(None, mask, op.stats)
+        try:
+            mask = view.mask(op.mask)
+            if op.expr is None:
+                found = layout.fold(None, mask, op.stats)
+            else:
+                value = view._spread(op.expr)
+                if not isinstance(value, Tensor) or not value.ndim:
+                    continue  # an optional signal never came
+                found = layout.fold(
+                    value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
+                )
+        except Exception as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
+            folded.failed.append((op, error))
         else:
-            value = view._spread(op.expr)
-            if not isinstance(value, Tensor) or not value.ndim:
-                continue  # an optional signal never came
-            found = layout.fold(value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats)
-        for stat, column in found.items():
-            columns[op.column(stat)] = column
-    return columns
-
-
-def _layout(tokens: Mapping[str, Tensor], lengths: Tensor | None) -> Layout:
-    """One layout for all per-token signals of a batch; different shapes are an error."""
-    first, *others = tokens.items()
-    for name, value in others:
-        if value.shape != first[1].shape:
-            raise InputError(
-                "DL503",
-                f"`{first[0]}` has shape {tuple(first[1].shape)}, and `{name}` {tuple(value.shape)}",
-                "observe signals of the same tokens together",
-            )
-    if lengths is None:
-        return Padded(first[1].shape)
-    if lengths.device.type == "cpu" and len(torch.nonzero(lengths.sum() - len(first[1]))):
-        raise InputError(
-            "DL503",
-            f"`{first[0]}` has {len(first[1])} tokens, and the lengths add up to {int(lengths.sum())}",
-            "check axes.token.lengths",
-        )
-    return Packed(first[1].shape, lengths)
+            folded.columns.update((op.column(stat), column) for stat, column in found.items())
+    return folded

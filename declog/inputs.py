@@ -1,7 +1,7 @@
 """What may be observed: a value is checked against its signal's declaration where it is given.
 
-Kept are detached tensors (with NaN for None), lists of texts or objects, and plain numbers. Nothing waits for a
-device. Imports torch and the plan.
+What is checked is a tensor that can be read (with NaN for None), a list of texts or objects, or a plain number.
+Nothing waits for a device. Imports torch and the plan.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from declog.axes import Axis, Kind
 from declog.errors import InputError
 from declog.extras import plain_value
 from declog.plan import SignalOp
+from declog.tensors import FLOATS, INTEGERS, readable
 from declog.timing import Timed
 
 Tensor = torch.Tensor
@@ -23,15 +24,7 @@ Observed = Tensor | float | int | bool | list[Any] | str | None | Timed
 
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:
-    """The value as it is kept: a detached tensor, a list of texts or objects, or a number."""
-    kept = _checked(op, label, value)
-    if isinstance(kept, Tensor) and kept.is_inference():  # it has no version that would tell of a change
-        with torch.inference_mode(False):
-            return kept.clone()
-    return kept
-
-
-def _checked(op: SignalOp, label: str, value: Any) -> Observed:
+    """The value as it can be recorded: a tensor of numbers, which may still be the trainer's, a list, or a number."""
     if op.kind in (Kind.TEXT, Kind.OBJECT):
         return _texts(op, label, value)
     if isinstance(value, Tensor):
@@ -39,7 +32,7 @@ def _checked(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
         return _number(op, label, value)
     if isinstance(value, np.ndarray):
-        return _tensor(op, label, _of_array(op, label, value))
+        return _of_array(op, label, value)
     if isinstance(value, list | tuple):
         return _list(op, label, value)
     raise InputError(
@@ -49,9 +42,7 @@ def _checked(op: SignalOp, label: str, value: Any) -> Observed:
     )
 
 
-_INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
-_FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
-DTYPES = {"number": _INTEGERS | _FLOATS, "int": _INTEGERS, "bool": _INTEGERS, "text": (), "object": ()}
+DTYPES = {"number": INTEGERS | FLOATS, "int": INTEGERS, "bool": INTEGERS, "text": (), "object": ()}
 NDIM = {"step": 0, "group": 1, "completion": 1, "token": 2, "packed": 1}
 _SHAPES = {
     Axis.STEP: "one number",
@@ -62,6 +53,7 @@ _SHAPES = {
 
 
 def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
+    value = _readable(op, label, value)
     if value.ndim != NDIM[op.shape_name]:
         if op.axis is Axis.STEP and value.numel() == 1:
             value = value.reshape(())
@@ -79,7 +71,20 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
             f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came",
             f"convert it, or declare `{op.name}: {{type: float}}`",
         )
-    return value.detach() if value.requires_grad else value
+    return value
+
+
+def _readable(op: SignalOp, label: str, value: Tensor) -> Tensor:
+    try:
+        if value.dtype is torch.uint64 and op.kind is Kind.NUMBER:
+            value = value.double()
+        return readable(value)
+    except ValueError as error:
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and a tensor came that {error}",
+            "convert it to a plain tensor of floats or int64",
+        ) from error
 
 
 def _shape(op: SignalOp) -> str:
@@ -92,6 +97,8 @@ def _shape_fix(op: SignalOp, ndim: int) -> str:
 
 
 def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
+    if isinstance(value, np.ma.MaskedArray) and value.size == 1 and np.ma.is_masked(value):
+        return None
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
         value = value.item()
     if value is None or isinstance(value, Timed):
@@ -110,7 +117,9 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
             f"convert it, or declare `{op.name}: {{type: {kind}}}`",
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise _too_great(op, label)
+        if op.kind is not Kind.NUMBER or abs(value) >= 2**1023:
+            raise _too_great(op, label)
+        return float(value)
     return value
 
 
@@ -119,7 +128,9 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         return _tensor(op, label, _tokens(op, label, value))
     types = {type(item) for item in value}
     if value and types == {Tensor} and all(not item.ndim for item in value):
-        return _tensor(op, label, torch.stack([item.detach() for item in value]))
+        items = [_readable(op, label, item) for item in value]
+        mixed = len({item.dtype for item in items}) > 1 and any(item.is_floating_point() for item in items)
+        return _tensor(op, label, torch.stack([item.double() for item in items] if mixed else items))
     if any(issubclass(type_, np.generic) for type_ in types):
         return _list(op, label, [item.item() if isinstance(item, np.generic) else item for item in value])
     wrong = types - {float, int, bool, type(None)}
@@ -140,8 +151,9 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         if op.kind is Kind.NUMBER or type(None) in types:  # NaN is what is missing, also among bools
             if op.kind is Kind.INT and any(item is not None and abs(item) > 2**53 for item in value):
                 raise _too_great(op, label, "53 bits, as it must where tokens are folded with it")
-            return torch.tensor([np.nan if item is None else item for item in value], dtype=torch.float64)
-        return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64)
+            floats = [np.nan if item is None else float(item) for item in value]
+            return torch.tensor(floats, dtype=torch.float64, device="cpu")
+        return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64, device="cpu")
     except (OverflowError, RuntimeError, ValueError) as error:
         raise _too_great(op, label) from error
 
@@ -152,20 +164,39 @@ def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
     )
 
 
-def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Tensor:
-    """A copy of an array, whatever its strides and byte order."""
+def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Tensor | list[Any]:
+    """An array, whatever its strides and byte order; what is masked is missing."""
+    if value.dtype.kind == "O" and value.ndim == 1:
+        return _list(op, label, list(value))
     if value.dtype.kind not in "fiub":
         raise InputError(
             "DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came", "convert it to numbers"
         )
+    if isinstance(value, np.ma.MaskedArray):
+        if op.kind is not Kind.NUMBER and value.ndim == 1 and np.ma.is_masked(value):
+            return _list(op, label, value.tolist())
+        value = _unmasked(op, label, value)
     kept = value.astype(np.float64) if value.dtype.itemsize > 8 else np.array(value, value.dtype.newbyteorder("="))
-    return torch.from_numpy(np.ascontiguousarray(kept).reshape(value.shape))
+    return _tensor(op, label, torch.from_numpy(np.ascontiguousarray(kept).reshape(value.shape)))
+
+
+def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A masked array with NaN where nothing is."""
+    if not np.ma.is_masked(value):
+        return np.asarray(value.data)
+    if op.kind is Kind.NUMBER:
+        return np.asarray(value.astype(np.float64).filled(np.nan))
+    raise InputError(
+        "DL504",
+        f"`{label}` is declared {_declared(op)}, and a masked array came: no {op.kind.value} per token is missing",
+        "fill it, and observe its mask as a signal",
+    )
 
 
 def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
     """A list with the tokens of each completion, as one tensor: padded with what is missing, or packed."""
     try:
-        rows = [item.detach() if isinstance(item, Tensor) else torch.from_numpy(np.array(item)) for item in value]
+        rows = [_token_row(op, label, item) for item in value]
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(
             "DL504",
@@ -178,10 +209,13 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
             f"`{label}` is declared {_declared(op)}: a list with one list of tokens per completion is expected",
             "give one list per completion",
         )
-    if op.packed:
-        return torch.stack(rows) if rows and rows[0].ndim == 0 else torch.cat(rows) if rows else torch.zeros(0)
     if not rows:
-        return torch.zeros(0, 0)
+        return torch.zeros((0,) if op.packed else (0, 0), device="cpu")
+    if len({row.dtype for row in rows}) > 1:  # as they are, the first one's would hold the others
+        wide = torch.float64 if any(row.is_floating_point() for row in rows) else torch.int64
+        rows = [row.to(wide) for row in rows]
+    if op.packed:
+        return torch.stack(rows) if rows[0].ndim == 0 else torch.cat(rows)
     if op.kind is Kind.BOOL:
         return torch.nn.utils.rnn.pad_sequence([row != 0 for row in rows], batch_first=True, padding_value=False)
     if len({len(row) for row in rows}) > 1 and op.unmasked:
@@ -194,6 +228,14 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
         rows = [row if row.is_floating_point() else row.double() for row in rows]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
+    if isinstance(item, Tensor):
+        return _readable(op, label, item)
+    if isinstance(item, np.ma.MaskedArray):
+        item = _unmasked(op, label, item)
+    return _readable(op, label, torch.from_numpy(np.array(item)))
 
 
 def _texts(op: SignalOp, label: str, value: Any) -> Observed:

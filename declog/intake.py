@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from declog.axes import Axis
@@ -17,6 +17,7 @@ from declog.errors import InputError, MissingSignalError, UnknownSignalError, di
 from declog.extras import Undeclared, plain_column
 from declog.failures import Failures
 from declog.functions import Functions
+from declog.given import Given
 from declog.plan import Plan, SignalOp
 from declog.tape import Tape
 from declog.timing import Seconds, Timed
@@ -69,27 +70,48 @@ class Intake:
         raise UnknownSignalError("DL501", f"the profile `{self._plan.name}` has no signal `{name}`", fix)
 
     def observe(self, signals: Mapping[str, Any], step: int) -> None:
-        """Keep the values of one call, each in the batch of its event."""
-        sources, homes, opened = self._plan.sources, self._plan.homes, self._open
-        here: set[str] | None = None
+        """Keep the values of one call: all in one batch of each event, or, where one is wrong, none at all."""
+        sources, homes = self._plan.sources, self._plan.homes
+        given: dict[str, Given] = {}
+        meant: Mapping[str, Sequence[SignalOp]] | None = None
         for source, value in signals.items():
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
             if source not in homes and ops:  # it belongs to the event of what it is observed with
-                if here is None:
-                    here = {homes[name] for name in signals if name in homes}
-                ops = self._meant(ops, here)
+                if meant is None:
+                    meant = self._meant(signals)
+                ops = meant[source]
             for op in ops:
-                batch = opened.get(op.event)
-                if batch is None or op.name in batch.names:
-                    batch = self._batch(op.event, step, again=batch is not None)
-                batch.add(op, value)
+                one = given.get(op.event)
+                if one is None:
+                    one = given[op.event] = Given(self._plan.events[op.event])
+                one.add(op, value)
+        self._take(given.values(), step)
 
     def metric(self, name: str, value: Any, step: int) -> None:
         """Keep a value of ``log_metric``, where the profile shows those."""
         op = self._plan.logged
         if op is not None:
-            known = self._open.get(op.event)
-            self._batch(op.event, step, again=known is not None and known.has(op, name)).add(op, {name: value})
+            given = Given(self._plan.events[op.event])
+            given.add(op, {name: value})
+            given.names = {name}  # each of them is given, and given again, for itself
+            self._take([given], step)
+
+    def _take(self, calls: Collection[Given], step: int) -> None:
+        """Give one call's values to the open batches; of an event of which one is given again, to the next batch."""
+        found = []
+        for given in calls:
+            batch = self._open.get(given.event.name)
+            if batch is None or not batch.names.isdisjoint(given.names):
+                batch = OpenBatch(given.event)
+            batch.check(given)
+            found.append((batch, given))
+        for batch, given in found:
+            if self._open.get(given.event.name) is not batch:
+                self.close(given.event.name, step)
+        for batch, given in found:
+            self._begin(batch)
+            batch.take(given, self._functions)
+            self._tell(batch)
 
     def extra(self, column: str, values: Any, step: int) -> None:
         """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
@@ -117,25 +139,40 @@ class Intake:
         """Put back the durations of a step that a block of another mode has interrupted."""
         self._timed = timed
 
-    def _meant(self, ops: Sequence[SignalOp], here: set[str]) -> Sequence[SignalOp]:
-        """The events of a signal that has several, or none of its own, among those of one call of `observe`."""
-        meant = [op for op in ops if op.event in here]
-        if meant or here:  # a value per step has no rows that could belong to another event
-            return meant or [op for op in ops if op.axis is Axis.STEP]
-        if len(ops) == 1:
-            return ops
-        lacking = [op for op in ops if op.event in self._open and op.name not in self._open[op.event].names]
-        return lacking or ops[:1]
+    def _meant(self, signals: Mapping[str, Any]) -> dict[str, Sequence[SignalOp]]:
+        """Of one call's signals that have several events, or none of their own, those that are meant."""
+        sources, homes = self._plan.sources, self._plan.homes
+        asked = {source: sources[source] for source in signals if source not in homes and source in sources}
+        here = {homes[source] for source in signals if source in homes}
+        if here:  # a value per step has no rows that could belong to another event
+            return {
+                source: [op for op in ops if op.event in here] or [op for op in ops if op.axis is Axis.STEP]
+                for source, ops in asked.items()
+            }
+        names = {op.event: {one.name for ops in asked.values() for one in ops if one.event == op.event}
+                 for ops in asked.values() for op in ops}  # fmt: skip
+        lacking = {event for event, batch in self._open.items() if batch.names.isdisjoint(names.get(event, ()))}
+        return {source: [op for op in ops if op.event in lacking] or ops[:1] for source, ops in asked.items()}
 
     def _batch(self, event: str, step: int, *, again: bool) -> OpenBatch:
         """The event's open batch; the next one where a value is given ``again``."""
         if again:
             self.close(event, step)
-        open_batch = self._open.get(event)
-        if open_batch is None:
+        return self._open.get(event) or self._begin(OpenBatch(self._plan.events[event]))
+
+    def _begin(self, batch: OpenBatch) -> OpenBatch:
+        """Open a batch, where it is not open."""
+        if self._open.get(batch.event.name) is not batch:
             self.order += 1
-            open_batch = self._open[event] = OpenBatch(self._plan.events[event], self.order)
-        return open_batch
+            batch.order = self.order
+            self._open[batch.event.name] = batch
+        return batch
+
+    def _tell(self, batch: OpenBatch) -> None:
+        """Report what of a batch could not be computed."""
+        for failure in batch.failures:
+            self._failures.report(failure)
+        batch.failures.clear()
 
     # -- closing
 
@@ -167,8 +204,7 @@ class Intake:
             if self._locate is None:
                 raise
             raise self._locate(error) from None
-        if open_batch.failure is not None:
-            self._failures.report(open_batch.failure)
+        self._tell(open_batch)
         if not partly:
             self.seen.add(event)
         self.numbers[event] = number + 1

@@ -114,9 +114,13 @@ class Padded:
         """A bool's statistics follow from how many tokens there are and how many are true."""
         n = self._count(mask, value.device)
         true = (value if mask is None else value & mask).sum(1)
-        return _of_bools(n, true, stats) | {
-            stat: self._edge(value.float(), mask, last=stat == "last") for stat in stats if stat in ("first", "last")
-        }
+        found = _of_bools(n, true, stats)
+        for stat in ("first", "last"):
+            if stat in stats:
+                found[stat] = self._edge(value.float(), mask, last=stat == "last")
+        if "hist" in stats:
+            found["hist"] = histogram(value.float(), mask)
+        return found
 
     def _edge(self, value: Tensor, mask: Tensor | None, *, last: bool) -> Tensor:
         if not value.shape[1]:
@@ -186,10 +190,13 @@ class Packed:
         if value.dtype is torch.bool:
             exists = torch.ones_like(value) if mask is None else mask
             n, true = self._sum(exists.long()), self._sum((value & exists).long())
-            edges = [stat for stat in stats if stat in ("first", "last")]
-            return _of_bools(n, true, stats) | {
-                stat: self._edge(value.float(), exists, last=stat == "last") for stat in edges
-            }
+            found = _of_bools(n, true, stats)
+            for stat in ("first", "last"):
+                if stat in stats:
+                    found[stat] = self._edge(value.float(), exists, last=stat == "last")
+            if "hist" in stats:
+                found["hist"] = histogram(value.float(), mask)
+            return found
         value = value.double()  # sums of many tokens, one after the other
         exists = value == value if mask is None else (value == value) & mask
         n = self._sum(exists.long())
@@ -255,7 +262,7 @@ def _of_bools(n: Tensor, true: Tensor, stats: Sequence[str]) -> dict[str, Tensor
     made: Mapping[str, Tensor] = {"n": n, "total": true}
     found = {stat: made[stat] for stat in stats if stat in made}
     if "m2" in stats:
-        found["m2"] = true * (n - true) / n.clamp(min=1)
+        found["m2"] = (true * (n - true)).double() / n.clamp(min=1)
     if "min" in stats:
         found["min"] = torch.where(n > 0, (true == n).float(), math.inf)
     if "max" in stats:

@@ -5,7 +5,7 @@ Imports neither the models of the YAML nor the compiler. ``Plan.explain`` (in ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from declog.columns import RowFunction
 from declog.frame import Grouping
 from declog.records import Level
 from declog.reducers import Reduction, Stat
-from declog.tree import Node
+from declog.tree import SIGNAL, Node, walk
 
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
@@ -69,6 +69,11 @@ class FoldOp:
     def column(self, stat: str) -> str:
         """The column that holds a statistic."""
         return f"{self.name}.{stat}"
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The signals that it needs, with those of its masks."""
+        return frozenset(_signals((*self.mask, *(() if self.expr is None else (self.expr,)))))
 
 
 @dataclass(frozen=True)
@@ -314,6 +319,11 @@ class EventOp:
     lengths: str | None = None  # the signal that says how packed tokens belong to completions
     travels: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels and group ids
 
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The signals that its folds need."""
+        return frozenset(name for fold in self.folds for name in fold.reads)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -419,6 +429,14 @@ class Plan:
         from declog.explain import explain
 
         return explain(self)
+
+
+def _signals(roots: Iterable[Node]) -> Iterator[str]:
+    """The names of the signals below some nodes, and below their masks."""
+    for node in walk(*roots):
+        if node.op == SIGNAL:
+            yield str(node.param("name"))
+        yield from _signals(node.mask)
 
 
 STATS_OF_AGGREGATE: Mapping[str, tuple[Stat | Literal["first", "last"], ...]] = {

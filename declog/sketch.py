@@ -2,7 +2,7 @@
 
 Bins grow geometrically from ``SMALLEST`` to ``GREATEST`` on both sides of zero (as DDSketch, Masson et al.
 2019), so that a quantile is within ``ERROR`` of the true value, relatively; smaller values count as zero, and
-greater ones as the greatest. Imports numpy only.
+greater ones as the greatest. 1 has a bin of its own value, so that quantiles of bools are exact. Imports numpy only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 SMALLEST, GREATEST = 1e-8, 1e8
-GROWTH = math.log(1.02)
 ERROR = 0.01
+_TO_ONE = math.ceil(-math.log(SMALLEST) / math.log(1 + 2 * ERROR))  # bins from the smallest value to 1
+GROWTH = -math.log(SMALLEST) / _TO_ONE
 SIDE = math.ceil(math.log(GREATEST / SMALLEST) / GROWTH) + 1  # bins of one sign
 SIZE = 2 * SIDE + 1  # negative ones from the greatest to the smallest, zero, positive ones
 
-_MAGNITUDES = SMALLEST * np.exp(GROWTH * np.arange(SIDE))
+_MAGNITUDES = np.exp(GROWTH * (np.arange(SIDE) - _TO_ONE))
 VALUES: NDArray[np.float64] = np.concatenate([-_MAGNITUDES[::-1], [0.0], _MAGNITUDES])  # what each bin stands for
 
 Sparse = Sequence[Sequence[int]]  # [bin, count] pairs

@@ -46,7 +46,7 @@ ROOMS = (
          "errors failures patterns records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "active rewards fold layout extras inputs batch window timing tape snapshots capturing "
+    Room("recording", "active rewards tensors fold layout extras inputs given batch window timing tape snapshots capturing "
          "intake handoff sending collector actors checkpoint worker recorder",
          "errors failures patterns records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors failures records", lazily="pydantic rich"),

@@ -128,9 +128,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "  fix: convert it, or declare another type for `reward`",
     ),
     "an array of objects": (
-        {"reward": np.array([1.0, None])},
-        "[DL504] `reward` is declared float per completion, and an array of object with shape (2,) came\n"
-        "  fix: convert it to numbers",
+        {"reward": np.array([1.0, "b"], object)},
+        "[DL504] `reward` is declared float per completion, and its value 1 is str 'b'\n"
+        "  fix: convert it, or declare another type for `reward`",
     ),
     "one text for many": (
         {"prompt": "hello"},

@@ -113,6 +113,8 @@ def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
         return np.where(kernels.truth(np.asarray(condition)), yes, no)
     if not hasattr(condition, "dtype"):
         return yes if condition else no
+    if not hasattr(yes, "dtype") and not hasattr(no, "dtype"):  # two constants, with all their digits
+        yes = xp.full((), yes, dtype=xp.float64, device=condition.device)
     return xp.where(condition, yes, no)
 
 

@@ -1,0 +1,55 @@
+"""Tensors of every kind as they can be recorded: dense, their values at hand, in a dtype that numbers are read in.
+
+Imports torch only.
+"""
+
+from __future__ import annotations
+
+import torch
+
+Tensor = torch.Tensor
+HALF = (torch.bfloat16, torch.float16)
+INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
+FLOATS = frozenset({torch.float64, torch.float32, *HALF})
+
+
+def readable(value: Tensor) -> Tensor:
+    """The same values as a plain tensor; ``ValueError`` says why there are none that can be read.
+
+    Sparse tensors become dense, quantised ones and small floats float32, unsigned ones int64. Complex ones stay.
+    """
+    if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise ValueError(f"is a {type(value).__name__}, whose values only its own class can read")
+    with torch._C.DisableTorchFunctionSubclass():
+        value = value.detach() if type(value) is Tensor else value.detach().as_subclass(Tensor)
+    if value.is_meta:
+        raise ValueError("is on the meta device and has no values")
+    if value.is_nested:
+        raise ValueError("is a nested tensor")
+    shown = str(value.dtype).removeprefix("torch.")
+    try:
+        if value.layout is not torch.strided:
+            value = value.to_dense()
+        if value.is_quantized:
+            value = value.dequantize()
+        if value.dtype in INTEGERS or value.dtype in FLOATS or value.dtype.is_complex:
+            return value
+        if value.dtype is torch.uint64:
+            return _signed(value)
+        if value.dtype.is_floating_point:
+            return value.float()
+        if value.dtype in (torch.uint16, torch.uint32):
+            return value.long()
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"holds {shown}, which cannot be converted: {error}") from error
+    raise ValueError(f"holds {shown}, which are no numbers")
+
+
+def _signed(value: Tensor) -> Tensor:
+    """Of uint64, where all fit; to look at them on a device would wait for it."""
+    signed = value.view(torch.int64)
+    if not value.is_cpu:
+        raise ValueError("holds uint64, which may be greater than what int64 holds")
+    if len(torch.nonzero(signed < 0)):
+        raise ValueError("holds numbers that do not fit 64 bits with a sign")
+    return signed
