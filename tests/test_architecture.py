@@ -46,8 +46,8 @@ ROOMS = (
          "errors failures patterns records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),
-    Room("recording", "active rewards tensors fold layout extras inputs given batch window timing tape snapshots capturing "
-         "intake handoff sending collector actors checkpoint worker recorder",
+    Room("recording", "active rewards tensors fold layout extras inputs given batch window timing tape snapshots "
+         "capturing intake handoff sending collector actors checkpoint worker recorder",
          "errors failures patterns records kernels language plan evaluation ranks sinks", "numpy torch"),
     Room("sinks", "sinks", "errors failures records", lazily="pydantic rich"),
     # from YAML to the plan

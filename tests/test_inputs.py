@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-import declog
 from declog.recorder import Recorder
 from tests.running import logged, profile, run
 
