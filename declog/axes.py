@@ -23,6 +23,10 @@ class Axis(IntEnum):
     COMPLETION = 3
     TOKEN = 4
 
+    def __bool__(self) -> bool:
+        """True: an axis is there, the coarsest too, whose number is 0."""
+        return True
+
     @property
     def label(self) -> str:
         """The name in YAML and in messages."""

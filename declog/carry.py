@@ -80,6 +80,7 @@ class Carry:
         view = View(frame, self._functions)
         values = np.asarray(view.rows(op.expr, Axis.STEP), np.float64)
         column = np.array(view.rows(op.first, Axis.STEP), np.float64)
+        gone = np.array(np.broadcast_to(view.lost(op.expr, Axis.STEP), column.shape))  # there is no step before it
         known = self._previous[op.name]
         pending: dict[int, tuple[int, float]] = {}  # of the step that is being read, by rank
         batches = zip(frame.batches.step.tolist(), frame.batches.rank.tolist(), strict=True)
@@ -87,11 +88,12 @@ class Carry:
             if rank in pending and pending[rank][0] != step:
                 known[rank] = pending.pop(rank)
             if rank in known:
-                column[place] = known[rank][1]
+                column[place], gone[place] = known[rank][1], False
             if values[place] == values[place]:
                 pending[rank] = (step, float(values[place]))
         known.update(pending)
-        return frame.with_column(op.name, Axis.STEP, column, Kind.NUMBER)
+        column[gone] = np.nan
+        return frame.with_column(op.name, Axis.STEP, column, Kind.NUMBER, gone=gone if gone.any() else False)
 
     # -- joins
 
@@ -109,7 +111,11 @@ class Carry:
             values = np.full((*values.shape[:-1], len(places)), None if text else np.nan)
         else:
             values = values[..., places]
-        return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.kind, members)
+        gone = view.absent(op.expr)
+        if gone is not True and gone is not False:
+            assert op.expr.type.axis is not None
+            gone = source.spread(gone, op.expr.type.axis, Axis.COMPLETION)[..., places]
+        return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.kind, members, gone=gone)
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> NDArray[np.int64]:
         """For each row of the target, its row in the source: by id, or by position where that is unambiguous."""

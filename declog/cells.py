@@ -1,4 +1,4 @@
-"""Metrics' values: reductions over a window's rows, and formulas over them.
+"""Metrics' values: reductions over a window's rows.
 
 A metric has one value per cell: ``[members, labels]``, of a family and of ``by``. It is reduced over the
 pieces that its ``pool`` names and combined over them. Metrics that reduce the same rows are reduced in
@@ -7,7 +7,6 @@ pieces that its ``pool`` names and combined over them. Metrics that reduce the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog import pools, reducers
+from declog.absence import either
 from declog.axes import Axis, Kind
-from declog.evaluate import Formula, View
-from declog.kernels import present, truth
-from declog.plan import FormulaOp, MetricOp
+from declog.evaluate import View
+from declog.kernels import present
+from declog.plan import MetricOp
 from declog.reducers import Moments
 from declog.sketch import Sketch
-from declog.states import State, fold_states, state_of
-from declog.tree import METRIC, Node, walk
+from declog.states import Piece, State, fold_states, state_of
 
 Array = NDArray[Any]
+WHOLE: tuple[Piece, ...] = ((),)  # the only piece of a window that is not cut
 
 
 @dataclass
@@ -32,7 +32,8 @@ class Cells:
     """A metric's values over a window: ``values[members, labels, pieces]``, NaN for none.
 
     ``kept`` marks a NaN that is a value (``nan: propagate``). ``skipped`` counts missing values that were
-    left out. ``histograms`` holds (counts, edges) instead, by (member, label).
+    left out. ``histograms`` holds (counts, edges) instead, by (member, label). ``pieces`` names each piece: by step,
+    batch and rank, as far as `pool` tells them apart.
     """
 
     values: Array
@@ -41,12 +42,16 @@ class Cells:
     kept: Array | None = None
     skipped: int = 0
     histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
+    pieces: tuple[Piece, ...] = WHOLE
+
+    @property
+    def there(self) -> Array:
+        """Which values there are, of the shape of ``values``."""
+        return present(self.values) if self.kept is None else present(self.values) | self.kept
 
     def combined(self, how: str) -> tuple[Array, Array]:
         """One value per cell over the pieces, and which of them there are: both ``[members, labels]``."""
-        values, there = self.values, present(self.values)
-        if self.kept is not None:
-            there = there | self.kept
+        values, there = self.values, self.there
         if values.shape[-1] == 1 and how != "var":  # the variance of one value is absent
             return values[..., 0], there[..., 0]
         some = np.asarray(there.any(-1))
@@ -108,7 +113,7 @@ def finished(op: MetricOp, state: State) -> Cells:
         moments = Moments(*(np.stack(arrays, 1) for arrays in zip(*map(_arrays, pooled), strict=True)))
         lacking = np.stack([lacking[:, part].sum(1) for part in parts], 1)
     result = np.asarray(op.reduction.run(moments), np.float64)
-    cells = Cells(result, state.members, names, skipped=int(lacking.sum()))
+    cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces)
     return settled(op, cells, lacking > 0)
 
 
@@ -142,17 +147,18 @@ def _by_values(op: MetricOp, view: View) -> Cells:
     missing = np.zeros((height, *shape), bool)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = pools.latest(view, axis) if op.reduction.ordered else None
-    came = all(view.came(node) for node in op.args)  # of a signal that never came nothing is missing: it is absent
+    gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
+    sought = np.full(len(chosen), gone is not True) if isinstance(gone, bool) else ~gone[chosen]
     skipped = 0
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])
-        skipped += int((~ok).sum()) if came else 0
+        skipped += int((~ok & sought).sum())
         for index in range(shape[0] * shape[1]):
             mine = cell == index
             rows = np.flatnonzero(mine & ok)
             at = divmod(index, max(shape[1], 1))
-            missing[(member, *at)] = came and bool((mine & ~ok).any())
+            missing[(member, *at)] = bool((mine & ~ok & sought).any())
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
             result = reducers.finish(op.reduction, [part[rows] for part in parts], dict(op.params))
@@ -160,7 +166,8 @@ def _by_values(op: MetricOp, view: View) -> Cells:
                 histograms[member, at[0]] = result
             else:
                 values[(member, *at)] = result
-    return settled(op, Cells(values, members, labels, skipped=skipped, histograms=histograms), missing)
+    cells = Cells(values, members, labels, skipped=skipped, histograms=histograms, pieces=placed.pieces)
+    return settled(op, cells, missing)
 
 
 def _by_sketch(op: MetricOp, view: View) -> Cells:
@@ -183,53 +190,5 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
                 histograms[0, 0] = result
             else:
                 values[0, 0, place] = result
-    return settled(op, Cells(values, histograms=histograms), np.zeros(values.shape, bool))
-
-
-# ---- formulas ----------------------------------------------------------------------------------------------
-
-
-def formulas(ops: Iterable[FormulaOp], cells: dict[str, Cells]) -> None:
-    """Compute formulas from the cells of the metrics they read, and add theirs."""
-    for op in ops:
-        used = sorted({str(node.param("name")) for node in walk(op.expr) if node.op == METRIC})
-        sources = [cells[key] for name in used if (key := name.rpartition(":")[2]) in cells]
-        if not sources:
-            continue
-        members = tuple(dict.fromkeys(member for name in used if name in cells for member in cells[name].members))
-        values = {name: _looked_up(name, cells, members) for name in used}
-        result = np.asarray(Formula(values).value(op.expr), np.float64)
-        result = np.broadcast_to(result, np.broadcast_shapes(result.shape, *(value.shape for value in values.values())))
-        if op.empty is not None:
-            result = np.where(present(result), result, op.empty)
-        made = Cells(np.array(result), members)
-        kept = [source.kept for source in sources if source.kept is not None]
-        if kept:
-            made.kept = np.isnan(result) & np.logical_or.reduce([np.broadcast_to(item, result.shape) for item in kept])
-        cells[op.key] = made
-
-
-def _looked_up(name: str, cells: Mapping[str, Cells], members: tuple[str, ...]) -> Array:
-    """A metric's values in the order of ``members``, or what is asked of it: ``columns:id``, ``nan_count:id``."""
-    asked, _, key = name.rpartition(":")
-    found = cells.get(key)
-    if found is None:
-        return np.full((1, 1, 1), np.nan)
-    if asked:
-        return np.full((1, 1, 1), float(len(found.members) if asked == "columns" else found.skipped))
-    if not found.members or found.members == members:
-        return found.values
-    order = [found.members.index(member) if member in found.members else -1 for member in members]
-    padded = np.concatenate([found.values, np.full((1, *found.values.shape[1:]), np.nan)])
-    return padded[order]
-
-
-def holds(condition: Node, cells: Mapping[str, Cells], combine: Mapping[str, str]) -> bool:
-    """Whether a condition over metrics, as they are logged, is true in any cell of this log event."""
-    values: dict[str, Array] = {}
-    for node in walk(condition):
-        if node.op == METRIC:
-            name = str(node.param("name"))
-            known = cells.get(name)
-            values[name] = _looked_up(name, cells, ()) if known is None else known.combined(combine[name])[0]
-    return bool(np.any(truth(np.asarray(Formula(values).value(condition)))))
+    cells = Cells(values, histograms=histograms, pieces=tuple(pieces))
+    return settled(op, cells, np.zeros(values.shape, bool))

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from declog import cells
-from declog.axes import Axis, Kind
+from declog import computed
+from declog.axes import Kind
 from declog.cells import Cells
 from declog.cellvalues import row_bytes
 from declog.errors import RuntimeFailure
@@ -24,11 +24,12 @@ from declog.functions import DEFAULT, Functions
 from declog.held import Held
 from declog.kernels import present
 from declog.meter import RANKS
+from declog.needs import needs, ordered, read
 from declog.plan import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
 from declog.records import Alert, Histogram, Records, Scalar, Table
 from declog.tables import Tables
 from declog.together import Reductions
-from declog.tree import METRIC, SIGNAL, Node, walk
+from declog.tree import Node
 
 log = logging.getLogger("declog")
 NO_FIGURES: Mapping[str, float] = {}
@@ -75,10 +76,11 @@ class Dispatcher:
         self._combine = {op.key: op.combine for op in plan.outputs}
         self._told: set[str] = set()
         self._samples = Tables(functions)
-        self._gaps = _expected_gaps(plan)  # metrics whose missing values are told already, or are no news
+        self._gaps: set[str] = set()  # metrics whose missing values are told already
         self._periods = {op.key: op.every for op in plan.outputs}
         self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
         self._reductions = {period: Reductions(ops) for period, ops in self._metric_ops.items()}
+        self._made = _made(plan)  # formulas, and what has a condition, in the order in which they need each other
         self._declared = {
             item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
         }
@@ -123,7 +125,7 @@ class Dispatcher:
         picked: list[Table] = []
         everything: dict[str, Cells] = {}
         for period, held in due.items():
-            found = self._metrics(period, held, report)
+            found = self._metrics(period, held, everything, report)
             everything.update(found)
             outputs += self._outputs(period, found, held.partial is not None, report)
             picked += self._tables(period, held.table_rows, report)
@@ -151,7 +153,7 @@ class Dispatcher:
 
     # -- values
 
-    def _metrics(self, period: int, held: Held, report: Report) -> dict[str, Cells]:
+    def _metrics(self, period: int, held: Held, known: Mapping[str, Cells], report: Report) -> dict[str, Cells]:
         views = {name: View(frame, self._functions) for name, frame in held.rows.items()}
         ops, reductions = self._metric_ops[period], self._reductions[period]
         if held.folded:  # of most metrics there are states instead of rows
@@ -169,16 +171,27 @@ class Dispatcher:
         for op in ops:
             if op.cumulative:
                 self._add_up(op, found)
-        for formula in self._plan.formulas:
-            if formula.every == period:
-                try:
-                    cells.formulas([formula], found)
-                except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-                    report(_failure(f"the metric `{formula.key}`", error))
         for op in ops:
             if op.key in found and found[op.key].skipped and op.nan != "propagate":
                 self._skipped(op, found[op.key], report)
+        self._compute(period, found, known, report)
         return found
+
+    def _compute(self, period: int, found: dict[str, Cells], known: Mapping[str, Cells], report: Report) -> None:
+        """Add the formulas; take away what a condition hides, so that all that reads it finds it absent."""
+        for group in self._made[period]:
+            for op in group:
+                if isinstance(op, FormulaOp):
+                    try:
+                        whole = computed.formula(op, found, self._functions)
+                    except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+                        report(_failure(f"the metric `{op.key}`", error))
+                    else:
+                        found |= {} if whole is None else {op.key: whole}
+            when = group[0].when
+            if when is not None and not self._holds(when, {**known, **found}, f"the metric `{group[0].id}`", report):
+                for op in group:
+                    found.pop(op.key, None)
 
     def _add_up(self, op: MetricOp, found: dict[str, Cells]) -> None:
         """A cumulative metric is what it was at the last log event, plus this window."""
@@ -194,18 +207,22 @@ class Dispatcher:
             table = [[[totals.get((member, label), np.nan)] for label in labels] for member in members]
             found[op.key] = Cells(np.array(table), tuple(filter(None, members)), tuple(filter(None, labels)))
 
-    def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> bool:
+    def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> computed.Place | None:
+        """The cell in which a condition holds; None: it does not."""
         try:
-            return cells.holds(condition, found, self._combine)
+            return computed.held(condition, found, self._combine, self._functions)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             report(_failure(what, error))
-            return False
+            return None
 
     def _hidden(self, profile: ProfileOp, found: Mapping[str, Cells], report: Report) -> set[tuple[str, bool]]:
         """The outputs that the profile's conditions hide at this log event."""
         what = f"a condition of the profile `{profile.name}`"
         return {
-            item for outputs, node in profile.conditions if self._holds(node, found, what, report) for item in outputs
+            item
+            for outputs, node, hides in profile.conditions
+            if (self._holds(node, found, what, report) is not None) is hides
+            for item in outputs
         }
 
     def _skipped(self, op: MetricOp, whole: Cells, report: Report) -> None:
@@ -226,8 +243,6 @@ class Dispatcher:
         taken = set(self._declared)
         for op in self._plan.outputs:
             if op.every != period or not op.shown or op.key not in found:
-                continue
-            if op.when is not None and not self._holds(op.when, found, f"the metric `{op.key}`", report):
                 continue
             whole = found[op.key]
             if op.family and not whole.members:
@@ -304,17 +319,12 @@ class Dispatcher:
     def _alerts(self, mode: str, found: Mapping[str, Cells], due: Collection[int], report: Report) -> Iterable[Alert]:
         """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
         for op in self._plan.alerts:
-            keys = {str(node.param("name")).rpartition(":")[2] for node in walk(op.when) if node.op == METRIC}
-            if not all(self._periods[key] in due for key in keys):
+            if not all(self._periods[key] in due for key in read(op.when)):
                 continue
-            logged = any(key in found and present(found[key].values).any() for key in keys)
-            # where nothing was logged, nothing holds
-            if logged and self._holds(op.when, found, f"the alert `{op.id}`", report):
-                self._streaks[mode, op.id] += 1
-                if self._streaks[mode, op.id] == op.patience:
-                    yield Alert(op.id, op.level, _worded(op, found))
-            else:
-                self._streaks[mode, op.id] = 0
+            place = self._holds(op.when, found, f"the alert `{op.id}`", report)
+            self._streaks[mode, op.id] = 0 if place is None else self._streaks[mode, op.id] + 1
+            if place is not None and self._streaks[mode, op.id] == op.patience:
+                yield Alert(op.id, op.level, _worded(op, computed.shown(dict(op.fields), found, self._combine, place)))
 
     # -- sinks
 
@@ -352,16 +362,6 @@ class Dispatcher:
 
 
 CODE = "<code>"  # the route of sinks that are given in code
-
-
-def _expected_gaps(plan: Plan) -> set[str]:
-    """Metrics of optional values per step: those come in some batches only, as a learning rate does."""
-    optional = {signal.name for event in plan.events.values() for signal in event.signals if signal.optional}
-    return {
-        op.id
-        for op in plan.metrics
-        if op.axis is Axis.STEP and any(node.op == SIGNAL and node.param("name") in optional for node in walk(*op.args))
-    }
 
 
 def _failure(what: str, error: BaseException) -> RuntimeFailure:
@@ -404,13 +404,8 @@ def _number(value: Any, op: MetricOp | FormulaOp) -> float | int:
     return int(number) if whole and number.is_integer() and abs(number) < 2.0**53 else number
 
 
-def _worded(op: AlertOp, found: Mapping[str, Cells]) -> str:
+def _worded(op: AlertOp, values: Mapping[str, float | None]) -> str:
     """The alert's text with its metrics' values; a text that cannot be filled is shown as it is."""
-    values: dict[str, float] = {}
-    for field, node in op.fields:
-        item = found.get(str(node.param("name")))
-        if item is not None:
-            values[field] = float(item.combined("mean")[0].ravel()[0]) if item.values.size else float("nan")
     try:
         return _Text().vformat(op.text, (), values)
     except (KeyError, ValueError):
@@ -422,3 +417,13 @@ class _Text(string.Formatter):
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         return kwargs[field_name], field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "absent" if value is None else str(super().format_field(value, format_spec))
+
+
+def _made(plan: Plan) -> dict[int, list[list[MetricOp | FormulaOp]]]:
+    """By period, the formulas and what has a condition: each with its reductions, after what it needs."""
+    outputs = {id: [op for op in plan.outputs if op.id == id] for id in ordered(needs(plan.outputs))[0]}
+    some = [ops for ops in outputs.values() if isinstance(ops[0], FormulaOp) or ops[0].when is not None]
+    return {period: [ops for ops in some if ops[0].every == period] for period in plan.periods}

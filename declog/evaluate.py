@@ -7,19 +7,20 @@ node's axis; a family has its members in front: ``[members, rows]``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog import kernels
+from declog.absence import Absence, either, elementwise
 from declog.axes import COLUMN, Axis, Kind
 from declog.errors import RuntimeFailure
 from declog.frame import Frame
 from declog.functions import DEFAULT, Function, Functions
 from declog.kernels import Segments
-from declog.tree import CONST, METRIC, Node
+from declog.tree import LEAVES, Node
 
 Array = NDArray[Any]
 Members = tuple[str, ...]
@@ -32,6 +33,7 @@ class View:
         self.frame = frame
         self._functions = functions
         self._values: dict[int, Array] = {}
+        self._gone: dict[int, Absence] = {}
         self._members: dict[int, Members] = {}
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
@@ -44,14 +46,18 @@ class View:
         return self._members.get(node.index, ())
 
     def came(self, node: Node) -> bool:
-        """Whether anything of a value was observed: an optional signal's may be absent."""
-        return node.type.axis is None or self.value(node).ndim > 0
+        """Whether anything of a value is there: what is computed of a signal that never came is absent."""
+        return self.absent(node) is not True
 
     def value(self, node: Node) -> Array:
-        """The value of a node on its own axis; 0-dimensional where it is a constant or absent."""
+        """The value of a node on its own axis, missing where it is absent; 0-dimensional: a constant, or all absent."""
         known = self._values.get(node.index)
         if known is None:
-            known = self._values[node.index] = self._compute(node)
+            gone = self.absent(node)
+            known = _nothing(node) if gone is True else self._compute(node)
+            if gone is not True and gone is not False and node.op not in ("signal", "local", "carried"):
+                known = _blanked(known, gone)
+            self._values[node.index] = known
         return known
 
     def rows(self, node: Node, axis: Axis) -> Array:
@@ -62,13 +68,104 @@ class View:
             return np.broadcast_to(values, (*values.shape, self.frame.count(axis)))
         return self.frame.spread(values, own, axis)
 
+    def lost(self, node: Node, axis: Axis) -> Absence:
+        """The rows of ``axis`` in which a value is absent; of a family where no member is there."""
+        gone = self.absent(node)
+        if gone is True or gone is False:
+            return gone
+        assert node.type.axis is not None
+        return self.frame.spread(gone if gone.ndim == 1 else gone.all(0), node.type.axis, axis)
+
+    # -- absence
+
+    def absent(self, node: Node) -> Absence:
+        """Where a value is absent, on its own axis: ``[rows]`` or ``[members, rows]``."""
+        known = self._gone.get(node.index)
+        if known is None:
+            known = self._absent(node)
+            if isinstance(known, np.ndarray | np.bool_) and (not known.ndim or not known.any()):
+                known = bool(known.any())
+            self._gone[node.index] = known
+        return known
+
+    def _absent(self, node: Node) -> Absence:
+        axis = node.type.axis
+        if node.op in ("const", "builtin"):
+            return False
+        if node.op in ("signal", "local", "carried"):
+            name = node.param("name")
+            if self.frame.column(name) is None:
+                return True
+            assert axis is not None
+            marked = self.frame.absent(name, axis)
+            return either(self._ungrouped(node), False if marked is None else marked)
+        if node.op == "fold":
+            counts = self.frame.column(f"{node.param('name')}.n")
+            return True if counts is None else np.isnan(counts) if counts.dtype.kind == "f" else False
+        function = self._functions.get(node.op)
+        gone = [self.absent(arg) for arg in node.args]
+        if function is not None and function.stage == "elementwise":
+            if all(part is False for part in gone):
+                return False
+            order = self._order(node) if node.type.family else {}
+
+            def across(place: int, values: Any) -> Any:
+                if not np.ndim(values):
+                    return values
+                spread = self._across(values, node.args[place], axis)
+                return spread[order[place]] if place in order and spread.ndim > 1 else spread
+
+            def truth(place: int) -> Array:
+                return kernels.truth(np.asarray(across(place, self.value(node.args[place]))))
+
+            return elementwise(node, [across(place, part) for place, part in enumerate(gone)], truth)
+        return either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
+
+    def _across(self, values: Array, arg: Node, axis: Axis | None) -> Array:
+        """What belongs to the rows of an argument, over those of ``axis``."""
+        own = arg.type.axis
+        return values if not values.ndim or own is None or axis is None else self.frame.spread(values, own, axis)
+
+    def _within(self, node: Node, arg: Node) -> Absence:
+        """Where a value that knows how axes nest is absent for want of an argument: where all of that is."""
+        gone = self.absent(arg)
+        if node.op == "column":
+            members = self.members(arg)
+            if node.param("member") not in members:
+                return True
+            return gone[members.index(node.param("member"))] if np.ndim(gone) > 1 else gone
+        if gone is True or gone is False:
+            return gone
+        if node.op == "columns":
+            return False
+        if node.over == COLUMN:
+            return gone.all(0) if gone.ndim > 1 else gone
+        fine, coarse = arg.type.axis, node.type.axis
+        if coarse is fine or fine is None or coarse is None:
+            return gone
+        parts = self.frame.parts(fine, coarse)
+        return kernels.aggregate(lambda values, segments: segments.apply(np.logical_and, values), gone, parts) == 1
+
+    def _ungrouped(self, node: Node) -> Absence:
+        """Where a value that reads groups is absent, since what names the groups did not come."""
+        grouping, axis = self.frame.grouping, node.type.axis
+        if grouping is None or grouping.of is None or axis is None or not reads_groups(node):
+            return False
+        if self.frame.column(grouping.of) is None:
+            return grouping.optional  # else it is an error where groups are made
+        gone = self.frame.absent(grouping.of, Axis.COMPLETION)
+        if gone is None or axis is Axis.COMPLETION:
+            return False if gone is None else gone
+        parts = self.frame.parts(Axis.COMPLETION, axis)
+        return kernels.aggregate(lambda values, segments: segments.apply(np.logical_and, values), gone, parts) == 1
+
     def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
         """The value at some rows of ``axis``; what is elementwise is computed for those alone.
 
         An integer keeps its bits also where others are missing: the values are objects then.
         """
         values = self._picked(node, axis, rows)
-        if node.type.kind is Kind.INT and values.dtype.kind == "f":
+        if node.type.kind is Kind.INT and values.dtype.kind == "f" and self.came(node):
             values = self._at(node, self._whole(node), axis, rows)
         return values if values.ndim else np.broadcast_to(values, rows.shape)
 
@@ -77,8 +174,12 @@ class View:
         function = self._functions.get(node.op) if plain else None
         if function is None or function.stage != "elementwise":
             return self._at(node, self.value(node), axis, rows)
+        gone = self.absent(node)
+        if gone is True:
+            return _nothing(node)
         arrays = [self._picked(arg, axis, rows) for arg in node.args]
-        return _by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
+        made = by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
+        return made if gone is False else _blanked(made, gone[rows])
 
     def _at(self, node: Node, values: Array, axis: Axis, rows: Array) -> Array:
         own = node.type.axis
@@ -194,30 +295,24 @@ class View:
 
     def _elementwise(self, node: Node, function: Function) -> Array:
         axis = node.type.axis
-        arrays = [
-            self.value(arg) if axis is None or arg.type.axis in (None, axis) else self._spread(arg, axis)
-            for arg in node.args
-        ]
+        arrays = [self._across(self.value(arg), arg, axis) for arg in node.args]
         if node.type.family:
-            arrays = self._aligned(node, arrays)
+            for place, order in self._order(node).items():
+                arrays[place] = arrays[place][order]
         if function.tensors:
-            return _by_tensors(function.run, arrays)
+            return by_tensors(function.run, arrays)
         return np.asarray(function.run(np, *arrays))
 
-    def _spread(self, arg: Node, axis: Axis) -> Array:
-        values = self.value(arg)
-        own = arg.type.axis
-        return self.frame.spread(values, own, axis) if values.ndim and own is not None else values
-
-    def _aligned(self, node: Node, arrays: list[Array]) -> list[Array]:
-        """Families with their members in one order; different members are an error."""
+    def _order(self, node: Node) -> dict[int, list[int]]:
+        """How to bring the members of families into the order of the first; different members are an error."""
         families = [
             (place, self.members(arg)) for place, arg in enumerate(node.args) if arg.type.family and self.members(arg)
         ]
         if not families:
-            return arrays
+            return {}
         first = families[0][1]
         self._members[node.index] = first
+        order = {}
         for place, members in families[1:]:
             if set(members) != set(first):
                 missing = sorted(set(first) ^ set(members))
@@ -227,8 +322,27 @@ class View:
                     "observe the same members",
                 )
             if members != first:
-                arrays[place] = arrays[place][[members.index(member) for member in first]]
-        return arrays
+                order[place] = [members.index(member) for member in first]
+        return order
+
+
+def reads_groups(node: Node) -> bool:
+    """Whether an operation itself depends on which rows are a group."""
+    if node.op == "rank":
+        return node.param("within") is Axis.GROUP
+    if node.op in ("index", "size", "pass_at", "majority"):
+        return True
+    return node.over in (Axis.COMPLETION, Axis.GROUP) or (node.op in LEAVES and node.type.axis is Axis.GROUP)
+
+
+def _nothing(node: Node) -> Array:
+    """The value of what is absent altogether."""
+    return np.asarray(None, object) if node.type.kind in (Kind.TEXT, Kind.OBJECT) else np.asarray(np.nan)
+
+
+def _blanked(values: Array, gone: Array) -> Array:
+    """Missing where it is absent."""
+    return np.where(gone, kernels.NOTHING if values.dtype.kind == "O" else np.nan, values)
 
 
 def typed(values: Array, kind: Kind) -> Array:
@@ -250,7 +364,8 @@ def typed(values: Array, kind: Kind) -> Array:
     return values if values.dtype == np.int64 else values.astype(np.int64)
 
 
-def _by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:
+def by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:
+    """A user's function of tensors, of arrays."""
     import torch
 
     whole = np.broadcast_arrays(*(array.astype(np.float64) for array in arrays))
@@ -262,28 +377,3 @@ def _by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:
             "DL314", f"a registered function returned shape {values.shape} for arguments of shape {whole[0].shape}"
         )
     return values
-
-
-class Formula:
-    """Evaluates a tree over metrics' values: METRIC leaves are looked up in ``values``.
-
-    Values are float64 ``[members, labels, pieces]`` arrays that broadcast; see ``cells.py``.
-    """
-
-    def __init__(self, values: Mapping[str, Array], functions: Functions = DEFAULT) -> None:
-        self._values = values
-        self._functions = functions
-
-    def value(self, node: Node) -> Array:
-        """The value of a node; NaN where a metric is absent."""
-        if node.op == CONST:
-            return np.asarray(node.param("value"))
-        if node.op == METRIC:
-            return self._values.get(node.param("name"), np.asarray(np.nan))
-        function = self._functions.get(node.op)
-        if function is None:
-            raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
-        arrays = [self.value(arg) for arg in node.args]
-        if function.tensors:
-            return _by_tensors(function.run, arrays)
-        return np.asarray(function.run(np, *arrays))

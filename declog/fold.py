@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from declog.absence import Absence, elementwise
 from declog.axes import Axis, Kind
 from declog.errors import RuntimeFailure
 from declog.functions import DEFAULT, Functions
@@ -46,6 +47,7 @@ class TokenView:
         self._signals = signals
         self._functions = functions
         self._values: dict[int, Any] = {}
+        self._gone: dict[int, Absence] = {}
         self._masks: dict[int | frozenset[int], Tensor | None] = {}
         self._failed: dict[int, Exception] = {}
 
@@ -56,11 +58,62 @@ class TokenView:
         known = self._values.get(node.index)
         if known is None:
             try:
-                known = self._values[node.index] = self._compute(node)
+                known = self._values[node.index] = self._found(node)
             except Exception as error:
                 self._failed[node.index] = error
                 raise
         return known
+
+    def _found(self, node: Node) -> Any:
+        gone = self.absent(node)
+        if gone is True:
+            return torch.tensor(math.nan)
+        return self._compute(node) if gone is False else _there(~gone, self._compute(node))
+
+    def absent(self, node: Node) -> Absence:
+        """Where a value is absent: what is computed of a signal that did not come with this batch."""
+        if node.op == "const":
+            return False
+        if node.op == "signal":
+            return node.param("name") not in self._signals
+        known = self._gone.get(node.index)
+        if known is None:
+            known = self._gone[node.index] = self._absent(node)
+        return known
+
+    def _absent(self, node: Node) -> Absence:
+        masks = [self.absent(item) for item in node.mask] if node.op == "size" or node.over is Axis.TOKEN else []
+        gone = [self.absent(arg) for arg in node.args]
+        if node.op == "size" or node.over is Axis.TOKEN:
+            if any(part is True for part in (*masks, *gone)):
+                return True
+            return False if not gone or gone[0] is False else self._without(gone[0], tuple(node.args[0].mask))
+        if all(part is False for part in gone):
+            return False
+        per_token = node.type.axis is Axis.TOKEN
+
+        def over(place: int, value: Any) -> Any:
+            own = node.args[place].type.axis
+            return (
+                self.layout.spread(value)
+                if per_token and own is Axis.COMPLETION and isinstance(value, Tensor)
+                else value
+            )
+
+        def truth(place: int) -> Tensor:
+            value = torch.as_tensor(over(place, self.value(node.args[place])))
+            return value if value.dtype is torch.bool else (value != 0) & (value == value)
+
+        found = elementwise(node, [over(place, part) for place, part in enumerate(gone)], truth)
+        # of a batch without the signal one answer is enough, and it is known without waiting for a device
+        return bool(found) if isinstance(found, Tensor) and not found.ndim and found.is_cpu else found
+
+    def _without(self, gone: Tensor, masks: Sequence[Node]) -> Tensor:
+        """The completions all of whose tokens are absent."""
+        mask = self.mask(masks)
+        here = ~torch.broadcast_to(gone, self.layout.shape)
+        some = self.layout.fold(None, here if mask is None else here & mask, ("n",))["n"]
+        return (some == 0) & (self.layout.fold(None, mask, ("n",))["n"] > 0)
 
     def mask(self, nodes: Sequence[Node]) -> Tensor | None:
         """The tokens that exist under all of some masks; None where every token does."""
@@ -69,9 +122,8 @@ class TokenView:
             found: Tensor | None = None
             for node in nodes:
                 one = self._spread(node)
-                if one.dtype is not torch.bool:  # an optional mask that never came: nothing is known to exist
-                    found = torch.zeros(self.layout.shape, dtype=torch.bool, device=self._device)
-                    break
+                if one.dtype is not torch.bool:  # some of it is absent: nothing is known to exist there
+                    one = (one != 0) & (one == one)
                 found = one if found is None else found & one
             self._masks[key] = None if found is None else torch.broadcast_to(found, self.layout.shape)
         return self._masks[key]
@@ -235,13 +287,14 @@ def _fold(
     folded = Folded()
     for op in ops:
         try:
+            if any(view.absent(node) is True for node in (*op.mask, *(() if op.expr is None else (op.expr,)))):
+                continue  # an optional signal did not come
             mask = view.mask(op.mask)
             if op.expr is None:
                 found = layout.fold(None, mask, op.stats)
             else:
-                value = view._spread(op.expr)
-                if not isinstance(value, Tensor) or not value.ndim:
-                    continue  # an optional signal never came
+                value = view._tensor(view._spread(op.expr))
+                value = value if value.ndim else value.to(device)
                 found = layout.fold(
                     value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
                 )

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.absence import Absence
 from declog.axes import Axis, Kind
 from declog.errors import RuntimeFailure
 from declog.kernels import NOTHING, Segments
 
 Array = NDArray[Any]
 Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
+ABSENT = ".absent"  # ends the name of the column that says where another did not come
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Grouping:
     size: int | None = None
     of: str | None = None
     split: str = "none"  # none | batches | ranks
+    optional: bool = False  # the signal `of` may never come
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,20 @@ class Frame:
             return block.column(slice(row, row + len(places)), exact=exact)
         return np.stack([other.column(place, exact=exact) for _, other, place in places])
 
+    def absent(self, name: str, axis: Axis) -> Array | None:
+        """Where a column did not come: bools ``[rows]`` of an axis, of a family ``[members, rows]``; None: nowhere."""
+        marks = {member: (block, row) for member, block, row in self._places.get(name + ABSENT, ())}
+        if not marks:
+            return None
+        found = {
+            member: self.spread(np.asarray(block.data[row], bool), block.axis, axis)
+            for member, (block, row) in marks.items()
+        }
+        if None in found:
+            return found[None]
+        nowhere = np.zeros(self.count(axis), bool)
+        return np.stack([found.get(member, nowhere) for member in self.members(name)])
+
     def count(self, axis: Axis) -> int:
         """How many entries an axis has."""
         if axis is Axis.COMPLETION:
@@ -172,6 +189,8 @@ class Frame:
             return Segments.of_keys(self.batches.step, self.batches.batch)
         if fine is Axis.GROUP and coarse is Axis.STEP:
             groups = self.parts(Axis.COMPLETION, Axis.GROUP)
+            if not groups.count:  # also where nothing says what a group is
+                return Segments(np.zeros(0, np.int64), len(self.batches))
             first = np.zeros(groups.count, np.int64)
             first[groups.index[::-1]] = np.arange(len(groups.index))[::-1]
             return Segments(self.parts(Axis.COMPLETION, Axis.STEP).index[first], len(self.batches))
@@ -186,6 +205,8 @@ class Frame:
         rows = np.repeat(np.arange(len(batches)), batches.rows)
         if grouping.of is not None:
             ids = self.column(grouping.of, exact=True)
+            if ids is None and grouping.optional:  # there are no groups: what is computed of them is absent
+                return Segments(np.zeros(len(rows), np.int64), 0)
             if ids is None:
                 raise RuntimeFailure(
                     "DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in event `{self.event}`"
@@ -263,11 +284,17 @@ class Frame:
         texts = {key: (axis, values[pick(axis)]) for key, (axis, values) in self.texts.items()}
         return Frame(self.event, self.batches.take(order), blocks, texts, self.grouping)
 
-    def with_column(self, name: str, axis: Axis, values: Array, kind: Kind, members: Sequence[str] = ()) -> Frame:
-        """The frame with one more column ``[rows]``, or one more family ``[members, rows]``."""
+    def with_column(
+        self, name: str, axis: Axis, values: Array, kind: Kind, members: Sequence[str] = (), *, gone: Absence = False
+    ) -> Frame:
+        """The frame with one more column ``[rows]``, or one more family ``[members, rows]``; ``gone``: where absent."""
+        keys = tuple((name, member) for member in members) if members else ((name, None),)
+        if gone is not False:
+            marks = np.array(np.broadcast_to(gone, (len(keys), values.shape[-1])))
+            marked = Block(axis, tuple((name + ABSENT, member) for _, member in keys), marks)
+            return replace(self, blocks=[*self.blocks, marked]).with_column(name, axis, values, kind, members)
         if kind in (Kind.TEXT, Kind.OBJECT):
             return replace(self, texts={**self.texts, (name, None): (axis, values)})
-        keys = tuple((name, member) for member in members) if members else ((name, None),)
         if values.dtype.kind == "O":
             block = Block.of_integers(axis, keys, values)
         else:
@@ -288,7 +315,10 @@ class Frame:
         if len(frames) == 1:
             return frames[0]
         batches = Batches.join([frame.batches for frame in frames])
-        whole = cls(frames[0].event, batches, _joined(frames), _joined_texts(frames), frames[0].grouping)
+        blocks = _joined(frames)
+        if (marks := _absences(frames)) is not None:
+            blocks = [*(block for block in blocks if not block.keys[0][0].endswith(ABSENT)), *marks]
+        whole = cls(frames[0].event, batches, blocks, _joined_texts(frames), frames[0].grouping)
         order = np.lexsort((batches.rank, batches.batch, batches.step))
         return whole if (order[1:] > order[:-1]).all() else whole.take(order)
 
@@ -328,6 +358,35 @@ def _joined(frames: Sequence[Frame]) -> list[Block]:
         ]  # fmt: skip
         blocks.append(_end_to_end(axis, (key,), pieces))
     return blocks
+
+
+def _absences(frames: Sequence[Frame]) -> list[Block] | None:
+    """Where signals, and what else is a whole value, did not come: in frames that lack them, and where those say so.
+
+    None where all frames have the same columns: what they say is joined with those. A fold says it itself: its
+    count is missing where its tokens did not come.
+    """
+    layouts = [[(block.axis, block.keys, block.data.dtype) for block in frame.blocks] for frame in frames]
+    if all(layout == layouts[0] for layout in layouts) and len({frozenset(frame.texts) for frame in frames}) == 1:
+        return None
+    keys = [{key: block for block in frame.blocks for key in block.keys} for frame in frames]
+    had = [{*columns, *frame.texts} for columns, frame in zip(keys, frames, strict=True)]
+    made = []
+    for key in dict.fromkeys(key for columns in had for key in columns if key[0].isidentifier()):
+        mark = (key[0] + ABSENT, key[1])
+        known = [columns.get(mark) for columns in keys]
+        if all(key in columns for columns in had) and not any(known):
+            continue
+        axis = max((block.axis for block in known if block is not None), default=Axis.STEP)
+        parts = []
+        for frame, columns, block in zip(frames, had, known, strict=True):
+            if key not in columns or block is None:
+                parts.append(np.full(int(frame._sizes(axis).sum()), key not in columns))
+            else:
+                own = np.asarray(block.data[block.keys.index(mark)], bool)
+                parts.append(frame.spread(own, block.axis, axis))
+        made.append(Block(axis, (mark,), np.concatenate(parts)[None]))
+    return made
 
 
 def _end_to_end(axis: Axis, keys: tuple[Key, ...], blocks: Sequence[Block]) -> Block:

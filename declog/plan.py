@@ -244,12 +244,16 @@ class TableOp:
 
 @dataclass(frozen=True)
 class ProfileOp:
-    """What a profile shows: outputs by (key, alias), tables by id; ``conditions`` hide outputs at a log event."""
+    """What a profile shows: outputs by (key, alias), tables by id.
+
+    ``conditions`` hide outputs at a log event: (outputs, a condition, whether they are hidden where it holds or where
+    it does not).
+    """
 
     name: str
     outputs: frozenset[tuple[Key, bool]]
     tables: frozenset[str]
-    conditions: tuple[tuple[frozenset[tuple[Key, bool]], Node], ...] = ()
+    conditions: tuple[tuple[frozenset[tuple[Key, bool]], Node, bool], ...] = ()
     runtime: bool = True  # values of log_metric are shown
     self_metrics: bool = False  # what declog itself costs is shown
 
@@ -442,5 +446,5 @@ def _signals(roots: Iterable[Node]) -> Iterator[str]:
 STATS_OF_AGGREGATE: Mapping[str, tuple[Stat | Literal["first", "last"], ...]] = {
     "count": ("n",), "mean": ("n", "total"), "sum": ("n", "total"), "min": ("n", "min"), "max": ("n", "max"),
     "var": ("n", "total", "m2"), "std": ("n", "total", "m2"), "pstd": ("n", "total", "m2"),
-    "any": ("n", "total"), "all": ("n", "total"), "first": ("first",), "last": ("last",),
+    "any": ("n", "total"), "all": ("n", "total"), "first": ("n", "first"), "last": ("n", "last"),
 }  # fmt: skip

@@ -134,7 +134,9 @@ def _prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any])
     }
     wanted = {name for item in (test, *test.steps) for name in item.tables}
     tables = tuple(op for op in made.tables if {op.id, op.name} & wanted)
-    return profile, replace(made, events=events, tables=tables, sinks=(), strict=False), problems
+    grouping = None if made.grouping is None else replace(made.grouping, optional=True)
+    plan = replace(made, events=events, grouping=grouping, tables=tables, sinks=(), strict=False)
+    return profile, plan, problems
 
 
 def _merged(data: Any, other: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog import pools, reducers
+from declog.absence import either
 from declog.axes import Axis
 from declog.evaluate import View
 from declog.kernels import Segments, present
@@ -119,14 +120,14 @@ def state_of(op: MetricOp, view: View) -> State:
     sought: Array | None = None
     if op.fold is not None:
         states = fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen)
-        counts = None if op.tokens is None else view.frame.column(f"{op.tokens}.n")
-        if counts is not None:
-            tokens = np.nan_to_num(counts.astype(np.float64))[chosen]
-            sought = np.bincount(cell, tokens, minlength=shape[0] * shape[1])
+        tokens = known_tokens(op, view)
+        if tokens is not None:
+            sought = np.bincount(cell, tokens[chosen], minlength=shape[0] * shape[1])
     else:
         values = np.asarray(view.rows(op.args[0], axis), np.float64)
         values = (values[None] if values.ndim == 1 else values)[:, chosen]
-        members, sought = view.members(op.args[0]), np.bincount(cell, minlength=shape[0] * shape[1])
+        members = view.members(op.args[0])
+        sought = np.bincount(cell, _sought(op, view, axis)[chosen], minlength=shape[0] * shape[1])
         ok = present(values)
         zero = np.where(ok, values, 0.0)
         states = Moments(
@@ -149,7 +150,7 @@ def state_of(op: MetricOp, view: View) -> State:
         sought = np.zeros(shape[0] * shape[1])
     else:
         found = np.stack([np.bincount(cell, row, minlength=len(sought)) for row in there])
-        lacking = (sought - found).reshape(whole)
+        lacking = np.maximum(sought - found, 0.0).reshape(whole)
     rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
     moments = Moments(*(getattr(pooled, stat).reshape(whole) for stat in reducers.STATS))
     came = op.fold is not None or view.came(op.args[0])
@@ -157,6 +158,23 @@ def state_of(op: MetricOp, view: View) -> State:
         members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows,
         sought.reshape(shape).astype(np.float64), came,
     )  # fmt: skip
+
+
+def _sought(op: MetricOp, view: View, axis: Axis) -> Array:
+    """1 for each row that is asked for a value, 0 where that is absent: of what did not come nothing is missing."""
+    rows = view.frame.count(axis)
+    gone = either(*(view.lost(node, axis) for node in (*op.args, *(() if op.weight is None else (op.weight,)))))
+    return np.full(rows, 0.0 if gone is True else 1.0) if isinstance(gone, bool) else np.where(gone, 0.0, 1.0)
+
+
+def known_tokens(op: MetricOp, view: View) -> Array | None:
+    """How many tokens each completion is asked for values of; none where what the metric reads is absent."""
+    counts = None if op.tokens is None else view.frame.column(f"{op.tokens}.n")
+    if counts is None:
+        return None
+    own = view.frame.column(f"{op.fold}.n")
+    known = np.nan_to_num(counts.astype(np.float64))
+    return np.zeros_like(known) if own is None else np.where(np.isnan(own.astype(np.float64)), 0.0, known)
 
 
 def fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:

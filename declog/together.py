@@ -17,7 +17,7 @@ from declog.kernels import truth
 from declog.plan import MetricOp
 from declog.pools import row_axis
 from declog.reducers import STATS, Moments, Reduction, Stat
-from declog.states import fold_states
+from declog.states import fold_states, known_tokens
 from declog.tree import Node
 
 Array = NDArray[Any]
@@ -87,8 +87,9 @@ class _Together:
             heights = tuple(len(piece) for piece in pieces)
             moments = self._moments(pieces)
             missing = pieces[0].shape[1] - moments.n
-            if missing.any():  # of a signal that never came nothing is missing: it is absent
-                missing *= np.repeat([view.came(node) for node in self._nodes], heights)
+            if missing.any():  # of what did not come nothing is missing: it is absent
+                missing -= np.repeat([self._lost(view, node, rows) for node in self._nodes], heights)
+                missing = np.maximum(missing, 0.0)
             gaps = missing if missing.any() else None
         for reduction, index, places in self._order(heights):
             values = np.asarray(reduction.run(moments.take(index)), np.float64)[:, None, None]
@@ -102,6 +103,13 @@ class _Together:
                 elif op.empty is not None:
                     settled(op, cells, np.zeros(cells.values.shape, bool))
                 found[op.key] = cells
+
+    def _lost(self, view: View, node: Node, rows: Array | None) -> int:
+        """In how many rows a value is absent."""
+        gone = view.lost(node, self._axis)
+        if gone is True or gone is False:
+            return gone * (view.frame.count(self._axis) if rows is None else len(rows))
+        return int(np.count_nonzero(gone if rows is None else gone[rows]))
 
     def _rows(self, view: View, place: int) -> Array:
         values = np.asarray(view.rows(self._nodes[place], self._axis), np.float64)
@@ -142,8 +150,7 @@ class _Together:
 
 def _missing_tokens(op: MetricOp, view: View, rows: Array | None, found: Array) -> Array:
     """How many tokens a metric over tokens did not find, of those that exist."""
-    counts = view.frame.column(f"{op.tokens}.n")
-    if counts is None:
+    known = known_tokens(op, view)
+    if known is None:
         return np.zeros_like(found)
-    known = np.nan_to_num(counts.astype(np.float64))
     return np.asarray((known if rows is None else known[rows]).sum() - found)

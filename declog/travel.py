@@ -27,9 +27,9 @@ def with_locals(frame: Frame, event: EventOp, functions: Functions = DEFAULT) ->
     """The frame with the columns that are computed where their text is."""
     view = View(frame, functions)
     for op in event.locals:
-        if op.expr.type.axis is not None:
-            values = np.asarray(view.rows(op.expr, op.expr.type.axis))
-            frame = frame.with_column(op.name, op.expr.type.axis, values, op.expr.type.kind)
+        if (axis := op.expr.type.axis) is not None:
+            values, gone = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr)
+            frame = frame.with_column(op.name, axis, values, op.expr.type.kind, gone=gone)
     return frame
 
 

@@ -38,11 +38,11 @@ ROOMS = (
     Room("patterns", "patterns"),
     # the runtime: from what is observed to records
     Room("kernels", "kernels sketch", others="numpy"),
-    Room("language", "axes registry origins tree functions columns reducers syntax expr",
+    Room("language", "axes registry origins tree absence functions columns reducers syntax expr",
          "errors kernels patterns", "numpy"),
-    Room("plan", "frame plan fingerprint explain", "errors records kernels language", "numpy"),
-    Room("evaluation", "evaluate pools states cells together carry held filters cellvalues tables travel container "
-         "message meter dispatch apart",
+    Room("plan", "frame plan fingerprint needs explain", "errors records kernels language", "numpy"),
+    Room("evaluation", "evaluate pools states cells computed together carry held filters cellvalues tables travel "
+         "container message meter dispatch apart",
          "errors failures patterns records kernels language plan",
          "numpy", lazily="torch"),
     Room("ranks", "comm", "errors", "torch"),

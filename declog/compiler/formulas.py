@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import replace
 
 from declog.axes import Kind
@@ -10,10 +11,11 @@ from declog.compiler.draft import Draft
 from declog.compiler.metrics import empty_of, names_of
 from declog.compiler.scopes import MetricScope
 from declog.expr import compile_expression
+from declog.needs import needs, ordered, read
 from declog.plan import FormulaOp, MetricOp
 from declog.spec import MetricSpec
 from declog.syntax import parse, refuse
-from declog.tree import METRIC, Node, walk
+from declog.tree import Node, walk
 
 
 def formulas(draft: Draft) -> None:
@@ -63,8 +65,8 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
                 fix=f"drop `{key}`",
             )
     text = spec.formula or ""
-    node = compile_expression(text, MetricScope(draft), draft.pool, draft.functions)
-    used = [str(item.param("name")).rpartition(":")[2] for item in walk(node) if item.op == METRIC]
+    node = over_metrics(draft, text)
+    used = read(node)
     ops = {op.key: op for op in draft.outputs}
     pools = {(ops[key].pool, ops[key].every) for key in used}
     if len(pools) > 1:
@@ -76,12 +78,13 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
         )
     if not used:
         refuse("DL310", "the formula reads no metric", text, "use `expr:` for signals")
+    _comparable(draft, [ops[key] for key in used], text)
     if node.type.kind in (Kind.TEXT, Kind.OBJECT):
         refuse("DL305", f"a formula gives a number, and this is {node.type.kind.value}", text, "`1 if ... else 0`")
     if any(isinstance(op := ops[key], MetricOp) and op.by is not None for key in used):
         refuse("DL205", "a formula over a metric with `by` is not executed yet", text, "a metric without `by`")
     first = ops[used[0]]
-    family = any(ops[key].family for key in used)
+    family = node.type.family
     names = names_of(draft, name, spec, None, family=family, by=False)
     draft.formulas.append(
         FormulaOp(
@@ -102,6 +105,40 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     )
 
 
+def over_metrics(draft: Draft, text: str) -> Node:
+    """The typed tree of an expression over metrics, which have no rows."""
+    node = compile_expression(text, MetricScope(draft), draft.pool, draft.functions)
+    for item in walk(node):
+        function = draft.functions.get(item.op)
+        if function is not None and function.stage == "rows" and item.op != "column":
+            refuse("DL310", f"`{item.op}` is of rows, and metrics have none", text, "an `expr` over signals, reduced")
+    return node
+
+
+def _comparable(draft: Draft, ops: Sequence[MetricOp | FormulaOp], text: str) -> None:
+    """Values of pieces meet by (step, batch, rank), and are combined alike; else it is refused."""
+    pool = ops[0].pool
+    events = set().union(*(_events(draft, op) for op in ops))
+    if pool in ("batch", "rank_batch") and len(events) > 1:
+        shown = " and ".join(f"`{event}`" for event in sorted(events))
+        message = (
+            f"a batch of one event is none of another, and the formula reads metrics of {shown} with `pool: {pool}`"
+        )
+        refuse("DL310", message, text, f"give them `pool: {'step' if pool == 'batch' else 'rank'}`, or `pool: window`")
+    combines = sorted({op.combine for op in ops})
+    if len(combines) > 1:
+        message = f"the values of its pieces are combined once, and its metrics say {' and '.join(combines)}"
+        refuse("DL310", message, text, "give them the same `combine`")
+
+
+def _events(draft: Draft, op: MetricOp | FormulaOp) -> set[str]:
+    """The events whose rows a metric is made of."""
+    if isinstance(op, MetricOp):
+        return {op.event}
+    ops = {other.key: other for other in draft.outputs}
+    return set().union(*(_events(draft, ops[key]) for key in read(op.expr)))
+
+
 def conditions(draft: Draft) -> None:
     """`when` of metrics: checked at each log event, over the values of that event."""
     for name, spec in draft.spec.metrics.items():
@@ -109,14 +146,33 @@ def conditions(draft: Draft) -> None:
             continue
         node = condition(draft, spec.when, ("metrics", name, "when"), off=f"metrics.{name}")
         if node is not None:
+            _timely(draft, name, node)
             draft.metrics = [replace(op, when=node) if op.id == name else op for op in draft.metrics]
             draft.formulas = [replace(op, when=node) if op.id == name else op for op in draft.formulas]
+    circle = ordered(needs(draft.outputs))[1]
+    if circle:
+        message = (
+            f"what `when` hides is hidden from what reads it, and here in a circle: {' -> '.join([*circle, circle[0]])}"
+        )
+        key = "when" if draft.spec.metrics[circle[0]].when is not None else "formula"
+        draft.report("DL309", message, "metrics", circle[0], key, fix="break the circle")
+
+
+def _timely(draft: Draft, name: str, condition: Node) -> None:
+    """A condition reads metrics that are known at each log event of the metric."""
+    ops = {op.key: op for op in draft.outputs}
+    every = next((op.every for op in ops.values() if op.id == name), 0)
+    for key in read(condition):
+        if ops[key].every and every % ops[key].every:
+            message = f"`{key}` is known each {ops[key].every} steps, and `{name}` is logged each {every}"
+            fix = f"every: {ops[key].every}"
+            draft.report("DL310", message, "metrics", name, "when", fix=fix)
 
 
 def condition(draft: Draft, text: str, path: tuple[str, ...], *, off: str | None = None) -> Node | None:
     """A bool over metrics' values."""
     with draft.at(*path, off=off):
-        node = compile_expression(text, MetricScope(draft), draft.pool, draft.functions)
+        node = over_metrics(draft, text)
         if node.type.kind is Kind.BOOL:
             return node
         fix = f"compare it, such as `{node} > 0`"

@@ -201,7 +201,7 @@ def lower(draft: Draft) -> None:
     work = _Lowering(draft)
     roots = [op.expr for op in draft.formulas] + [op.when for op in draft.outputs if op.when is not None]
     roots += [node for op in draft.alerts for node in op.reads]
-    roots += [node for op in draft.profiles.values() for _, node in op.conditions]
+    roots += [node for op in draft.profiles.values() for _, node, _ in op.conditions]
     work.asked = {str(node.param("name")) for node in walk(*roots) if node.op == METRIC}
     draft.metrics = [_metric(work, op) for op in draft.metrics]
     draft.tables = [_table(work, table) for table in draft.tables]

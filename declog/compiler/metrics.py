@@ -229,7 +229,7 @@ class _Metric:
             given = "one is" if len(args) == 1 else f"{len(args)} are"
             fix = "one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]"
             draft.report("DL312", f"`{reduction.name}` reduces {wanted}, and {given} given", *place, fix=fix)
-        axis = max((node.type.axis or Axis.STEP) for node in args)
+        axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
         for node in args:
             if node.type.kind not in reduction.accepts:
                 draft.report(

@@ -10,9 +10,10 @@ from declog import sinks
 from declog.compiler.draft import Draft
 from declog.compiler.formulas import condition
 from declog.errors import SinkError, did_you_mean
-from declog.plan import ProfileOp, SinkOp
+from declog.needs import read
+from declog.plan import FormulaOp, ProfileOp, SinkOp
 from declog.spec import ProfileSpec, SelectorSpec
-from declog.tree import METRIC, Node, walk
+from declog.tree import Node
 
 Output = tuple[str, bool]
 
@@ -108,7 +109,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     every = {(op.key, item.alias) for op in draft.outputs if op.shown for item in op.names}
     tables = {table for table in draft.spec.tables if f"tables.{table}" not in draft.inactive}
     shown, kept = set(every), set(tables)
-    conditions: list[tuple[frozenset[Output], Node]] = []
+    conditions: list[tuple[frozenset[Output], Node, bool]] = []
     if spec.include:
         shown, named = set(), set()
         by_table = False
@@ -141,7 +142,7 @@ def _conditional(
     selector: SelectorSpec,
     outputs: set[Output],
     path: tuple[str, ...],
-    conditions: list[tuple[frozenset[Output], Node]],
+    conditions: list[tuple[frozenset[Output], Node, bool]],
     *,
     hide: bool,
 ) -> None:
@@ -150,8 +151,7 @@ def _conditional(
         return
     node = condition(draft, selector.when, (*path, "when"))
     if node is not None:
-        hidden = node if hide else draft.pool.make("not", (node,), type=node.type)
-        conditions.append((frozenset(outputs), hidden))
+        conditions.append((frozenset(outputs), node, hide))
 
 
 def _select(draft: Draft, selector: SelectorSpec, path: tuple[str, ...]) -> tuple[set[Output], set[str], bool]:
@@ -214,21 +214,20 @@ def _suggestion(draft: Draft, word: str) -> str:
     return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")
 
 
-def _read(node: Node) -> str:
-    """The metric that a leaf reads, also where it reads a property of it."""
-    return str(node.param("name")).rpartition(":")[2]
-
-
 def selection(draft: Draft) -> None:
     """Drop what no active profile, formula or alert needs."""
     needed = {key for profile in draft.profiles.values() for key, _ in profile.outputs}
     conditions = [node for alert in draft.alerts for node in alert.reads]
-    conditions += [node for profile in draft.profiles.values() for _, node in profile.conditions]
-    conditions += [op.when for op in draft.outputs if op.when is not None and op.key in needed]
-    needed |= {_read(node) for root in conditions for node in walk(root) if node.op == METRIC}
-    for formula in reversed(draft.formulas):
-        if formula.key in needed:
-            needed |= {_read(node) for node in walk(formula.expr) if node.op == METRIC}
+    conditions += [node for profile in draft.profiles.values() for _, node, _ in profile.conditions]
+    needed |= set(read(*conditions))
+    outputs = {op.key: op for op in draft.outputs}
+    waiting = [key for key in needed if key in outputs]
+    while waiting:  # what is needed of what is needed
+        op = outputs[waiting.pop()]
+        nodes = [op.expr] if isinstance(op, FormulaOp) else []
+        found = set(read(*nodes, *(() if op.when is None else (op.when,)))) - needed
+        needed |= found
+        waiting += found
     for op in draft.outputs:
         if op.key not in needed:
             reason = (

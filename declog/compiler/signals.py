@@ -188,7 +188,8 @@ def groups(draft: Draft) -> None:
                 fix="{axis: completion, type: int}",
             )
     if spec.size is not None or spec.of is not None:
-        draft.grouping = Grouping(spec.size, spec.of, spec.split)
+        named = None if spec.of is None else draft.signals.get(spec.of)
+        draft.grouping = Grouping(spec.size, spec.of, spec.split, named is not None and named.optional)
     ids = draft.spec.axes.completion.ids
     if ids is not None and ids not in draft.signals:
         draft.report(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from declog.axes import AXES, Axis, Kind, per
 from declog.compiler.draft import Draft, SwitchedOff, needs_axis
+from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import ROWS, coarser, columns
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean
@@ -215,7 +216,7 @@ def alerts(draft: Draft) -> None:
             scope = MetricScope(draft)
             if spec.metric is not None:
                 compile_expression(spec.metric, scope, draft.pool, draft.functions)  # an error shows the name alone
-            node = compile_expression(text, scope, draft.pool, draft.functions)
+            node = over_metrics(draft, text)
             if node.type.kind is not Kind.BOOL:
                 draft.report(
                     "DL305",

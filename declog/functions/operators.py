@@ -86,7 +86,9 @@ def _text_equal(a: Any, b: Any) -> Any:
 
 
 def _truth(xp: Any, x: Any) -> Any:
-    return kernels.truth(np.asarray(x)) if xp is np else x
+    if xp is np:
+        return kernels.truth(np.asarray(x))
+    return x if x.dtype is xp.bool else (x != 0) & (x == x)  # of a value that is absent in places
 
 
 @BUILTIN.elementwise("and", "a", "b", rule=logic, help="both")
