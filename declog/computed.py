@@ -79,7 +79,9 @@ class Sheet:
             shape = (max(len(self.members), 1), *np.broadcast_shapes(arrays[0].shape, (1, 1, 1))[1:])
             last = np.moveaxis(np.broadcast_to(arrays[0], shape), 0, -1)
             reduced = function.run(last.reshape(-1, shape[0]), Segments.whole(shape[0])).reshape(1, *shape[1:])
-            return reduced, gone[0] if isinstance(gone[0], bool) else np.broadcast_to(gone[0], shape).all(0)[None]
+            return reduced, gone[0] if isinstance(gone[0], bool) else np.broadcast_to(gone[0], shape).all(
+                0, keepdims=True
+            )
         absence = elementwise(node, gone, lambda place: truth(np.asarray(arrays[place])))
         if absence is True:
             return NOWHERE, True
