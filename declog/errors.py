@@ -78,6 +78,7 @@ CODES: dict[str, str] = {
     "DL605": "a window could not be evaluated",
     "DL606": "ranks recorded the same rows",
     "DL607": "a capture cannot be read",
+    "DL609": "a folder is taken",
 }
 
 

@@ -359,6 +359,7 @@ class Plan:
     config: Mapping[str, Any] = field(default_factory=dict)
     in_code: bool = False  # sinks are given in code, which take every table that their profile shows
     output_dir: str | None = None
+    append: bool = False  # the folder may hold an earlier run
     strict: bool = False
     blocking: bool = False
     via: Literal["store", "clone"] = "store"  # how ranks reach rank 0

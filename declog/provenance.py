@@ -25,7 +25,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from declog.errors import Path
 from declog.places import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
-from declog.searchpath import GROUP, HYDRA_ERRORS, ROOT, FolderOfPresets, config_loader, current_hydra
+from declog.searchpath import (
+    GROUP,
+    HYDRA_ERRORS,
+    ROOT,
+    FolderOfPresets,
+    config_loader,
+    current_hydra,
+    team_folders,
+)
 
 YAML_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -100,6 +108,20 @@ def overrides_of(config: object) -> Sequence[str]:
     if isinstance(origin, Origin):
         return origin.overrides
     return HydraConfig.get().overrides.task if root is not None and HydraConfig.initialized() else ()
+
+
+def packages_of(config: object) -> list[str]:
+    """The installed packages whose presets a configuration is composed of; none where nobody knows."""
+    if not team_folders():  # composing again takes time, and mostly there are none
+        return []
+    found = provenance_of(config)
+    return sorted(
+        {name for name, folder in team_folders() for file in (found.texts if found else ()) if _inside(file, folder)}
+    )
+
+
+def _inside(file: str, folder: str) -> bool:
+    return FilePath(folder) in FilePath(file).parents
 
 
 def _of_application() -> Provenance | None:

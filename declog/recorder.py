@@ -37,6 +37,7 @@ from declog.errors import (
     nearest,
 )
 from declog.failures import Failures, raisable, told
+from declog.folders import RunFolder
 from declog.frame import Frame
 from declog.functions import DEFAULT, Functions
 from declog.handoff import Answer, Handoff
@@ -64,11 +65,12 @@ class Recorder:
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
         output_dir: Path | None, *, run_id: str = "", functions: Functions = DEFAULT, close_s: float = 30.0,
-        wait_s: float = 30.0, locate: Locate | None = None, tape: Tape | None = None,
+        wait_s: float = 30.0, locate: Locate | None = None, tape: Tape | None = None, home: RunFolder | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.output_dir = output_dir
         self.run_id = run_id
+        self._home = home
         self._comm = comm
         self._runners = dict(runners)
         self._close_s = close_s
@@ -146,6 +148,8 @@ class Recorder:
         reports = [runner.close(self._close_s) for runner in self._runners.values()]
         self._comm.close()
         failures = self._failures
+        if self._home is not None:
+            self._home.end("failed" if failed else "finished", failures.counts)
         if failures.counts:
             log.warning(
                 "declog finished with %d failure(s) of its own: %s",

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
 from declog import comm as comms
-from declog import fingerprint
+from declog import fingerprint, folders, manifest
 from declog import sinks as sink_kinds
 from declog.actors import ActorComm, DriverComm
 from declog.capturing import CapturingTape, free_folder
@@ -30,10 +29,12 @@ from declog.compose import application_directory, compose, effective, located, p
 from declog.dispatch import CODE, Route
 from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError, UsageError
 from declog.failures import told
+from declog.folders import RunFolder
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.plan import Plan, SinkOp
 from declog.planning import plan
+from declog.provenance import overrides_of, packages_of
 from declog.recorder import Recorder
 from declog.records import RunInfo
 from declog.reducers import DEFAULT as REDUCTIONS
@@ -111,17 +112,28 @@ def start(
         made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
     _agree(channel, made, start_s)
     run_id = None if resume is None else resume.get("run_id")
-    runners, routes, run = _open(channel, made, sinks, output_dir or _resumed_folder(resume), run_id, start_s)
+    chosen = partial(_folder, made, output_dir or _resumed_folder(resume) or made.output_dir, resume=resume is not None)
+    runners, routes, run, home = _open(channel, made, sinks, chosen, run_id, start_s)
     folder = None if run is None else run.output_dir
     if channel.collects:
         for warning in made.warnings:
             log.warning("%s", warning)
         for what, why in made.inactive:
             log.debug("%s is inactive: %s", what, why)
-    tape = _tape(channel, made, folder, runners.values(), start_s)
+    try:
+        tape = _tape(channel, made, folder, runners.values(), start_s)
+        if home is not None and run is not None:
+            modules = [entry.run.__module__ for registry in (functions, reductions, columns) for entry in registry]
+            modules += [type(sink).__module__ for sink in sinks]
+            facts = manifest.facts(made, run.run_id, run.world_size, modules, packages_of(config), overrides_of(config))
+            home.begin(facts, manifest.profile_text(run.config))
+    except BaseException:
+        if home is not None:
+            home.abandon()
+        raise
     recorder = Recorder(
         made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=functions,
-        wait_s=wait_s, locate=partial(locate, config), tape=tape,
+        wait_s=wait_s, locate=partial(locate, config), tape=tape, home=home,
     )  # fmt: skip
     if resume is not None:
         try:
@@ -189,7 +201,7 @@ def _profile(config: Any) -> str:
 
 def _agree(channel: Comm, made: Plan, start_s: float) -> None:
     """Refuse on every rank alike where plans differ, or the versions of declog that made them."""
-    mine = {"declog": _version(), **made.canonical}
+    mine = {"declog": manifest.version_of("declog") or "0", **made.canonical}
     if len(set(channel.agree("plan", fingerprint.digest(mine), start_s))) == 1:
         return
     plans = [json.loads(text) for text in channel.agree("parts", json.dumps(mine), start_s)]
@@ -198,31 +210,38 @@ def _agree(channel: Comm, made: Plan, start_s: float) -> None:
     raise PlanMismatchError([Problem("DL604", what, fix="start every rank from the same configuration")])
 
 
-def _folder(made: Plan, given: str | Path | None) -> Path:
-    """The run's folder: as given, as configured, Hydra's own, or a new one under outputs/."""
-    chosen = given or made.output_dir or application_directory()
-    folder = Path(chosen) if chosen else Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
-    folder = folder.absolute()
+def _folder(made: Plan, named: str | Path | None, *, resume: bool) -> RunFolder:
+    """The run's folder: the one that is named, or else a new one: Hydra's own, or under outputs/."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if named is not None:
+            return folders.named(Path(named).absolute(), resume=resume, append=made.append)
+        hydra = application_directory()
+        base = hydra or Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
+        return folders.fresh(base.absolute(), beside=hydra is None)
     except OSError as error:
         raise SinkError("DL601", f"the run's folder cannot be made: {error}", "set `output_dir`") from error
-    return folder
 
 
 def _open(
-    channel: Comm, made: Plan, extra: Sequence[Sink], output_dir: str | Path | None, run_id: str | None, start_s: float
-) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None]:
+    channel: Comm,
+    made: Plan,
+    extra: Sequence[Sink],
+    chosen: Callable[[], RunFolder],
+    run_id: str | None,
+    start_s: float,
+) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None, RunFolder | None]:
     """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
     runners: dict[str, SinkRunner] = {}
     routes: list[Route] = []
     run: RunInfo | None = None
+    home: RunFolder | None = None  # rank 0 has it for all
     each = {sink for table in made.tables for sink in table.apart} if _together(channel) else set()
 
     def rank_0() -> None:
-        nonlocal run
+        nonlocal run, home
         until = time.monotonic() + start_s  # all sinks together
-        run = _run_info(channel, made, _folder(made, output_dir), run_id)
+        home = chosen()
+        run = _run_info(channel, made, home.path, run_id)
         for op in made.sinks:
             _open_sink(op, made, run, runners, routes, _left(until), together=bool(each))
         for place, sink in enumerate(extra):
@@ -234,18 +253,27 @@ def _open(
         nonlocal run
         until = time.monotonic() + start_s
         folder, run_id = json.loads(told)
-        run = _run_info(channel, made, _folder(made, folder), run_id)
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SinkError("DL601", f"the run's folder cannot be made: {error}", "set `output_dir`") from error
+        run = _run_info(channel, made, Path(folder), run_id)
         for op in made.sinks:
             if op.id in each:
                 _open_sink(op, made, run, runners, routes, _left(until), together=True)
 
     twin = isinstance(channel, comms.StoreComm) and channel.double  # its rows are written by the rank that it doubles
-    _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
-    if each:
-        place = "" if run is None else json.dumps([str(run.output_dir), run.run_id])
-        told = channel.agree("folder", place, start_s)[0]
-        _all_or_none(channel, "each", None if channel.collects or twin else others, runners, 2 * start_s)
-    return runners, routes, run
+    try:
+        _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
+        if each:
+            place = "" if run is None else json.dumps([str(run.output_dir), run.run_id])
+            told = channel.agree("folder", place, start_s)[0]
+            _all_or_none(channel, "each", None if channel.collects or twin else others, runners, 2 * start_s)
+    except BaseException:
+        if home is not None:
+            home.abandon()
+        raise
+    return runners, routes, run, home
 
 
 def _left(until: float) -> float:
@@ -304,12 +332,5 @@ def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str | None = None
         config=made.config,
         run_config=made.run_config,
         plan=made.explain(),
-        version=_version(),
+        version=manifest.version_of("declog") or "0",
     )
-
-
-def _version() -> str:
-    try:
-        return version("declog")
-    except PackageNotFoundError:  # a source tree that is not installed
-        return "0"

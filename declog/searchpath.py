@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,16 @@ def _teams(path: tuple[str, ...]) -> list[tuple[str, str]]:
     """The installed packages with presets, each with the package that is its `conf`."""
     found = sorted(entry_points(group=TEAMS), key=lambda entry: entry.name)
     return [(entry.dist.name if entry.dist else entry.name, entry.value) for entry in found]
+
+
+def team_folders() -> list[tuple[str, str]]:
+    """The installed packages with presets, each with the folder of its `conf`."""
+    return [
+        (name, str(place))
+        for name, conf in _teams(tuple(sys.path))
+        if (spec := find_spec(conf)) is not None
+        for place in spec.submodule_search_locations or ()
+    ]
 
 
 class FolderOfPresets(FileConfigSource):

@@ -331,7 +331,9 @@ class LogSpec(Model):
     every: Every = 1
     """A log event each N optimizer steps."""
     output_dir: str | None = None
-    """Where local files go; by default Hydra's run directory, else `outputs/<name>/<time>`."""
+    """Where local files go; by default a new folder: Hydra's run directory, else `outputs/<name>/<time>`."""
+    append: bool = False
+    """Add this run to the folder `output_dir` where that holds an earlier one; rows say by `run_id` whose they are."""
     strict: bool = False
     """Raise declog's own later failures instead of reporting them: for tests."""
     blocking: bool = False

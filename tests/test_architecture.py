@@ -36,6 +36,7 @@ ROOMS = (
     Room("records", "records"),
     Room("failures", "failures", "errors"),
     Room("patterns", "patterns"),
+    Room("locks", "locks folders", "errors"),
     # the runtime: from what is observed to records
     Room("kernels", "kernels sketch", others="numpy"),
     Room("language", "axes registry origins tree absence functions columns reducers syntax expr",
@@ -48,8 +49,8 @@ ROOMS = (
     Room("ranks", "comm", "errors", "torch"),
     Room("recording", "active rewards tensors fold layout extras inputs given batch window timing tape snapshots "
          "capturing intake handoff sending collector actors checkpoint worker recorder",
-         "errors failures patterns records kernels language plan evaluation ranks sinks", "numpy torch"),
-    Room("sinks", "sinks", "errors failures records", lazily="pydantic rich"),
+         "errors failures patterns records locks kernels language plan evaluation ranks sinks", "numpy torch"),
+    Room("sinks", "sinks", "errors failures records locks", lazily="pydantic rich"),
     # from YAML to the plan
     Room("places", "places scalars yaml11 diagnostics", "errors", "yaml"),
     Room("composer",
@@ -61,8 +62,10 @@ ROOMS = (
     Room("pages", "error_pages", "errors"),
     Room("reference", "reference json_schema", "errors pages language spec sinks", "pydantic"),
     Room("planning", "planning", "errors language plan composer spec compiler"),
+    Room("manifest", "manifest", "plan", "yaml"),
     Room("run", "run termination",
-         "errors failures records language plan planning evaluation ranks recording sinks composer spec compiler"),
+         "errors failures records locks manifest language plan planning evaluation ranks recording sinks composer spec "
+         "compiler"),
     Room("api", "__init__ with_hydra", "composer"),
     Room("testing", "testing", "errors records rehearsing"),
     Room("rehearsing", "rehearsal capture comparing profile_tests",
@@ -75,6 +78,7 @@ ROOMS = (
 RUNTIME = (
     "errors",
     "records",
+    "locks",
     "failures",
     "patterns",
     "kernels",

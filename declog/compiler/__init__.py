@@ -89,6 +89,7 @@ def compile(
         config={key: value for key, value in (config or {}).items() if key != "tests"},
         in_code=bool(draft.wanted),
         output_dir=spec.output_dir,
+        append=spec.append,
         strict=spec.strict,
         blocking=spec.blocking,
         via=spec.comm,

@@ -1,0 +1,191 @@
+"""A file that one process holds, and that is free again when that process ends, however it ends.
+
+On one machine the kernel says who holds it (``flock``). For file systems that machines share, and where ``flock`` may
+hold for one of them only or not at all, the file says host and process as well: it appears with them in one step, so of
+two that begin at once one has it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import socket
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a file, since when (seconds since 1970)."""
+
+    host: str
+    pid: int
+    since: float
+
+    @property
+    def here(self) -> bool:
+        """Whether it is a process of this machine."""
+        return self.host == socket.gethostname()
+
+    def __str__(self) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"process {self.pid} on {self.host}, since {when}"
+
+
+class Held(Exception):
+    """Somebody else has it. ``holder`` is None where the file does not say who."""
+
+    def __init__(self, holder: Holder | None) -> None:
+        self.holder = holder
+        super().__init__(str(holder or "another process"))
+
+
+class Lock:
+    """Holds ``file`` until ``release``, or the end of this process. Raises ``Held``, or ``OSError`` as the disk does.
+
+    What a process of this machine left when it died is taken over. What one of another machine left is taken over only
+    where ``takeover`` says so: from here nobody sees whether it lives.
+    """
+
+    def __init__(self, file: Path, *, takeover: bool = False) -> None:
+        self._file = file
+        self._process = os.getpid()
+        self._descriptor = self._new() if not file.exists() else None
+        while self._descriptor is None:  # until it is created here, taken over, or refused
+            try:
+                self._descriptor = self._old(takeover)
+            except FileNotFoundError:
+                self._descriptor = self._new()
+        _held.add(self)
+
+    def release(self) -> None:
+        """Give it back, and remove it. A fork of the holder has nothing to give back. Idempotent."""
+        if self._descriptor is None or os.getpid() != self._process:
+            return
+        descriptor, self._descriptor = self._descriptor, None
+        with suppress(OSError):
+            if self._is_at_its_place(descriptor):
+                self._file.unlink()
+        os.close(descriptor)
+
+    def forget(self) -> None:
+        """In a fork: let it go there, so that it ends with the process that took it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _new(self) -> int | None:
+        """Create the file with its holder in it; None where it is there already."""
+        draft = self._file.with_name(f"{self._file.name}.{secrets.token_hex(6)}")
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        made = False
+        try:
+            _flock(descriptor)
+            _write(descriptor)
+            try:
+                os.link(draft, self._file)
+            except FileExistsError:
+                return None
+            except OSError:  # a file system without links
+                try:
+                    os.close(os.open(self._file, os.O_CREAT | os.O_EXCL, 0o644))
+                except FileExistsError:
+                    return None
+                os.replace(draft, self._file)
+            made = True
+            return descriptor
+        finally:
+            draft.unlink(missing_ok=True)
+            if not made:
+                os.close(descriptor)
+
+    def _old(self, takeover: bool) -> int | None:
+        """Take the file that is there; None where it changed meanwhile."""
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
+        taken = False
+        try:
+            holder = _read(descriptor)
+            if not _flock(descriptor):
+                raise Held(holder)
+            if not self._is_at_its_place(descriptor):
+                return None
+            elsewhere = holder is not None and not holder.here
+            if elsewhere and not takeover:
+                raise Held(holder)
+            if holder is not None and holder.here and not _locks(descriptor) and _alive(holder.pid):
+                raise Held(holder)
+            _write(descriptor)
+            taken = True
+            return descriptor
+        finally:
+            if not taken:
+                os.close(descriptor)
+
+    def _is_at_its_place(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self._file))
+        except FileNotFoundError:
+            return False
+
+
+def _flock(descriptor: int) -> bool:
+    """Whether nobody else has it; also where the file system cannot tell."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    return True
+
+
+def _locks(descriptor: int) -> bool:
+    """Whether the file system knows locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _write(descriptor: int) -> None:
+    text = json.dumps(asdict(Holder(socket.gethostname(), os.getpid(), time.time())))
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{text}\n".encode(), 0)
+
+
+def _read(descriptor: int) -> Holder | None:
+    try:
+        return Holder(**json.loads(os.pread(descriptor, 4096, 0)))
+    except (ValueError, TypeError):
+        return None
+
+
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for lock in list(_held):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget)
