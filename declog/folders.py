@@ -92,7 +92,8 @@ def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         lock = Lock(path / LOCK, takeover=resume)
     except Held as held:
-        raise in_use(path, held) from None
+        fix = "give this run another `output_dir`, or none: then it gets one of its own"
+        raise in_use(path, path / LOCK, held, fix) from None
     try:
         earlier = run_of(path)
         if earlier is not None and not (resume or append):
@@ -147,9 +148,8 @@ def run_of(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def in_use(path: Path, held: Held) -> SinkError:
-    """DL609 for a folder that somebody else writes to."""
-    fix = "give this run another `output_dir`, or none: then it gets one of its own"
+def in_use(path: Path, file: Path, held: Held, fix: str) -> SinkError:
+    """DL609 for a folder that somebody else writes to, as its lock ``file`` says."""
     if held.holder is not None and not held.holder.here:
-        fix += f"; if that process is dead, resume its run, or remove {path / LOCK}"
+        fix += f"; where that process is dead, remove {file}"
     return SinkError("DL609", f"the folder {path} is in use by {held}", fix)

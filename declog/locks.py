@@ -58,6 +58,7 @@ class Lock:
     def __init__(self, file: Path, *, takeover: bool = False) -> None:
         self._file = file
         self._process = os.getpid()
+        self._descriptor: int | None = None
         self._descriptor = self._new() if not file.exists() else None
         while self._descriptor is None:  # until it is created here, taken over, or refused
             try:
@@ -75,6 +76,9 @@ class Lock:
             if self._is_at_its_place(descriptor):
                 self._file.unlink()
         os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.release()
 
     def forget(self) -> None:
         """In a fork: let it go there, so that it ends with the process that took it."""

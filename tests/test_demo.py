@@ -206,7 +206,9 @@ def test_rloo_runs_with_its_own_preset(tmp_path: Path) -> None:
 
 def test_a_multirun_has_a_folder_per_job_and_one_dashboard(tmp_path: Path) -> None:
     """Two jobs of one process log the same numbers to their own files and to a database of both."""
-    first = demo(tmp_path, "-m", "algorithm=grpo,rloo", "steps=2", "declog.sinks.trackio.dir=../trackio")
+    first = demo(
+        tmp_path, "-m", "algorithm=grpo,rloo", "steps=2", "declog.sinks.trackio.dir=${hydra:runtime.cwd}/trackio"
+    )
     runs = sorted(first.run.parent.glob("[0-9]"))
     assert [run.name for run in runs] == ["0", "1"]
     for run, project in zip(runs, ("arithmetic_grpo", "arithmetic_rloo"), strict=True):

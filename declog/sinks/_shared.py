@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from declog.errors import SinkError
+from declog.folders import in_use
+from declog.locks import Held, Lock
 from declog.records import Number, RunInfo, Table
 
-# The step of the log event, in files of a table that has a column `step` of its own.
-EVENT_STEP = "declog_step"
+# The step of the log event and the run's id, in files of a table that has a column `step` or `run_id` of its own.
+EVENT_STEP, EVENT_RUN = "declog_step", "declog_run_id"
+WRITER = ".writer"  # held by the sink that writes into a folder
 
 
 def require(module: str, *, kind: str, extra: str | None = None) -> Any:
@@ -39,18 +42,50 @@ def _missing(module: str, kind: str, extra: str | None, reason: str) -> SinkErro
     return SinkError("DL601", f"the {kind} sink needs `{package}`, which cannot be imported: {reason}", install)
 
 
-def run_folder(run: RunInfo, folder: str | None, kind: str) -> Path:
+class SinkFolder:
     """Where a file sink writes: ``folder`` (below ``output_dir`` if relative), or a folder named after the sink's id.
 
-    Ranks other than 0 get a folder of their own, so that no file ever has two writers.
+    It is this sink's until ``release``: no file ever has two writers. Ranks other than 0 have folders of their own.
+    Raises ``SinkError``: DL601 for a relative folder that leaves the run's, DL609 for one that somebody writes to.
     """
-    base = run.output_dir / (folder or run.sink or kind)
-    return base / f"rank{run.rank}" if run.rank else base
+
+    def __init__(self, run: RunInfo, folder: str | None, kind: str) -> None:
+        base = below(run.output_dir, folder or run.sink or kind)
+        self.path = base / f"rank{run.rank}" if run.rank else base
+        self.path.mkdir(parents=True, exist_ok=True)
+        inside = self.path.resolve().is_relative_to(run.output_dir.resolve())
+        try:  # the run has its folder for itself: what a dead process of another machine left there is nobody's
+            self._lock = Lock(self.path / WRITER, takeover=inside)
+        except Held as held:
+            raise in_use(self.path, self.path / WRITER, held, "give each sink a `dir` of its own") from None
+
+    def release(self) -> None:
+        """Let the next one write there."""
+        self._lock.release()
+
+
+def below(output_dir: Path, folder: str) -> Path:
+    """A folder of the run: one that is relative does not leave ``output_dir``, an absolute one is where it says.
+
+    ``SinkError`` DL601 for ``..``, for a link that leads elsewhere, and for what no path can be.
+    """
+    if "\0" in folder:
+        raise SinkError("DL601", "a folder's name cannot hold a NUL character", "give it another `dir`")
+    path = output_dir / folder
+    leaves = ".." in Path(folder).parts or not path.resolve().is_relative_to(output_dir.resolve())
+    if leaves and not Path(folder).is_absolute():
+        raise SinkError("DL601", f"the folder `{folder}` leaves the run's, {output_dir}", "give an absolute `dir`")
+    return path
 
 
 def own_step(table: Table) -> bool:
     """Whether a table has its own column ``step``, which need not be the step of the log event."""
     return any(column.name == "step" for column in table.columns)
+
+
+def run_column(table: Table) -> str:
+    """The name of the column that says which run a row is of."""
+    return EVENT_RUN if any(column.name == "run_id" for column in table.columns) else "run_id"
 
 
 def tracker_config(run: RunInfo) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """The jsonl sink: append-only files of one JSON object per line, for a shell, jq and pandas.
 
-    <dir>/scalars.jsonl        {"step", "mode", "time", "scalars": {name: value}}, one line per log event;
+    <dir>/scalars.jsonl        {"step", "mode", "time", "run_id", "scalars": {name: value}}, one line per log event;
                                "partial": [names] where ranks were missing
-    <dir>/histograms.jsonl     {"step", "mode", "time", "name", "counts", "edges"}
-    <dir>/alerts.jsonl         {"step", "mode", "time", "name", "level", "text"}
-    <dir>/tables/<id>.jsonl    one line per row: its columns, and step and mode where it has no such column
+    <dir>/histograms.jsonl     {"step", "mode", "time", "run_id", "name", "counts", "edges"}
+    <dir>/alerts.jsonl         {"step", "mode", "time", "run_id", "name", "level", "text"}
+    <dir>/tables/<id>.jsonl    one line per row: its columns, and step, mode and run_id where it has no such column
 
 ``<dir>`` is ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise. Every line is strictly
 valid JSON: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Lines are written whole
 and flushed; a torn last line that an earlier crash left is cut off when the file is opened again. A table with a
-``step`` of its own has the log event's as ``declog_step``, by which a resumed run drops what it logs again.
+``step`` or a ``run_id`` of its own has the log event's as ``declog_step`` and ``declog_run_id``, by which a resumed run
+drops what it logs again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from declog.errors import SinkError
 from declog.records import Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._files import fsync, put
-from declog.sinks._shared import EVENT_STEP, json_text, own_step, run_folder
+from declog.sinks._shared import EVENT_RUN, EVENT_STEP, SinkFolder, json_text, own_step, run_column
 
 MAX_PENDING_BYTES = 8 * 2**20
 
@@ -38,24 +39,26 @@ class JsonlSink:
         self._dir = dir
         self._fsync = fsync
         self._files: dict[str, LineFile] = {}
+        self._run_id = ""
+        self._place: SinkFolder | None = None
         self._folder = Path()
 
     def open(self, run: RunInfo) -> None:
         """Create the folder, or continue the files that are in it."""
-        self._folder = run_folder(run, self._dir, "jsonl")
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._place = SinkFolder(run, self._dir, "jsonl")
+        self._folder, self._run_id = self._place.path, run.run_id
         for path in (*self._folder.glob("*.jsonl"), *self._folder.glob("tables/*.jsonl")):
             self._file(str(path.relative_to(self._folder)))
 
     def rewind(self, step: int) -> None:
-        """Write each file anew without the lines of steps after ``step``; a file changes in one atomic rename."""
+        """Write each file anew without this run's lines of steps after ``step``, each in one atomic rename."""
         for file in self._files.values():
-            file.keep(lambda line: logged_step(line) <= step)
+            file.keep(lambda line: logged_by(line) not in (None, self._run_id) or logged_step(line) <= step)
 
     def write(self, step: int, records: Records) -> None:
         """Append one log event. Each file keeps what it could not write for its next turn."""
         failures: list[OSError] = []
-        for name, lines in _lines(step, records):
+        for name, lines in _lines(step, records, self._run_id):
             try:
                 self._file(name).append("".join(f"{line}\n" for line in lines))
             except OSError as error:
@@ -71,6 +74,8 @@ class JsonlSink:
             except OSError as error:
                 failures.append(error)
         self._files.clear()
+        if self._place is not None:
+            self._place.release()
         _raise(failures)
 
     def _file(self, name: str) -> LineFile:
@@ -177,8 +182,13 @@ def logged_step(line: dict[str, Any]) -> int:
     return int(line.get(EVENT_STEP, line.get("step", 0)))
 
 
-def _lines(step: int, records: Records) -> Iterator[tuple[str, Iterator[str]]]:
-    stamp: dict[str, Any] = {"step": step, "mode": records.mode, "time": records.time}
+def logged_by(line: dict[str, Any]) -> Any:
+    """The id of the run that wrote a line; None in files of a version that wrote none."""
+    return line.get(EVENT_RUN, line.get("run_id"))
+
+
+def _lines(step: int, records: Records, run_id: str) -> Iterator[tuple[str, Iterator[str]]]:
+    stamp: dict[str, Any] = {"step": step, "mode": records.mode, "time": records.time, "run_id": run_id}
     if records.scalars:
         event = {**stamp, "scalars": {scalar.name: scalar.value for scalar in records.scalars}}
         partial = [scalar.name for scalar in records.scalars if scalar.partial]
@@ -193,12 +203,12 @@ def _lines(step: int, records: Records) -> Iterator[tuple[str, Iterator[str]]]:
         alerts = ({**stamp, "name": alert.name, "level": alert.level, "text": alert.text} for alert in records.alerts)
         yield "alerts.jsonl", map(json_text, alerts)
     for table in records.tables:
-        yield f"tables/{table.table}.jsonl", map(json_text, _rows(step, records.mode, table))
+        yield f"tables/{table.table}.jsonl", map(json_text, _rows(step, records.mode, run_id, table))
 
 
-def _rows(step: int, mode: str, table: Table) -> Iterator[dict[str, Any]]:
+def _rows(step: int, mode: str, run_id: str, table: Table) -> Iterator[dict[str, Any]]:
     names = [column.name for column in table.columns]
-    stamp = {"step": step, "mode": mode, **({EVENT_STEP: step} if own_step(table) else {})}
+    stamp = {"step": step, "mode": mode, run_column(table): run_id, **({EVENT_STEP: step} if own_step(table) else {})}
     for values in zip(*(table.data[name] for name in names), strict=True):
         yield {**stamp, **dict(zip(names, values, strict=True))}
 

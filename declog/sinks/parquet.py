@@ -1,10 +1,11 @@
 """The parquet sink: the primary record of a run, typed, for pandas, polars, pyarrow and DuckDB.
 
-    <dir>/scalars/       step, mode, name, metric, value, int_value, partial, time: one row per scalar
-    <dir>/histograms/    step, mode, name, metric, counts, edges, time
-    <dir>/alerts/        step, mode, name, level, text, time
-    <dir>/tables/<id>/   the table's own columns, and step and mode where it has no such column; a table with a
-                         `step` of its own has the log event's as `declog_step`, by which a resumed run goes on
+    <dir>/scalars/       step, mode, name, metric, value, int_value, partial, time, run_id: one row per scalar
+    <dir>/histograms/    step, mode, name, metric, counts, edges, time, run_id
+    <dir>/alerts/        step, mode, name, level, text, time, run_id
+    <dir>/tables/<id>/   the table's own columns, and step, mode and run_id where it has no such column; a table with a
+                         `step` or `run_id` of its own has the log event's as `declog_step` and `declog_run_id`, by
+                         which a resumed run goes on
 
 Each folder is one dataset: ``pandas.read_parquet(folder)`` and ``polars.read_parquet(folder)`` read it while the
 run goes on, and after a ``kill -9`` (``_parts`` says how, and what its files are). ``<dir>`` is
@@ -28,7 +29,17 @@ from declog.errors import SinkError
 from declog.records import Alert, Column, Histogram, Records, RunInfo, Scalar, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._parts import PartDataset, recover
-from declog.sinks._shared import EVENT_STEP, as_float, clean_text, json_text, own_step, require, run_folder
+from declog.sinks._shared import (
+    EVENT_RUN,
+    EVENT_STEP,
+    SinkFolder,
+    as_float,
+    clean_text,
+    json_text,
+    own_step,
+    require,
+    run_column,
+)
 
 INT64 = range(-(2**63), 2**63)
 
@@ -54,13 +65,16 @@ class ParquetSink:
         self._dir = dir
         self._compression = compression
         self._compact_every = max(1, compact_every)
+        self._place: SinkFolder | None = None
+        self._run_id = ""
         self._folder = self._scratch = Path()
         self._metadata: dict[str, str] = {}
         self._datasets: dict[str, PartDataset] = {}
 
     def open(self, run: RunInfo) -> None:
         """Create the folders, or continue the datasets that are in them."""
-        self._folder = run_folder(run, self._dir, "parquet")
+        self._place = SinkFolder(run, self._dir, "parquet")
+        self._folder, self._run_id = self._place.path, run.run_id
         # Not inside a dataset: polars reads every file of a folder, a crash's leftovers too.
         self._scratch = self._folder / ".scratch"
         recover(self._folder, self._scratch)
@@ -74,11 +88,21 @@ class ParquetSink:
             self._dataset(str(part.parent.parent.relative_to(self._folder)))
 
     def rewind(self, step: int) -> None:
-        """Drop the rows of log events after ``step``, part by part; a kill leaves whole files, and the rest to do."""
+        """Drop this run's rows of log events after ``step``, part by part; a kill leaves whole files, and the rest."""
         for dataset in self._datasets.values():
             dataset.keep(lambda rows: self._logged_until(rows, step))
 
     def _logged_until(self, rows: Any, step: int) -> Any:
+        """A mask of the rows that stay: those until ``step``, and those of other runs."""
+        compute = self._compute
+        names = [name for name in (EVENT_RUN, "run_id") if name in rows.column_names]
+        wanted = self._steps_until(rows, step)
+        if not names:  # of a version that wrote none
+            return wanted
+        runs = compute.coalesce(*(rows.column(name) for name in names))
+        return compute.or_(wanted, compute.fill_null(compute.not_equal(runs, self._run_id), False))
+
+    def _steps_until(self, rows: Any, step: int) -> Any:
         steps = rows.column("step")
         if EVENT_STEP in rows.column_names:  # null where the table had no step of its own yet
             own = rows.column(EVENT_STEP)
@@ -91,8 +115,12 @@ class ParquetSink:
 
     def close(self) -> None:
         """Write what a full disk refused earlier."""
-        self._each((name, dataset.flush) for name, dataset in self._datasets.items())
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        try:
+            self._each((name, dataset.flush) for name, dataset in self._datasets.items())
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        finally:
+            if self._place is not None:
+                self._place.release()
 
     def _each(self, actions: Iterator[tuple[str, Callable[[], None]]]) -> None:
         """Run all of them, so that one broken dataset does not cost the others a row, then raise once."""
@@ -167,7 +195,8 @@ class ParquetSink:
             "mode": (pa.string(), [records.mode] * count),
             "name": (pa.string(), [item.name for item in items]),
         }
-        return self._frame({**columns, **own, "time": (pa.float64(), [records.time] * count)})
+        columns |= {**own, "time": (pa.float64(), [records.time] * count)}
+        return self._frame({**columns, "run_id": (pa.string(), [self._run_id] * count)})
 
     def _table(self, step: int, mode: str, table: Table) -> Any:
         pa = self._pa
@@ -177,6 +206,7 @@ class ParquetSink:
             columns[EVENT_STEP] = stamp
         for column in table.columns:
             columns[column.name] = self._column(column, table.data[column.name])
+        columns[run_column(table)] = (pa.string(), [self._run_id] * table.rows)
         return self._frame(columns)
 
     def _column(self, column: Column, values: Sequence[Any]) -> tuple[Any, list[Any]]:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from declog.records import Alert, Histogram, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._files import fsync, put
-from declog.sinks._shared import as_float, clean_text, json_text, require, run_folder, tracker_config
+from declog.sinks._shared import SinkFolder, as_float, clean_text, json_text, require, tracker_config
 
 FLOAT32_MAX = 3.4028234663852886e38
 REWOUND = "rewound"  # while it is written; tensorboard reads what has `tfevents` in its name
@@ -47,19 +47,21 @@ class TensorboardSink:
         self._writer_class = require(module, kind="tensorboard", extra="tensorboard").EventFileWriter
         self._dir, self._flush_secs, self._max_chars = dir, flush_secs, max_chars
         self._writer: Any = None
+        self._place: SinkFolder | None = None
         self._earlier: list[Path] = []
 
     def open(self, run: RunInfo) -> None:
         """Start an event file with the run config in it."""
-        folder = run_folder(run, self._dir, "tensorboard")
+        self._place = SinkFolder(run, self._dir, "tensorboard")
+        folder, mine = self._place.path, f".{run.run_id}"
         (folder / REWOUND).unlink(missing_ok=True)  # what a kill left
-        self._earlier = sorted(folder.glob("events.out.tfevents.*"))
-        self._writer = self._writer_class(str(folder), flush_secs=self._flush_secs)
+        self._earlier = [file for file in sorted(folder.glob("events.out.tfevents.*")) if file.name.endswith(mine)]
+        self._writer = self._writer_class(str(folder), flush_secs=self._flush_secs, filename_suffix=mine)
         config = f"```json\n{json_text(tracker_config(run))}\n```"
         self._add(0, time.time(), [self._text("declog/config", config)])
 
     def rewind(self, step: int) -> None:
-        """Write the earlier event files anew without what is of steps after ``step``, each in one atomic rename."""
+        """Write this run's earlier event files anew without what is of later steps, each in one atomic rename."""
         for path in self._earlier:
             new = path.with_name(REWOUND)
             with open(path, "rb") as old, open(new, "wb") as target:
@@ -97,6 +99,8 @@ class TensorboardSink:
         """Flush and close the file."""
         if self._writer is not None:
             self._writer.close()
+        if self._place is not None:
+            self._place.release()
 
     def _add(self, step: int, wall_time: float, values: list[Any]) -> None:
         event = self._events.Event(step=step, wall_time=wall_time, summary=self._summaries.Summary(value=values))

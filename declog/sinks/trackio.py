@@ -26,7 +26,16 @@ from declog.errors import SinkError
 from declog.records import Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._conversations import conversation
-from declog.sinks._shared import as_float, clean_text, json_text, require, require_installed, strict, tracker_config
+from declog.sinks._shared import (
+    as_float,
+    below,
+    clean_text,
+    json_text,
+    require,
+    require_installed,
+    strict,
+    tracker_config,
+)
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 PRINTING = ("trackio", "trackio.run", "trackio.utils")
@@ -68,7 +77,8 @@ class TrackioSink:
         for variable in REMOTE:
             if os.environ.get(variable):
                 raise SinkError("DL601", f"{variable} is set, and the trackio sink logs locally", f"unset {variable}")
-        self._trackio = import_trackio(None if self._dir is None else run.output_dir / Path(self._dir).expanduser())
+        place = None if self._dir is None else below(run.output_dir, str(Path(self._dir).expanduser()))
+        self._trackio = import_trackio(place)
         with quiet():
             self._run = self._trackio.init(
                 project=self._project or run.name,
@@ -145,7 +155,7 @@ def import_trackio(folder: Path | None) -> Any:
             "DL601",
             f"trackio was imported before this sink and keeps its data in {used}, not in {wanted}",
             f"set TRACKIO_DIR={wanted} before trackio is imported, leave `dir` out, or in a multirun, whose jobs share "
-            "a process, give a `dir` above their folders: `../trackio`",
+            "a process, give one absolute `dir` for all: `${hydra:runtime.cwd}/trackio`",
         )
     return trackio
 

@@ -134,7 +134,7 @@ def test_nothing_is_lost_doubled_or_changed(read: Callable[[Run], Read], run: Ru
     found = read(run)
     assert found.scalars == {steps[-1]: scalars(steps) for steps in windows()}
     rows = [completions(step) for steps in windows() for step in steps]
-    stamps = ("mode", "declog_step")
+    stamps = ("mode", "declog_step", "run_id")
     assert without(stamps, found.tables["samples"]) == without((), [row for step in rows for row in step])
     assert without(stamps, found.tables["best"]) == without((), [row for step in rows for row in best(step)])
     assert without((*stamps, "step"), found.tables["chats"]) == [

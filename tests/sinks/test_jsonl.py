@@ -46,6 +46,7 @@ def test_scalars_are_one_line_per_log_event(tmp_path: Path) -> None:
             "step": 7,
             "mode": "train",
             "time": 1007.0,
+            "run_id": "run-7",
             "scalars": {
                 "reward": 3.5,
                 "loss/größe": "NaN",
@@ -67,12 +68,13 @@ def test_text_is_not_escaped(tmp_path: Path) -> None:
 
 
 def test_tables_are_one_line_per_row(tmp_path: Path) -> None:
-    """Each row is an object of its columns with the step and the mode."""
+    """Each row is an object of its columns with the step, the mode and the run."""
     folder = written(tmp_path, (1, event(1)), (2, event(2, mode="eval")))
     rows = lines(folder / "tables" / "completions.jsonl")
     assert rows[0] == {
         "step": 1,
         "mode": "train",
+        "run_id": "run-7",
         "id": EXACT + 10,
         "reward": 1.5,
         "ok": True,
@@ -90,14 +92,27 @@ def test_a_tables_own_step_column_is_kept(tmp_path: Path) -> None:
     own = Table("t", "t", (Column("step", "int"),), {"step": [41, 42]}, 2)
     folder = written(tmp_path, (50, Records(tables=(own,))))
     assert lines(folder / "tables" / "t.jsonl") == [
-        {"step": step, "mode": "train", "declog_step": 50} for step in (41, 42)
+        {"step": step, "mode": "train", "run_id": "run-7", "declog_step": 50} for step in (41, 42)
     ]
+
+
+def test_a_tables_own_run_column_is_kept(tmp_path: Path) -> None:
+    """Where a schema has a column run_id, that is the one; the run's id has a name of its own, and is what rewinds."""
+    own = Table("t", "t", (Column("run_id", "text"),), {"run_id": ["mine"]}, 1)
+    folder = written(tmp_path, (3, Records(tables=(own,))), (5, Records(tables=(own,))))
+    row = {"mode": "train", "run_id": "mine", "declog_run_id": "run-7"}
+    assert lines(folder / "tables" / "t.jsonl") == [{"step": step, **row} for step in (3, 5)]
+    sink = JsonlSink()
+    sink.open(run_info(tmp_path, sink="log"))
+    sink.rewind(3)
+    sink.close()
+    assert lines(folder / "tables" / "t.jsonl") == [{"step": 3, **row}]
 
 
 def test_histograms_and_alerts_have_files_of_their_own(tmp_path: Path) -> None:
     """One line each, with the step."""
     folder = written(tmp_path, (3, event(3)))
-    stamp = {"step": 3, "mode": "train", "time": 1003.0}
+    stamp = {"step": 3, "mode": "train", "time": 1003.0, "run_id": "run-7"}
     assert lines(folder / "histograms.jsonl") == [
         {**stamp, "name": "lengths", "counts": [0, 2, 3], "edges": [0.0, 1.0, 2.0, 4.0]}
     ]

@@ -43,7 +43,7 @@ def one_column(type_: ColumnType, values: list[Any], name: str = "x") -> Records
 def test_scalars_in_pandas(tmp_path: Path) -> None:
     """One row per scalar, NaN as NaN, integers exact in a column of their own."""
     frame = pd.read_parquet(written(tmp_path, (7, event(7))) / "scalars")
-    assert list(frame.columns) == ["step", "mode", "name", "metric", "value", "int_value", "partial", "time"]
+    assert list(frame.columns) == ["step", "mode", "name", "metric", "value", "int_value", "partial", "time", "run_id"]
     assert frame["name"].tolist() == ["reward", "loss/größe", "loss/inf", "tokens", "huge", "done"]
     assert frame["metric"].tolist() == ["reward", "loss", "loss_inf", "tokens", "huge", "done"]
     assert frame["value"].tolist()[2:] == [-math.inf, float(EXACT + 7), math.inf, 1.0]
@@ -62,9 +62,9 @@ def test_scalars_in_polars(tmp_path: Path) -> None:
 def test_tables_are_typed(tmp_path: Path) -> None:
     """Columns have the schema's types, nulls are nulls and NaN is NaN, text is text, json is a string of JSON."""
     table = pq.read_table(written(tmp_path, (1, event(1))) / "tables" / "completions")
-    types = [pa.int64(), pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.string()]
+    types = [pa.int64(), pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.string(), pa.string()]
     assert (table.column_names, table.schema.types) == (
-        ["step", "mode", "id", "reward", "ok", "prompt", "extra"],
+        ["step", "mode", "id", "reward", "ok", "prompt", "extra", "run_id"],
         types,
     )
     data = table.to_pydict()
@@ -87,6 +87,7 @@ def test_histograms_and_alerts(tmp_path: Path) -> None:
             "counts": [0, 2, 3],
             "edges": [0.0, 1.0, 2.0, 4.0],
             "time": 1002.0,
+            "run_id": "run-7",
         }
     ]
     assert pl.read_parquet(folder / "alerts").select("step", "name", "level", "text").to_dicts() == [
@@ -177,6 +178,7 @@ def test_a_tables_own_step_column_is_kept(tmp_path: Path) -> None:
         "step": [41, 42],
         "mode": ["train", "train"],
         "declog_step": [50, 50],
+        "run_id": ["run-7", "run-7"],
     }
 
 

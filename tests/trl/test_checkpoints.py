@@ -19,7 +19,7 @@ OF_A_PART = ("time", "per_second", "train_loss", "total_flos")
 
 def records(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What was logged, without what is of the part of the run that logged it."""
-    return [{key: _kept(value) for key, value in line.items() if key != "time"} for line in lines]
+    return [{key: _kept(value) for key, value in line.items() if key not in ("time", "run_id")} for line in lines]
 
 
 def _kept(value: Any) -> Any:
