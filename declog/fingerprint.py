@@ -20,6 +20,7 @@ from declog.tree import Node, definition, walk
 OWN: Mapping[str, str] = {
     "Plan.sinks": "rank 0 opens them, and those that write a table apart are in the table",
     "Plan.output_dir": "rank 0 tells the others where the run's folder is",
+    "Plan.append": "as `output_dir`",
     "Plan.config": "kept for the run's metadata; what it means is in the ops",
     "Plan.run_config": "as `config`",
     "Plan.inactive": "words about what is not compiled",

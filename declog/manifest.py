@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from os import getpid
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from declog.origins import packages_of
 from declog.plan import Plan
 
 SINKS = "declog.sinks"
@@ -89,9 +90,7 @@ def _packages(made: Plan, modules: frozenset[str], packages: Iterable[str]) -> d
     names |= {entry.dist.name for entry in entry_points(group=SINKS) if entry.name in kinds and entry.dist is not None}
     tops = {module.partition(".")[0] for module in modules | {kind for kind in kinds if ":" in kind}}
     tops = {top.partition(":")[0] for top in tops} - {"declog", "__main__"} - sys.stdlib_module_names
-    if tops:
-        known = packages_distributions()
-        names |= {name for top in tops for name in known.get(top, ())}
+    names |= {name for top in tops for name in packages_of(top)}
     return {name: version_of(name) for name in sorted(names)}
 
 

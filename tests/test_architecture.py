@@ -62,7 +62,7 @@ ROOMS = (
     Room("pages", "error_pages", "errors"),
     Room("reference", "reference json_schema", "errors pages language spec sinks", "pydantic"),
     Room("planning", "planning", "errors language plan composer spec compiler"),
-    Room("manifest", "manifest", "plan", "yaml"),
+    Room("manifest", "manifest", "language plan", "yaml"),
     Room("run", "run termination",
          "errors failures records locks manifest language plan planning evaluation ranks recording sinks composer spec "
          "compiler"),
