@@ -10,17 +10,17 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from declog.collector import Collector
-from declog.comm import LocalComm
+from declog.collector import Collector, fits
+from declog.comm import Event, LocalComm
 from declog.errors import CommError, DeclogError, PlanMismatchError, Problem, RuntimeFailure, UsageError
 from declog.failures import Failures
 from declog.frame import Frame
 from declog.handoff import Handoff
-from declog.message import decode
+from declog.message import Told
 from declog.plan import Plan
 from declog.window import Window
 
@@ -43,7 +43,7 @@ class ActorComm(LocalComm):
         self._messages: list[bytes] = []
         self._told = False
 
-    def send(self, event: int, data: bytes) -> None:
+    def send(self, event: Event, data: bytes) -> None:
         with self._lock:
             self._messages.append(data)
             kept = sum(map(len, self._messages))
@@ -106,7 +106,7 @@ class _Part(NamedTuple):
     """One actor's part of a log event, and in which of its exports it came."""
 
     frames: dict[str, Frame]
-    meta: Mapping[str, Any]
+    told: Told
     export: int
 
 
@@ -121,11 +121,11 @@ class Merger:
         self._collector = collector
         self._failures = failures
         self._world_size = world_size
-        self._waiting: dict[int, dict[int, _Part]] = {}
+        self._waiting: dict[Event, dict[int, _Part]] = {}  # in the order in which they came
         self._exports: Counter[int] = Counter()  # of each actor, those that had a log event
         self._missed: set[int] = set()
-        self._last: dict[str, tuple[Handoff, int]] = {}  # of each mode, and how many actors there were rows of
-        self._done = -1
+        self._last: dict[str, tuple[Handoff, set[int]]] = {}  # of each mode, and which actors there were rows of
+        self._done: dict[str, int] = {}  # the last log event of each mode
 
     def merge(self, exports: Iterable[Export], patience: int = PATIENCE) -> None:
         """Take exports, and finish every log event that is whole, or has waited long enough."""
@@ -135,39 +135,40 @@ class Merger:
                 self._missed.discard(rank)
             for data in messages:
                 self._take(rank, data)
-        for event in sorted(self._waiting):
+        for event in list(self._waiting):
             if not self._ready(event, patience):
                 break  # those after it wait, too: log events are finished in order
             self._finish(event)
 
     def settle(self) -> None:
         """Finish all log events that wait, with what there is."""
-        for event in sorted(self._waiting):
+        for event in list(self._waiting):
             self._finish(event)
 
     def end(self) -> None:
         """Finish all, and end the windows that are open: no more will come."""
         self.settle()
-        for handoff, ranks in self._last.values():
-            self._collect(replace(handoff, tail=True, part=False), [], ranks)
+        for handoff, whole in self._last.values():
+            nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in whole}
+            self._collect(replace(handoff, tail=True, part=False), nothing)
 
-    def _ready(self, event: int, patience: int) -> bool:
+    def _ready(self, event: Event, patience: int) -> bool:
         found = self._waiting[event]
         if self._missing(event) <= self._missed:
             return True
         return any(self._exports[rank] - part.export >= patience for rank, part in found.items())
 
-    def _missing(self, event: int) -> set[int]:
+    def _missing(self, event: Event) -> set[int]:
         return set(range(self._world_size)) - set(self._waiting[event])
 
     def _take(self, rank: int, data: bytes) -> None:
         try:
-            frames, meta = decode(data, self._plan.grouping)
+            frames, told = self._collector.read(data)
         except CommError as error:
             self._failures.report(error)
             return
-        event = int(meta["event"])
-        if event <= self._done:
+        event = Event(told.mode, told.event)
+        if event.number <= self._done.get(event.mode, -1):
             message = f"actor {rank} exported a log event that was finished without it"
             fix = "a slow actor needs a larger `patience` of merge; one that is started again, `resume=`"
             self._failures.report(CommError("DL603", message, fix))
@@ -176,36 +177,30 @@ class Merger:
             fix = "merge each export once, and give each actor a rank of its own"
             self._failures.report(CommError("DL603", message, fix))
         else:
-            self._waiting[event][rank] = _Part(frames, meta, self._exports[rank])
+            self._waiting[event][rank] = _Part(frames, told, self._exports[rank])
 
-    def _finish(self, event: int) -> None:
+    def _finish(self, event: Event) -> None:
         missing = self._missing(event)
-        found = self._waiting.pop(event)
-        self._done = event
+        found = dict(sorted(self._waiting.pop(event).items()))
+        self._done[event.mode] = event.number
         self._missed |= missing
         if missing:
             message = f"actors {sorted(missing)} exported no window: those of this step are without their rows"
             self._failures.report(CommError("DL603", message))
-        first = next(iter(found.values())).meta
-        tail = all(part.meta["tail"] for part in found.values())
-        parts, ranks = [], 0
-        for _, (frames, meta, _) in sorted(found.items()):
-            part, whole = self._collector.opened(frames, meta, tail=tail)
-            parts.append(part)
-            ranks += whole
-        step = max(int(part.meta["step"]) for part in found.values())  # an actor that ended before the others
-        if not tail and len({part.meta["step"] for part in found.values() if not part.meta["tail"]}) > 1:
-            log.warning(
-                "actors logged different steps as one log event (%s): all go through the same steps, also one that is "
-                "started again (`resume=`)",
-                ", ".join(f"actor {rank} step {part.meta['step']}" for rank, part in sorted(found.items())),
-            )
-        handoff = Handoff(event, step, first["count"], Window(), tail, first["mode"], first["part"])
-        self._last[handoff.mode] = handoff, ranks
-        self._collect(handoff, parts, ranks)
+        going = [part.told for part in found.values() if not part.told.last]
+        first = going[0] if going else max((part.told for part in found.values()), key=lambda told: told.count)
+        for rank in [rank for rank, part in found.items() if not fits(first, part.told)]:
+            self._failures.report(self._collector.apart(f"actor {rank}", first, found.pop(rank).told))
+        tail = all(part.told.tail for part in found.values())
+        whole = {rank for rank, part in found.items() if self._collector.opened(part.told, tail=tail)}
+        handoff = Handoff(event.number, first.step, first.count, Window(), tail, event.mode, first.part)
+        self._last[event.mode] = handoff, whole
+        self._collect(handoff, {rank: part.frames for rank, part in found.items()}, whole)
 
-    def _collect(self, handoff: Handoff, parts: Sequence[dict[str, Frame]], ranks: int) -> None:
+    def _collect(
+        self, handoff: Handoff, parts: Mapping[int, dict[str, Frame]], whole: Collection[int] | None = None
+    ) -> None:
         try:
-            self._collector.finish(handoff, parts, ranks)
+            self._collector.finish(handoff, parts, parts if whole is None else whole)
         except RuntimeFailure as error:
             self._failures.report(error)

@@ -21,7 +21,7 @@ from declog.message import decode, encode
 from declog.plan import Plan
 
 log = logging.getLogger("declog")
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RecorderState:
     """Where a rank is in its run."""
 
     step: int
-    event: int
+    sent: dict[str, int]  # log events of each mode
     order: int
     counts: dict[str, int]
     seen: list[str]

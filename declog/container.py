@@ -24,7 +24,10 @@ MAGIC = b"DECLOG"
 VERSION = 1
 _HEAD = struct.Struct("<6sHII")
 _DTYPES = frozenset({"<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"})
-_UNREADABLE = (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError)
+UNREADABLE = (
+    struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError,
+    MemoryError,
+)  # fmt: skip
 
 
 @dataclass
@@ -64,7 +67,7 @@ class Container:
             raise CommError("DL603", "a message was cut or changed on its way")
         try:
             self.header, self._starts, end = _header(data[_HEAD.size : _HEAD.size + length])
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise CommError("DL603", f"a message cannot be read: {error}") from error
         if end != len(data):
             raise CommError("DL603", f"a message has {len(data)} bytes, and its header says {end}")
@@ -75,9 +78,11 @@ class Container:
             if item["dtype"] not in _DTYPES:
                 raise CommError("DL603", f"a message holds the type {item['dtype']!r}")
             shape = tuple(item["shape"])
+            if not all(isinstance(size, int) and 0 <= size <= len(self._data) for size in shape):
+                raise CommError("DL603", f"a message holds an array of the shape {shape!r}")
             start = self._starts[item["at"]]
             return np.frombuffer(self._data, np.dtype(item["dtype"]), int(np.prod(shape)), start).reshape(shape)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise CommError("DL603", f"a message cannot be read: {error}") from error
 
 
@@ -90,7 +95,7 @@ def read(file: BinaryIO) -> Container | None:
         _, _, end = _header(text)
         rest = end - _HEAD.size - length
         return Container(head + text + (file.read(rest) if rest >= 0 else b""))
-    except (CommError, MemoryError, OverflowError, *_UNREADABLE):
+    except (CommError, *UNREADABLE):
         return None
 
 

@@ -42,7 +42,7 @@ class Handoff:
     """One log event of one rank: the window, and where in the run it is.
 
     A ``part`` is rows only: no window ends with it. Long windows are handed over in parts, so that no rank holds
-    many steps.
+    many steps. ``event`` counts those of its mode; ``sent`` says how many of each mode went before.
     """
 
     event: int
@@ -56,3 +56,5 @@ class Handoff:
     answer: Answer | None = None
     figures: Mapping[str, float] = field(default_factory=dict)  # what recording it cost
     hurry: bool = False  # somebody waits who should not wait long for other ranks
+    last: bool = False  # this rank ends here
+    sent: Mapping[str, int] = field(default_factory=dict)

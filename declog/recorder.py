@@ -81,7 +81,7 @@ class Recorder:
         self._counts: Counter[str] = Counter()  # steps of each mode
         self._step: int | None = None
         self._last_step = 0
-        self._event = 0
+        self._sent: Counter[str] = Counter()  # log events of each mode
         self._event_told = False
         self._flushed = False  # whether this block of a mode has flushed
         self._closed = False
@@ -139,8 +139,8 @@ class Recorder:
                 if self._merger is not None:
                     self._worker.submit(Task(self._merger.end, report=self._failures.report))
                 else:  # also for windows that are longer than the profile's `every`
-                    for mode in self._windows:
-                        self._flush(mode, tail=True)
+                    for mode in sorted(self._windows, key=lambda mode: (mode != "train", mode)):  # alike on all ranks
+                        self._flush(mode, tail=True, last=True)
         self._tape.close()
         atexit.unregister(self.close)
         self._worker.finish(hurry=failed)
@@ -421,7 +421,7 @@ class Recorder:
 
     def _flush(
         self, mode: str, *, tail: bool, part: bool = False, answer: Answer | None = None, failed: bool = False,
-        again: bool = False,
+        again: bool = False, last: bool = False,
     ) -> Handoff:  # fmt: skip
         began = time.perf_counter()
         window, self._windows[mode] = self._windows.get(mode, Window()), Window()
@@ -430,9 +430,10 @@ class Recorder:
         figures = {} if part else self._meter.read()
         hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
         handoff = Handoff(
-            self._event, self._now, self._counts[mode], window, tail, mode, part, done, answer, figures, hurry
-        )
-        self._event += 1
+            self._sent[mode], self._now, self._counts[mode], window, tail, mode, part, done, answer, figures, hurry,
+            last, dict(self._sent),
+        )  # fmt: skip
+        self._sent[mode] += 1
         self._worker.submit(handoff)
         if not part and not again:
             self._tape.logged(mode)
@@ -487,7 +488,7 @@ class Recorder:
             }
             mine = RecorderState(
                 self._last_step,
-                self._event,
+                dict(self._sent),
                 self._intake.order,
                 dict(self._counts),
                 sorted(self._intake.seen),
@@ -523,12 +524,13 @@ class Recorder:
         are continued and open windows are dropped, with a warning.
         """
         self._alive()
-        if self._event or self._counts or self._intake:
+        if self._sent or self._counts or self._intake:
             raise UsageError("DL510", "`load_state_dict` is called after the first step", "call it before the run")
         mine, frames, data, equal = unpack(self.plan, self._comm, state)
         collector = self._collector
         with self._lock:
-            self._last_step, self._event, self._intake.order = mine.step, mine.event, mine.order
+            self._last_step, self._intake.order = mine.step, mine.order
+            self._sent.update(mine.sent)
             self._counts.update(mine.counts)
             self._intake.seen.update(mine.seen)
             self._tape.resume(mine.elapsed)

@@ -47,7 +47,8 @@ class Sender:
         """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
         meta: dict[str, Any] = {
             "event": handoff.event, "mode": handoff.mode, "step": handoff.step, "count": handoff.count,
-            "tail": handoff.tail, "part": handoff.part, "error": None, "whole": True, "figures": dict(figures),
+            "tail": handoff.tail, "part": handoff.part, "last": handoff.last, "sent": dict(handoff.sent),
+            "error": None, "whole": True, "figures": dict(figures),
         }  # fmt: skip
         try:
             frames, meta["error"] = self.frames(handoff)

@@ -12,6 +12,7 @@ from declog.errors import CommError
 from declog.records import Alert, Records, RunInfo, Table
 
 if TYPE_CHECKING:
+    from declog.comm import Event
     from declog.profile_tests import ProfileTest
 
 Result = TypeVar("Result")
@@ -83,13 +84,13 @@ class FakeComm:
                 raise CommError("DL603", f"ranks {missing} did not start declog within {deadline_s:g} s")
             return [told[rank] for rank in range(self.world_size)]
 
-    def send(self, event: int, data: bytes) -> None:
+    def send(self, event: Event, data: bytes) -> None:
         with self._shared.changed:
             self._shared.messages[event, self.rank] = data
             self._shared.sent += 1
             self._shared.changed.notify_all()
 
-    def receive(self, event: int, deadline_s: float) -> list[bytes | None]:
+    def receive(self, event: Event, deadline_s: float) -> list[bytes | None]:
         messages, left = self._shared.messages, self._shared.left
         ranks = range(1, self.world_size)
         with self._shared.changed:
@@ -100,12 +101,16 @@ class FakeComm:
                     break
             return [messages.pop((event, rank), None) for rank in ranks]
 
-    def publish(self, event: int, data: bytes) -> None:
+    def drop(self, event: Event, rank: int) -> None:
+        with self._shared.changed:
+            self._shared.messages.pop((event, rank), None)
+
+    def publish(self, event: Event, data: bytes) -> None:
         with self._shared.changed:
             self._shared.answers[event] = data
             self._shared.changed.notify_all()
 
-    def answer(self, event: int, deadline_s: float) -> bytes | None:
+    def answer(self, event: Event, deadline_s: float) -> bytes | None:
         with self._shared.changed:
             self._shared.changed.wait_for(lambda: event in self._shared.answers or 0 in self._shared.left, deadline_s)
             return self._shared.answers.get(event)
@@ -128,8 +133,8 @@ class _Shared:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.told: dict[str, dict[int, str]] = {}
-        self.messages: dict[tuple[int, int], bytes] = {}
-        self.answers: dict[int, bytes] = {}
+        self.messages: dict[tuple[Event, int], bytes] = {}
+        self.answers: dict[Event, bytes] = {}
         self.left: set[int] = set()
         self.sent = 0
 

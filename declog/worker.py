@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from declog.collector import HURRY_S, Collector
-from declog.comm import Comm
+from declog.comm import Comm, Event
 from declog.failures import Failures
 from declog.handoff import Handoff
 from declog.meter import Meter
@@ -105,14 +105,15 @@ class Worker:
 
     def _process(self, handoff: Handoff) -> None:
         figures = {} if handoff.part else {**handoff.figures, **self._meter.read_worker()}
+        event = Event(handoff.mode, handoff.event)
         with np.errstate(all="ignore"):
             if self._collector is None:
-                self._comm.send(handoff.event, self._sender.message(handoff, figures))
+                self._comm.send(event, self._sender.message(handoff, figures))
                 if handoff.answer is not None:
-                    told = self._comm.answer(handoff.event, handoff.answer.left)
+                    told = self._comm.answer(event, handoff.answer.left)
                     handoff.answer.give(None if told is None else json.loads(told))
                 return
             values = self._collector.collect(handoff, *self._sender.frames(handoff), figures)
             if handoff.answer is not None:
-                self._comm.publish(handoff.event, json.dumps(values).encode())
+                self._comm.publish(event, json.dumps(values).encode())
                 handoff.answer.give(values)

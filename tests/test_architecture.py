@@ -46,7 +46,7 @@ ROOMS = (
          "container message meter dispatch apart",
          "errors failures patterns records kernels language plan",
          "numpy", lazily="torch"),
-    Room("ranks", "comm", "errors", "torch"),
+    Room("ranks", "keystore comm", "errors", "torch"),
     Room("recording", "active rewards tensors fold layout extras inputs given batch window timing tape snapshots "
          "capturing intake handoff sending collector actors checkpoint worker recorder",
          "errors failures patterns records locks kernels language plan evaluation ranks sinks", "numpy torch"),

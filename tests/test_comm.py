@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from declog import comm
-from declog.comm import CHUNK, LocalComm, StoreComm
+from declog.comm import CHUNK, Event, LocalComm, StoreComm
 from declog.errors import CommError, UsageError
 
 HOURS = 3600.0  # a deadline that no test could wait for
@@ -46,10 +46,10 @@ def together(calls: list[Callable[[], object]]) -> None:
     assert not any(thread.is_alive() for thread in threads), "a call waits for ever"
 
 
-def received(rank_0: StoreComm, event: int, deadline_s: float) -> list[bytes | None]:
+def received(rank_0: StoreComm, number: int, deadline_s: float) -> list[bytes | None]:
     """What rank 0 receives, unless it waits too long."""
     found: list[bytes | None] = []
-    together([lambda: found.extend(rank_0.receive(event, deadline_s))])
+    together([lambda: found.extend(rank_0.receive(Event("train", number), deadline_s))])
     return found
 
 
@@ -58,8 +58,8 @@ def test_messages_of_any_length_arrive_whole(size: int, ranks: list[StoreComm]) 
     """A store takes values up to 8 MiB; longer messages travel in pieces, and nothing stays behind."""
     keys = ranks[0]._store.num_keys()
     data = [bytes([rank]) * size for rank in (1, 2)]
-    ranks[1].send(0, data[0])
-    ranks[2].send(0, data[1])
+    ranks[1].send(Event("train", 0), data[0])
+    ranks[2].send(Event("train", 0), data[1])
     assert received(ranks[0], 0, HOURS) == data
     assert ranks[0]._store.num_keys() == keys
 
@@ -83,22 +83,22 @@ def test_a_rank_that_says_nothing_is_named(ranks: list[StoreComm]) -> None:
 def test_a_slow_rank_costs_one_wait_until_it_is_back(ranks: list[StoreComm]) -> None:
     """After a missed deadline a rank is only checked; when what it missed arrives, it is waited for again."""
     for event in range(2):
-        ranks[1].send(event, b"1")
+        ranks[1].send(Event("train", event), b"1")
     assert received(ranks[0], 0, 0.05) == [b"1", None]
     assert received(ranks[0], 1, HOURS) == [b"1", None]
     for event in range(3):
-        ranks[2].send(event, b"2")
-    ranks[1].send(2, b"1")
+        ranks[2].send(Event("train", event), b"2")
+    ranks[1].send(Event("train", 2), b"1")
     assert received(ranks[0], 2, HOURS) == [b"1", b"2"]
     assert (ranks[0].late, ranks[0]._suspects) == (2, set())
 
 
 def test_a_rank_that_left_costs_no_wait(ranks: list[StoreComm]) -> None:
     """What it sent before is taken; after that the others are enough."""
-    ranks[1].send(0, b"last")
+    ranks[1].send(Event("train", 0), b"last")
     ranks[1].close()
     for event in range(2):
-        ranks[2].send(event, b"2")
+        ranks[2].send(Event("train", event), b"2")
     assert received(ranks[0], 0, HOURS) == [b"last", b"2"]
     assert received(ranks[0], 1, HOURS) == [None, b"2"]
 
@@ -116,7 +116,7 @@ def test_one_process_needs_no_store() -> None:
     """Without a job there is nobody to talk to."""
     found = comm.connect()
     assert isinstance(found, LocalComm)
-    assert (found.agree("t", "x", HOURS), found.receive(0, HOURS)) == (["x"], [])
+    assert (found.agree("t", "x", HOURS), found.receive(Event("train", 0), HOURS)) == (["x"], [])
 
 
 @pytest.mark.parametrize(

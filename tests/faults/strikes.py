@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 import declog
-from declog.comm import StoreComm
+from declog.comm import Event, StoreComm
 from declog.recorder import Recorder
 
 STEPS = 8
@@ -127,8 +127,8 @@ class Garbling(StoreComm):
 
     garble: Any = None
 
-    def send(self, event: int, data: bytes) -> None:
-        if event != AT or self.garble is None:
+    def send(self, event: Event, data: bytes) -> None:
+        if event.number != AT or self.garble is None:
             return super().send(event, data)
         self._store.set(f"w/{event}/{self.rank}/0", self.garble(data))
 

@@ -1,0 +1,224 @@
+"""The store of rank 0's port: who does not know the secret gets nothing and harms nobody; what is said is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from declog import keystore
+from declog.keystore import Client, Server
+
+SECRET = b"s" * 32
+CALLS = st.tuples(st.sampled_from([b"g", b"c", b"d", b"n", b"w", b"x"]), st.binary(max_size=9)).map(
+    lambda call: call[0] + struct.pack("!I", len(call[1]) // 2) + call[1]
+)
+LOOPBACK = ("127.0.0.1", "::1")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A store that listens on loopback."""
+    made = Server(SECRET, LOOPBACK)
+    yield made
+    made.close()
+
+
+def client(server: Server, secret: bytes = SECRET, seconds: float = 5.0) -> Client:
+    """A connection to it."""
+    return Client(secret, [server.host], server.port, seconds)
+
+
+def stranger(server: Server) -> socket.socket:
+    """Somebody who reaches the port, and has read its first words."""
+    made = socket.create_connection((server.host, server.port), 5.0)
+    made.recv(32)
+    return made
+
+
+def test_what_one_sets_all_get(server: Server) -> None:
+    """Values are bytes of any length, under any key."""
+    one, other = client(server), client(server)
+    for size in (0, 1, 2**16 + 1, 5 * 2**20):
+        one.set("ké/y", bytes([size % 251]) * size)
+        assert other.get("ké/y") == server.get("ké/y") == bytes([size % 251]) * size
+    assert (other.check(["ké/y"]), other.check(["ké/y", "no"]), other.num_keys()) == (True, False, server.num_keys())
+    assert (other.delete_key("ké/y"), other.delete_key("ké/y"), one.check(["ké/y"])) == (True, False, False)
+    with pytest.raises(KeyError):
+        one.get("ké/y")
+    one.close(), other.close()
+
+
+def test_waiting_ends_when_the_keys_are_there_or_time_is_over(server: Server) -> None:
+    """Another connection may set them meanwhile."""
+    one, other = client(server), client(server)
+    waits = threading.Thread(target=one.wait, args=(["later"], timedelta(seconds=20)))
+    waits.start()
+    other.set("later", b"now")
+    waits.join(20.0)
+    assert not waits.is_alive()
+    with pytest.raises(TimeoutError):
+        one.wait(["never"], timedelta(seconds=0.05))
+    assert one.get("later") == b"now"  # the connection is as good as before
+    one.close(), other.close()
+
+
+def test_another_secret_is_refused_on_both_sides(server: Server) -> None:
+    """A client learns that it is not let in; one that reached a false server tells it nothing either."""
+    with pytest.raises(OSError):
+        client(server, b"x" * 32, 0.2)
+    heard: list[bytes] = []
+
+    def pretend(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(bytes(32))
+            heard.append(peer.recv(64))
+            peer.sendall(bytes(32))
+            heard.append(peer.recv(64))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=pretend, args=(listener,))
+        thread.start()
+        with pytest.raises(OSError):
+            Client(SECRET, ["127.0.0.1"], listener.getsockname()[1], 0.05)
+        thread.join(10.0)
+    assert [len(text) for text in heard] == [64, 0] and SECRET not in heard[0]
+
+
+def test_strangers_do_not_keep_others_out(server: Server) -> None:
+    """Half-open connections, as many as there may be, are closed after a while; who knows the secret comes in."""
+    strangers = [stranger(server) for _ in range(keystore.STRANGERS)]
+    known = client(server, seconds=4 * keystore.GREETING_S)
+    known.set("a", b"b")
+    assert known.get("a") == b"b"
+    for one in strangers:
+        one.close()
+    known.close()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.binary(max_size=200), max_size=4))
+def test_any_bytes_of_a_stranger_are_harmless(server: Server, said: list[bytes]) -> None:
+    """They change no key, and the next one is answered."""
+    before = server.num_keys()
+    with stranger(server) as one:
+        for part in said:
+            try:
+                one.sendall(part)
+            except OSError:
+                break  # it was hung up on
+    known = client(server)
+    assert known.num_keys() == before
+    known.close()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(max_size=64) | st.binary(max_size=40).map(lambda tail: struct.pack("!I", 2**32 - 1) + tail))
+def test_any_bytes_of_one_who_knows_the_secret_end_its_own_connection_only(server: Server, said: bytes) -> None:
+    """Frames that are not signed, of lengths that cannot be, of calls that there are not."""
+    bad, good = client(server), client(server)
+    bad._line.peer.sendall(said)
+    keystore.shut(bad._line.peer)
+    with pytest.raises(OSError):
+        bad._line.read()
+    good.set("good", b"1")
+    assert good.get("good") == b"1"
+    bad.close(), good.close()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(max_size=64) | CALLS)
+def test_any_signed_frame_is_answered_or_ends_its_connection(server: Server, body: bytes) -> None:
+    """Nothing that a rank could ask harms another."""
+    bad, good = client(server), client(server)
+    bad._line.write(body)
+    with contextlib.suppress(OSError):  # where it was hung up on
+        bad._line.read()
+    good.set("good", b"1")
+    assert good.get("good") == b"1"
+    bad.close(), good.close()
+
+
+def test_a_frame_cannot_be_said_twice(server: Server) -> None:
+    """Its number is signed with it: who records a connection cannot play it again."""
+    one = client(server)
+    frame = b"d" + struct.pack("!I", 1) + b"k"
+    signed = struct.pack("!I", len(frame)) + keystore._sign(one._line._writes, 0, frame) + frame
+    server.set("k", b"1")
+    one._line.peer.sendall(signed)
+    assert one._line.read() == b"\1"
+    server.set("k", b"2")
+    one._line.peer.sendall(signed)
+    with pytest.raises(OSError):
+        one._line.read()
+    assert server.get("k") == b"2"
+    one.close()
+
+
+def test_it_listens_where_it_can() -> None:
+    """A host without IPv4, or without IPv6, uses what it has; one that has both is reached by both."""
+    only = Server(SECRET, ("198.51.100.7", "::1"))  # an address that this host has not
+    assert only.host == "::1"
+    reached = Client(SECRET, ["198.51.100.7.invalid", "127.0.0.1", "::1"], only.port, 5.0)
+    reached.set("a", b"b")
+    reached.close()
+    only.close()
+    both = Server(SECRET, ("::", "0.0.0.0"))
+    for host in LOOPBACK:
+        made = Client(SECRET, [host], both.port, 5.0)
+        made.set("a", b"b")
+        made.close()
+    both.close()
+
+
+def test_who_waits_is_interrupted_and_nobody_else(server: Server) -> None:
+    """Another connection, also one to the same port, goes on."""
+    one, other = client(server), client(server)
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            one.wait(["never"], timedelta(seconds=60))
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    one.interrupt()
+    thread.join(10.0)
+    assert len(failed) == 1
+    other.set("a", b"b")
+    assert other.get("a") == b"b"
+    one.close(), other.close()
+
+
+def test_a_forked_child_keeps_no_connection_open(server: Server) -> None:
+    """When the parent hangs up, the other side learns it, though a child lives."""
+    ready, go = os.pipe(), os.pipe()
+    one = Server(SECRET, LOOPBACK)
+    known = Client(SECRET, [one.host], one.port, 5.0)
+    child = os.fork()
+    if child == 0:
+        os.write(ready[1], b"1")
+        os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    one.close()
+    with pytest.raises(OSError):
+        known.get("a")
+    with pytest.raises(OSError):
+        socket.create_connection((one.host, one.port), 5.0)
+    os.write(go[1], b"1")
+    os.waitpid(child, 0)
+    known.close()
