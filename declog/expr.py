@@ -242,7 +242,7 @@ class Compiler:
             asked = self.scope.measured(name, node.args[0].id)
             if asked is not None:
                 return asked
-        function = self.registry.get(name)
+        function = self.registry.named(name)
         if function is None or name in OPERATORS:
             known = [item for item in self.registry.names() if item not in OPERATORS]
             if isinstance(found := self.scope.resolve(name), Node):

@@ -221,7 +221,7 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
     if len({len(row) for row in rows}) > 1 and op.unmasked:
         raise InputError(
             "DL503",
-            f"`{label}` came as lists of different lengths, and the profile does not say which tokens exist",
+            f"`{label}` came as lists of different lengths, and the profile says that every token exists",
             "set `axes.token.mask` or `axes.token.lengths`",
         )
     if len({len(row) for row in rows}) > 1 and op.kind is Kind.NUMBER:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from declog.columns import DEFAULT as COLUMNS
@@ -16,11 +17,12 @@ from declog.compose import compose, defaulted, deleted, located, masked, prefix_
 from declog.errors import ConfigError, Problem
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
+from declog.ineffective import null_of_nothing, self_first
 from declog.plan import Plan
 from declog.reducers import DEFAULT as REDUCTIONS
 from declog.reducers import Reductions
 from declog.surprises import surprises
-from declog.validation import validate
+from declog.validation import named_nulls, validate
 
 
 def plan(
@@ -55,7 +57,8 @@ def plan(
             defaulted=defaulted(config) if "metric_defaults" in data else None,
         )
 
-    odd = surprises(config, prefix_of(config))
+    prefix = prefix_of(config)
+    odd = [*surprises(config, prefix), *null_of_nothing(config, data, named_nulls(data), prefix)]
     try:
         made = compiled(data)
     except ConfigError as error:
@@ -64,7 +67,7 @@ def plan(
         raise located(ConfigError(found), config) from None
     if odd:
         raise located(ConfigError(odd), config)
-    return made
+    return replace(made, warnings=(*made.warnings, *self_first(config, prefix)))
 
 
 _ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals"})  # what the rest of a profile stands on

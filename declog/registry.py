@@ -1,15 +1,14 @@
-"""Named things that users can add to: functions and reductions. Imports errors only."""
+"""Named things that users can add to: functions and reductions. Imports errors and entry points only."""
 
 from __future__ import annotations
 
 import abc
-import functools
-import importlib.metadata
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import EntryPoint
 from typing import Any, Generic, Protocol, TypeVar
 
 from declog.errors import UsageError
+from declog.installed import home, installed, provided
 
 
 class Named(Protocol):
@@ -40,9 +39,8 @@ class Registry(abc.ABC, Generic[T]):
     def add(self, entry: T) -> T:
         """Register; a known name is an error unless it is the same implementation, imported again."""
         known = self._known(entry.name)
-        installed = self._entry_points().get(entry.name)
         origins = {_origin(known.run)} if known is not None else set()
-        origins |= {(installed.module, installed.attr)} if installed is not None else set()
+        origins |= {(each.module, each.attr) for each in self._provided(entry.name)}
         if origins - {_origin(entry.run)}:
             raise UsageError(
                 "DL303", f"a {self.noun} named `{entry.name}` is registered already", "choose another name"
@@ -51,26 +49,42 @@ class Registry(abc.ABC, Generic[T]):
         return entry
 
     def get(self, name: str) -> T | None:
-        """The entry of this name, or None."""
+        """The entry of this name, or None. Raises ``UsageError`` where two packages have one."""
         known = self._known(name)
-        if known is not None or (installed := self._entry_points().get(name)) is None:
+        if known is not None or not self._provided(name) or self.group is None:
             return known
+        entry = provided(self.group, name, self.noun)
+        if entry is None:
+            return None
         try:
-            run = installed.load()
+            run = entry.load()
         except Exception as error:  # whatever an installed package does on import is told as its problem
-            message = f"the {self.noun} `{name}` cannot be loaded from `{installed.value}`: {error}"
+            message = f"the {self.noun} `{name}` cannot be loaded from `{entry.value}`: {error}"
             raise UsageError("DL303", message, "correct or uninstall the package") from error
         return self.adopt(name, run)
+
+    def named(self, name: str) -> T | None:
+        """The same for a profile that names it: raises also where a package has a name of declog's own."""
+        if self._provided(name) and self.group is not None:
+            provided(self.group, name, self.noun, shipped=self._parent is not None and name in self._parent)
+        return self.get(name)
+
+    def home(self, name: str) -> str:
+        """Where an entry comes from: the package and its version, or the module that registered it; "" for declog."""
+        if (homes := self._provided(name)) or (known := self._known(name)) is None:
+            return " and ".join(map(home, homes))
+        return "" if self._parent is not None and name in self._parent else str(known.run.__module__)
 
     def _known(self, name: str) -> T | None:
         own = self._own.get(name)
         return self._parent.get(name) if own is None and self._parent is not None else own
 
-    def _entry_points(self) -> Mapping[str, importlib.metadata.EntryPoint]:
-        """What installed packages provide. A registry without a parent holds declog's own entries only."""
-        if self.group is None or self._parent is None:
-            return {}
-        return _entry_points(self.group, tuple(sys.path))
+    def _provided(self, name: str) -> Iterable[EntryPoint]:
+        """What installed packages have of a name. A registry without a parent holds declog's own entries only."""
+        return () if self.group is None or self._parent is None else installed(self.group).get(name, ())
+
+    def __contains__(self, name: str) -> bool:
+        return self._known(name) is not None
 
     @abc.abstractmethod
     def adopt(self, name: str, run: Callable[..., Any]) -> T:
@@ -83,19 +97,8 @@ class Registry(abc.ABC, Generic[T]):
 
     def names(self) -> list[str]:
         """All names, sorted; those of installed packages included."""
-        return sorted({*(entry.name for entry in self), *self._entry_points()})
-
-
-@functools.cache
-def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """Entry points by name; reading them takes milliseconds, and a name that nobody knows is looked up often."""
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
-
-
-@functools.cache
-def _entries(group: str, path: tuple[str, ...]) -> dict[str, importlib.metadata.EntryPoint]:
-    """What installed packages provide; reading them takes milliseconds, so once for each search path."""
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
+        others = () if self.group is None or self._parent is None else installed(self.group)
+        return sorted({*(entry.name for entry in self), *others})
 
 
 def _origin(run: Callable[..., Any]) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.basecontainer import BaseContainer
@@ -24,6 +24,9 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from declog.composition_errors import nearest_key
 from declog.errors import Path, Problem
 from declog.file_errors import first_line
+
+MAX_READ = 20_000  # texts that one interpolation may be made of, directly or not
+MAX_AGAIN = 20_000  # maps that interpolations repeat in maps that they repeat are more than any profile
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,70 @@ class Resolved:
 def resolved(node: DictConfig) -> Resolved:
     """The node, and what of it could not be resolved."""
     walk = _Walk()
+    if (exploding := _exploding(node)) is not None:
+        return Resolved(cast("dict[Any, Any]", OmegaConf.to_container(node, resolve=False)), (exploding,), {}, {})
     with _watching(walk.used):
         data = walk.mapping(node, (), ())
     return Resolved(data, tuple(walk.problems), walk.masks, walk.secrets)
+
+
+_INNERMOST = re.compile(r"\$\{(?P<select>oc\.select:)?\s*(?P<path>[\w.\-\[\]]*)[^{}]*\}")
+
+
+def _exploding(node: DictConfig) -> Problem | None:
+    """DL103 where texts that are made of texts that are made of texts would take OmegaConf for ever."""
+    plain = OmegaConf.to_container(node._get_root(), resolve=False)
+    if sum(text.count("${") for text in _texts(plain)) < 30:  # too few to multiply to much
+        return None
+    costs: dict[Path, int] = {}
+
+    def cost(path: Path) -> int:
+        """How many texts are read for what stands at a path, those that it is made of included."""
+        if path not in costs and has(plain, path):
+            costs[path] = 1  # until it is known: a circle is told by OmegaConf
+            found = at(plain, path)
+            if isinstance(found, Mapping | list):
+                keys = found if isinstance(found, Mapping) else range(len(found))
+                costs[path] = 1 + sum(cost((*path, key)) for key in keys)
+            elif isinstance(found, str):
+                costs[path] = read(found, path[:-1])
+        return costs.get(path, 1)
+
+    def read(text: str, above: Path) -> int:
+        total = 1
+        while total <= MAX_READ and (inner := _INNERMOST.search(text)) is not None:
+            target = _target(inner["path"], above)
+            total += cost(target)
+            known = at(plain, target) if has(plain, target) else ""
+            plain_text = str(known) if isinstance(known, str | int) and "${" not in str(known) else "_"
+            text = text[: inner.start()] + plain_text + text[inner.end() :]
+        return total
+
+    for path in _paths(plain, ()):
+        if cost(path) > MAX_READ:
+            below = path[len(key_path(node)) :] if path[: len(key_path(node))] == key_path(node) else ()
+            return Problem("DL103", f"this interpolation reads more than {MAX_READ} values", below, "refer to less")
+    return None
+
+
+def _target(written: str, above: Path) -> Path:
+    """Where an interpolation points to; one dot is the map that it stands in."""
+    dots = len(written) - len(written.lstrip("."))
+    base = above[: len(above) - dots + 1] if dots else ()
+    keys = [key for key in re.split(r"[.\[\]]+", written.lstrip(".")) if key]
+    return (*base, *(int(key) if key.isdigit() else key for key in keys))
+
+
+def _paths(data: Any, path: Path) -> Iterator[Path]:
+    entries = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in entries:
+        if isinstance(value, str) and "${" in value:
+            yield (*path, key)
+        yield from _paths(value, (*path, key))
+
+
+def _texts(data: Any) -> Iterator[str]:
+    return (str(at(data, path)) for path in _paths(data, ()))
 
 
 _lock = threading.RLock()
@@ -110,6 +174,8 @@ class _Walk:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
+        self.seen: set[tuple[int, object]] = set()
+        self.again = 0  # values that were reached before, by another way
         self.used: list[tuple[str, str]] = []  # what the environment gave, latest last
         self.masks: dict[Path, str] = {}
         self.secrets: dict[str, str] = {}
@@ -119,6 +185,14 @@ class _Walk:
 
     def entry(self, container: DictConfig | ListConfig, key: Any, path: Path, above: tuple[int, ...]) -> Any:
         here = (*path, key)
+        if (id(container), key) in self.seen:
+            self.again += 1
+        self.seen.add((id(container), key))
+        if self.again > MAX_AGAIN:
+            if self.again == MAX_AGAIN + 1:
+                message = f"interpolations bring in more than {MAX_AGAIN} values"
+                self.problems.append(Problem("DL103", message, here, "refer to less", _source(container, key)))
+            return None
         dotted = ".".join(map(str, here))
         if OmegaConf.is_missing(container, key):
             full = ".".join(map(str, (*key_path(container), key)))

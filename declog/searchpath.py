@@ -2,7 +2,7 @@
 
 Everything that reaches into Hydra's machinery stands here. Nothing of Hydra's global state is left
 changed, so that composing inside a running ``@hydra.main`` application does not disturb it. Imports
-Hydra, and nothing else of declog: ``import declog`` pays for this file.
+Hydra, and at first nothing else of declog: ``import declog`` pays for this file.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def config_loader(config_dir: Path | str | None = None) -> ConfigLoaderImpl:
     register()
     if not OmegaConf.has_resolver("hydra"):
         setup_globals()
-    return ConfigLoaderImpl(create_config_search_path(None if config_dir is None else str(config_dir)))
+    from declog.loading import Loader  # `import declog` does not pay for it
+
+    return Loader(create_config_search_path(None if config_dir is None else str(config_dir)))
 
 
 def settle(config: DictConfig, name: str) -> None:

@@ -22,7 +22,7 @@ from declog.yaml11 import surprise, suspicious
 
 def surprises(config: object, prefix: Path) -> list[Problem]:
     """Numbers with a zero in front and numbers in sixties (DL202), words as keys (DL204): those that are in effect."""
-    if not any(suspicious(file.read_text(encoding="utf-8", errors="replace")) for file in _own_files(config)):
+    if not any(suspicious(file.read_text(encoding="utf-8", errors="replace")) for file in own_files(config)):
         return []
     known = provenance_of(config)
     if known is None:
@@ -42,7 +42,7 @@ def surprises(config: object, prefix: Path) -> list[Problem]:
     return problems
 
 
-def _own_files(config: object) -> Iterator[FilePath]:
+def own_files(config: object) -> Iterator[FilePath]:
     """The files that may hold a profile of one's own: what is installed was tested where it was made."""
     root = config._get_root() if isinstance(config, DictConfig) else None
     origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None

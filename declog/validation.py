@@ -112,12 +112,23 @@ def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[P
     known = _keys(model) if isinstance(model, type) and issubclass(model, BaseModel) else None
     for key, value in data.items():
         place = (*path, str(key))
-        if value is None and known is not None and key not in known:
+        if value is None and known is not None and key not in known and model is not SinkSpec:
             comma = "inside {...}, YAML ends a value at a comma: put an expression that has one in quotes"
             fix = did_you_mean(str(key), known, what="keys") if IDENTIFIER.match(str(key)) else comma
             yield Problem("DL201", f"unknown key `{key}`", place, fix)
         elif isinstance(value, Mapping) and len(path) < 5:
             yield from _dropped(value, _below(model, str(key)), place)
+
+
+def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:
+    """Where `null` stands for an entry whose name is the user's own: it takes out what another layer gave."""
+    named = not (isinstance(model, type) and issubclass(model, BaseModel))
+    for key, value in data.items():
+        below = _below(model, str(key))
+        if value is None and named and path:
+            yield (*path, str(key))
+        elif isinstance(value, Mapping) and path[:1] != ("tests",) and key != "run_config":
+            yield from named_nulls(value, below, (*path, str(key)))
 
 
 def _with_text_keys(data: Any, depth: int = 0) -> Any:
@@ -139,7 +150,10 @@ def _without_null(data: Any) -> Any:
 
 
 def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The profile without its nulls; in a test they say what is missing and what must not be logged."""
+    """The profile without its nulls; in a test they say what is missing and what must not be logged.
+
+    Those of sinks' options stay, for whoever knows the options.
+    """
     made: dict[str, Any] = _without_null({key: value for key, value in data.items() if key != "tests"})
     tests = data.get("tests")
     if isinstance(tests, Mapping):
@@ -152,6 +166,10 @@ def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
         }
     elif tests is not None:
         made["tests"] = tests
+    for name, sink in data["sinks"].items() if isinstance(data.get("sinks"), Mapping) else ():
+        for key, value in sink.items() if isinstance(sink, Mapping) else ():
+            if value is None and key not in SinkSpec.model_fields:  # an option of its kind, or no option: see there
+                made["sinks"][name][key] = None
     return made
 
 

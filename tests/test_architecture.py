@@ -32,7 +32,7 @@ class Room:
 
 ROOMS = (
     # what everybody may know
-    Room("errors", "errors"),
+    Room("errors", "errors installed"),
     Room("records", "records"),
     Room("failures", "failures", "errors"),
     Room("patterns", "patterns"),
@@ -54,7 +54,8 @@ ROOMS = (
     # from YAML to the plan
     Room("places", "places scalars yaml11 diagnostics", "errors", "yaml"),
     Room("composer",
-         "searchpath provenance surprises file_errors composition_errors resolve compose words catalogue",
+         "searchpath loading provenance surprises ineffective file_errors composition_errors resolve compose words "
+         "catalogue",
          "errors places", "hydra omegaconf yaml"),
     Room("spec", "model rehearsal_spec spec validation", "errors", "pydantic"),
     Room("compiler", "compiler", "errors patterns language plan spec sinks", lazily="torch"),

@@ -18,7 +18,7 @@ from tests.running import profile, run
 
 REDUCTIONS = reducers.Reductions(reducers.BUILTIN)
 FUNCTIONS = functions.Functions(functions.BUILTIN)
-SIGNALS = {"x": {"axis": "completion"}, "kl": {"axis": "token", "optional": True}}
+SIGNALS = {"x": {"axis": "completion"}, "kl": {"axis": "token", "mask": "all", "optional": True}}
 HALF_BROKEN: dict[str, Any] = {
     "alerts": {"high": {"metric": "x", "above": 1}},
     "schemas": {"s": {"x": {"type": "float"}}},

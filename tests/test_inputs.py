@@ -226,7 +226,7 @@ def test_the_padding_is_never_read(junk: float, dtype: torch.dtype, tmp_path: Pa
 
 def test_a_variance_far_from_zero_is_exact(tmp_path: Path) -> None:
     """1e8 + {0, 1, 2} has variance 1, over rows, tokens, micro-batches and steps."""
-    signals = {"x": {"axis": "completion"}, "y": {"axis": "token"}}
+    signals = {"x": {"axis": "completion"}, "y": {"axis": "token", "mask": "all"}}
     config = profile(signals, {"x": "var(x)", "y": "var(y)"}, every=2)
     values = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64) + 1e8
 

@@ -165,7 +165,7 @@ def test_differences_of_a_step_say_which() -> None:
 def test_what_fails_behind_the_scenes_fails_the_test() -> None:
     """Values that could not be computed, and steps that the recorder refuses."""
     groups = {
-        "axes": {"group": {"size": 2}},
+        "axes": {**PROFILE["axes"], "group": {"size": 2}},
         "metrics": {**PROFILE["metrics"], "g": "mean(max(score, over=completion))"},
     }
     ((where, (_, got)),) = found({"observe": ONE, "expect": {"score.mean": 3}}, **groups).items()
@@ -177,7 +177,7 @@ def test_what_fails_behind_the_scenes_fails_the_test() -> None:
 def test_group_ids_need_not_be_given_where_they_do_not_matter() -> None:
     """What a test is not about is absent, and no failure."""
     signals = {**PROFILE["signals"], "id": {"axis": "completion", "type": "int"}}
-    ids = {"axes": {"group": {"of": "id"}}, "signals": signals,
+    ids = {"axes": {**PROFILE["axes"], "group": {"of": "id"}}, "signals": signals,
            "metrics": {**PROFILE["metrics"], "g": "mean(max(score, over=completion))"}}  # fmt: skip
     assert found({"observe": ONE, "expect": {"score.mean": 3, "g": None}}, **ids) == {}
     assert len(found({"observe": ONE, "expect": {"g": 3}}, **ids)) == 1

@@ -188,7 +188,8 @@ def test_the_slim_plan_is_smaller_and_reads_less() -> None:
 def test_a_signal_that_the_profile_does_not_need_is_never_touched(tmp_path: Path) -> None:
     """Under slim the unneeded signals are objects that raise at any touch, in `observe` and in a wrapped result."""
     signals = {
-        "loss": {"axis": "step"}, "length": {"axis": "completion", "type": "int"}, "entropy": {"axis": "token"},
+        "loss": {"axis": "step"}, "length": {"axis": "completion", "type": "int"},
+        "entropy": {"axis": "token", "mask": "all"},
         "rewards": {"axis": "completion", "family": True}, "text": {"axis": "completion", "type": "text"},
     }  # fmt: skip
     metrics = {

@@ -203,11 +203,11 @@ def test_other_layouts_give_what_padding_gives(tmp_path: Path, layout: str) -> N
 
 def test_lists_of_different_lengths_need_a_mask(tmp_path: Path) -> None:
     """Without one, nobody could tell a token from what fills up a row."""
-    config = {"signals": {"x": {"axis": "token"}}, "metrics": {"x": "mean(x > 0)"}}
+    config = {"signals": {"x": {"axis": "token", "mask": "all"}}, "metrics": {"x": "mean(x > 0)"}}
     with pytest.raises(declog.InputError) as caught:
         logged(config, tmp_path, x=[[1.0, 2.0], [3.0]])
     assert str(caught.value) == (
-        "[DL503] `x` came as lists of different lengths, and the profile does not say which tokens exist\n"
+        "[DL503] `x` came as lists of different lengths, and says that every token exists\n"
         "  fix: set `axes.token.mask` or `axes.token.lengths`"
     )
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, columns, write_json
-from declog.errors import did_you_mean
+from declog.errors import SinkError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from declog.cli.layers import Layered
+    from declog.reducers import Reduction
+    from declog.registry import Registry
 
 Row = tuple[str, ...]  # a name, and what is to be known of it
 
@@ -70,50 +72,54 @@ def _layered(given: argparse.Namespace) -> Layered:
 # ---- the language and what is installed -------------------------------------------------------------
 
 
+def _named(registry: Registry[Any], shown: Callable[[Any], Row]) -> list[Row]:
+    """What a registry has, each with the package that provides it; the name alone where two do, or it is broken."""
+    rows: list[Row] = []
+    for name in registry.names():
+        try:
+            item = registry.named(name)
+        except UsageError as error:
+            rows.append((name, error.message, registry.home(name)))
+        else:
+            rows.append((*shown(item), registry.home(name)))
+    return rows
+
+
 def _functions() -> list[Row]:
     from declog.expr import OPERATORS
-    from declog.functions import BUILTIN, DEFAULT
+    from declog.functions import DEFAULT
 
-    shipped = set(BUILTIN.names())
-    found = ((name, DEFAULT.get(name)) for name in DEFAULT.names())
-    return [
-        (item.signature, item.help, "" if name in shipped else item.run.__module__)
-        for name, item in found
-        if item is not None and name not in OPERATORS
-    ]
+    rows = _named(DEFAULT, lambda item: (item.signature, item.help))
+    return [row for row in rows if row[0].partition("(")[0] not in OPERATORS]
 
 
 def _reductions() -> list[Row]:
-    from declog.reducers import BUILTIN, DEFAULT
+    from declog.reducers import DEFAULT
 
-    shipped = set(BUILTIN.names())
-    rows: list[Row] = [("pNN", "the NN % quantile: p05, p50, p99.9", "")]
-    for name in DEFAULT.names():
-        item = DEFAULT.get(name)
-        if item is not None:
-            params = ", ".join(f"{key}={value}" for key, value in (item.params or {}).items())
-            rows.append((name + (f"({params})" if params else ""), item.help, "" if name in shipped else "installed"))
-    return sorted(rows)
+    def shown(item: Reduction) -> Row:
+        params = ", ".join(f"{key}={value}" for key, value in (item.params or {}).items())
+        return item.name + (f"({params})" if params else ""), item.help
+
+    return sorted([("pNN", "the NN % quantile: p05, p50, p99.9", ""), *_named(DEFAULT, shown)])
 
 
 def _calls() -> list[Row]:
     from declog.columns import DEFAULT
 
-    found = (DEFAULT.get(name) for name in DEFAULT.names())
-    return [
-        (f"{item.name}({', '.join(name for name, _ in item.params)})", item.help, item.run.__module__)
-        for item in found
-        if item is not None
-    ]
+    return _named(DEFAULT, lambda item: (f"{item.name}({', '.join(name for name, _ in item.params)})", item.help))
 
 
 def _sinks() -> list[Row]:
-    from declog.sinks import known_kinds, option_names, sink_class
+    from declog.sinks import home_of, known_kinds, option_names, sink_class
 
-    return [
-        (kind, (sink_class(kind).__doc__ or "").split("\n")[0], f"options: {', '.join(option_names(kind))}")
-        for kind in known_kinds()
-    ]
+    rows: list[Row] = []
+    for kind in known_kinds():
+        try:
+            help = (sink_class(kind).__doc__ or "").split("\n")[0]
+            rows.append((kind, help, f"options: {', '.join(option_names(kind))}", home_of(kind)))
+        except SinkError as error:
+            rows.append((kind, error.message, "", home_of(kind)))
+    return rows
 
 
 def _filter_kinds() -> list[Row]:

@@ -95,6 +95,7 @@ def _directory(name: str) -> Path:
 
 def _of_file(file: Path) -> Origin:
     """A profile in a file: a preset in a folder `declog`, one in any other folder, or an application's own."""
+    from declog.loading import bounded
     from declog.provenance import Origin, chooses_profile
 
     if not file.is_file():
@@ -103,6 +104,7 @@ def _of_file(file: Path) -> Origin:
         raise Wrong(f"there is no file {file}", f"did you mean `{file.with_name(close)}`?" if close else None)
     if file.suffix != ".yaml":
         raise Wrong(f"Hydra reads files that end in .yaml, not {file.name}", f"mv {file} {file.with_suffix('.yaml')}")
+    bounded(file)
     folder = file.absolute().parent
     if chooses_profile(file.read_text(encoding="utf-8", errors="replace")):
         return Origin(file.stem, (), folder, application=True)

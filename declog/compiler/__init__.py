@@ -28,10 +28,11 @@ Pass = Callable[[Draft], None]
 
 PASSES: tuple[tuple[Pass, ...], ...] = (
     (signals.constants, signals.switches),
-    (signals.modes, signals.declarations, signals.default_event, signals.groups, signals.typing,
+    (signals.modes, signals.declarations, signals.default_event, signals.groups, signals.masks, signals.typing,
      metrics.metrics, formulas.formulas, formulas.conditions,
-     outputs.names, outputs.destinations, outputs.profiles, filters.filters, tables.tables, tables.alerts),
-    (outputs.selection, checks.surprises, checks.tensors),
+     outputs.names, outputs.modes, outputs.destinations, outputs.profiles,
+     filters.filters, tables.tables, tables.alerts),
+    (outputs.selection, checks.empty, checks.quantiles, checks.surprises, checks.tensors),
     (lowering.lower,),
 )  # fmt: skip
 

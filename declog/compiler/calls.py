@@ -8,7 +8,7 @@ from declog.axes import Axis, per
 from declog.columns import RowFunction
 from declog.compiler.draft import Draft, SwitchedOff, needs_axis
 from declog.compiler.scopes import SignalScope
-from declog.errors import did_you_mean
+from declog.errors import UsageError, did_you_mean
 from declog.expr import compile_expression
 from declog.plan import ColumnOp
 from declog.spec import ColumnSpec, TypeName
@@ -24,7 +24,11 @@ _COLUMN: dict[TypeName, typing.Literal["int", "float", "bool", "text", "json"]] 
 def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
     """The column of a `call:`, or None where it is wrong, or something that it reads is off."""
     assert spec.call is not None
-    function = draft.columns.get(spec.call)
+    try:
+        function = draft.columns.named(spec.call)
+    except UsageError as error:
+        draft.report(error.code, error.message, *path, "call", fix=error.fix)
+        return None
     if function is None:
         known = draft.columns.names()
         fix = did_you_mean(spec.call, known, what="column functions") if known else _REGISTER

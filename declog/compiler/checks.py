@@ -8,6 +8,7 @@ from declog.axes import Axis, Kind
 from declog.compiler.draft import Draft
 from declog.errors import Path
 from declog.plan import FilterOp
+from declog.reducers import quantile_level
 from declog.tree import Node, walk
 
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
@@ -30,6 +31,26 @@ def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
         for column in table.columns:
             for node in column.nodes:
                 yield ("tables", table.id, "schema"), node
+
+
+def empty(draft: Draft) -> None:
+    """A profile that logs nothing of its own."""
+    if not draft.spec.metrics and not draft.spec.tables:
+        draft.warn(
+            "the profile declares no metric and no table: only what `log_metric` gives is logged; "
+            "a preset has them: `defaults: [grpo, _self_]`"
+        )
+
+
+def quantiles(draft: Draft) -> None:
+    """``p0.95`` is the 0.95 % quantile, which is nearly the minimum: ``p95`` was meant."""
+    reductions = [(f"metrics.{op.id}", op.reduction.name) for op in draft.metrics]
+    reductions += [(".".join(map(str, path)), node.op) for path, root in expressions(draft) for node in walk(root)]
+    for place, name in reductions:
+        level = quantile_level(name)
+        if level is not None and 0 < level < 0.01:
+            percent = f"{level * 1e4:g}"
+            draft.warn(f"{place}: `{name}` is the {level * 100:g} % quantile; the {percent} % quantile is `p{percent}`")
 
 
 def surprises(draft: Draft) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from declog.axes import Axis, Type
 from declog.columns import DEFAULT as COLUMNS
 from declog.columns import RowFunctions
-from declog.errors import Path, Problem
+from declog.errors import Path, Problem, UsageError
 from declog.frame import Grouping
 from declog.functions import Functions
 from declog.plan import (
@@ -113,6 +113,8 @@ class Draft:
             yield
         except ExpressionError as error:
             self.problems.append(replace(error.problem, path=tuple(path)))
+        except UsageError as error:  # a function that an installed package does not hand over
+            self.report(error.code, error.message, *path, fix=error.fix)
         except SwitchedOff as error:
             if off is None:
                 raise

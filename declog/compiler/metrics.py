@@ -11,7 +11,7 @@ from typing import Any
 from declog.axes import Axis, Kind, per
 from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import SignalScope
-from declog.errors import Path, Problem, did_you_mean, nearest
+from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
 from declog.expr import Compiler, compile_expression, join
 from declog.functions import REQUIRED
 from declog.plan import MetricOp, NameOp
@@ -125,7 +125,11 @@ class _Metric:
         body = parsed.body
         if parsed.call is None or not isinstance(body, ast.Call):
             return None
-        reduction = self.draft.reductions.get(parsed.call)
+        try:
+            reduction = self.draft.reductions.named(parsed.call)
+        except UsageError as error:
+            self.draft.report(error.code, error.message, *self._where_from(), fix=error.fix)
+            return None, {}
         if reduction is None or any(item.arg in ("over", "within") for item in body.keywords):
             return None
         with self.draft.at(*self._where_from(), off=f"metrics.{self.id}"):
@@ -190,7 +194,7 @@ class _Metric:
                 if isinstance(parsed.body, ast.Name)
                 else text
             )
-            reduction = self.draft.reductions.get(name)
+            reduction = self.draft.reductions.named(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
                 meant = f"did you mean `p{float(f'{name[1:3]}.{name[3:]}0'):g}`?" if name[1:].isdigit() else None
                 refuse("DL311", f"unknown reduction `{name}`: quantiles are p0 to p100", text, meant, (0, len(name)))

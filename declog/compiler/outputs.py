@@ -36,6 +36,27 @@ def names(draft: Draft) -> None:
                 )
 
 
+def modes(draft: Draft) -> None:
+    """A mode whose names are another's: both would write into one curve."""
+    writers: dict[str, str] = {}
+    templates = [(op.id, item.template) for op in draft.outputs if op.shown for item in op.names]
+    prefixes: dict[str, str] = {}
+    for mode in draft.modes.values():
+        other = prefixes.setdefault(mode.prefix, mode.name)
+        taken = next((mode.prefix + name for _, name in templates if mode.prefix + name in writers), None)
+        if other != mode.name:
+            cause = f"the modes `{other}` and `{mode.name}` would write the same names"
+        elif taken is not None:
+            cause = f"the mode `{mode.name}` would write `{taken}`, which is a name of the mode `{writers[taken]}`"
+        else:
+            writers |= {mode.prefix + name: mode.name for _, name in templates}
+            continue
+        name = mode.name if mode.name in draft.spec.modes and mode.name != "train" else other
+        fix = f"prefix: {name}/" if mode.prefix != f"{name}/" else f"prefix: {name}_"
+        path = ("modes", name, *(("prefix",) if draft.spec.modes[name].prefix else ()))
+        draft.report("DL402", cause, *path, fix=fix)
+
+
 def destinations(draft: Draft) -> None:
     """The enabled sinks, with their kinds' options checked."""
     for name, spec in draft.spec.sinks.items():
@@ -48,7 +69,7 @@ def destinations(draft: Draft) -> None:
         except SinkError as error:
             draft.report(
                 "DL403",
-                f"unknown sink kind `{kind}`",
+                error.message,
                 "sinks",
                 name,
                 *(("kind",) if spec.kind else ()),
@@ -56,6 +77,7 @@ def destinations(draft: Draft) -> None:
             )
             continue
         draft.problems += [problem.at("sinks", name) for problem in sinks.check_options(kind, options)]
+        options = {key: value for key, value in options.items() if value is not None}
         if spec.ranks == "each" and kind in sinks.KINDS and kind not in sinks.PER_RANK:
             message = f"a sink of the kind `{kind}` writes on rank 0 only"
             draft.report("DL405", message, "sinks", name, "ranks", fix=f"of {', '.join(sorted(sinks.PER_RANK))}: each")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from declog.axes import KINDS, Axis, Kind
@@ -223,6 +224,36 @@ def groups(draft: Draft) -> None:
             "mask",
             fix=did_you_mean(token, draft.signal_names, what="signals"),
         )
+
+
+def masks(draft: Draft) -> None:
+    """Which tokens exist is said for every observed token signal: a mean over padding is a wrong number."""
+    axis = draft.spec.axes.token
+    if axis.mask is not None or axis.lengths is not None:
+        return
+    named = {word for spec in draft.signals.values() for word in _WORD.findall(spec.mask or "")}
+    for name, spec in draft.signals.items():
+        if spec.axis != "token" or spec.mask is not None or f"signals.{name}" in draft.inactive:
+            continue
+        if spec.type == "bool" and name in named:  # it is the mask
+            continue
+        bools = [
+            other
+            for other, each in draft.signals.items()
+            if each.axis == "token" and each.type == "bool" and not each.family
+        ]
+        mask = next((word for word in bools if "mask" in word), bools[0] if bools else None)
+        fix = f"axes: {{token: {{mask: {mask or 'completion_mask'}}}}}"
+        fix += "" if mask else " and signals: {completion_mask: {axis: token, type: bool}}"
+        draft.report(
+            "DL203",
+            f"`{name}` is per token, and nothing says which of its tokens exist: padding would count",
+            *draft.signal_paths[name],
+            fix=f"{fix}  or  axes: {{token: {{mask: all}}}}, where every token exists",
+        )
+
+
+_WORD = re.compile(r"[a-z_]\w*")
 
 
 def typing(draft: Draft) -> None:

@@ -8,13 +8,13 @@ Importing this package imports no backend; a kind's module is loaded when somebo
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import inspect
 import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from declog.errors import Problem, SinkError, did_you_mean
+from declog.errors import Problem, SinkError, UsageError, did_you_mean
+from declog.installed import home, installed, provided
 from declog.records import Records, RunInfo
 
 SCALAR, HISTOGRAM, TABLE, ALERT = "scalar", "histogram", "table", "alert"
@@ -63,7 +63,7 @@ class Rewindable(Protocol):
 
 def known_kinds() -> tuple[str, ...]:
     """The names that a sink's ``kind`` may have: the built-in ones and those of installed packages."""
-    return tuple(sorted({*KINDS, *(entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS))}))
+    return tuple(sorted({*KINDS, *installed(ENTRY_POINTS)}))
 
 
 def sink_class(kind: str) -> type[Sink]:
@@ -86,11 +86,20 @@ def sink_class(kind: str) -> type[Sink]:
 def _class_path(kind: str) -> str:
     if ":" in kind:
         return kind
+    try:
+        entry = provided(ENTRY_POINTS, kind, "sink", shipped=kind in KINDS)
+    except UsageError as error:
+        raise SinkError("DL601", error.message, error.fix) from None
     if kind in KINDS:
         return KINDS[kind]
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS, name=kind):
+    if entry is not None:
         return entry.value
-    raise SinkError("DL601", f"no sink of the kind `{kind}`", did_you_mean(kind, known_kinds(), what="kinds"))
+    raise SinkError("DL601", f"unknown sink kind `{kind}`", did_you_mean(kind, known_kinds(), what="kinds"))
+
+
+def home_of(kind: str) -> str:
+    """The package that provides a kind, and its version; empty for declog's own."""
+    return " and ".join(map(home, installed(ENTRY_POINTS).get(kind, ())))
 
 
 def option_names(kind: str) -> tuple[str, ...]:
@@ -108,12 +117,14 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
     problems = [
         Problem("DL203", f"the sink kind `{kind}` needs the option `{name}`", fix=f"add `{name}:`")
         for name, parameter in parameters.items()
-        if parameter.default is inspect.Parameter.empty and name not in options
+        if parameter.default is inspect.Parameter.empty and options.get(name) is None
     ]
     for name, value in options.items():
         if name not in parameters:
             meant = did_you_mean(name, parameters, what="options")
             problems.append(Problem("DL201", f"the sink kind `{kind}` has no option `{name}`", (name,), meant))
+            continue
+        if value is None:  # what another layer said is taken back
             continue
         try:
             TypeAdapter(hints.get(name, Any)).validate_python(value, strict=True)

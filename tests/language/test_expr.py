@@ -18,7 +18,11 @@ from tests.language.trees import boolean, number, text
 PROFILE = settings(
     max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
-SIGNALS = {"x": {"axis": "completion"}, "t": {"axis": "completion", "type": "text"}, "k": {"axis": "token"}}
+SIGNALS = {
+    "x": {"axis": "completion"},
+    "t": {"axis": "completion", "type": "text"},
+    "k": {"axis": "token", "mask": "all"},
+}
 
 
 def refused(expr: Any, key: str = "where") -> Problem:

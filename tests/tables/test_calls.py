@@ -21,7 +21,7 @@ from tests.running import rows, run, scores
 SIGNALS: dict[str, Any] = {
     "messages": {"axis": "completion", "type": "object", "optional": True},
     "rewards": {"axis": "completion", "family": True, "optional": True},
-    "loss": {"axis": "step", "optional": True}, "entropy": {"axis": "token", "optional": True},
+    "loss": {"axis": "step", "optional": True}, "entropy": {"axis": "token", "mask": "all", "optional": True},
 }  # fmt: skip
 TOP = {"kind": "top_bottom", "key": "score", "top": 1, "within": "step"}
 

@@ -1,0 +1,102 @@
+"""Configuration files that may be from elsewhere, read with a bound and without running code that they name.
+
+Hydra would import a package that ``hydra.searchpath`` names, to find its files, and would expand YAML's aliases for as
+long as it takes. Imports Hydra, PyYAML and errors.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult
+
+from declog.errors import MAX_DEPTH, CompositionError, Problem, Where
+
+MAX_BYTES = 4 * 2**20  # of one file
+MAX_NODES = 20_000  # of one file, those of its aliases counted each time; a large profile has two thousand
+_YAML: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+
+class Repository(ConfigRepository):
+    """Hydra's files by name, each measured before it is read."""
+
+    def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
+        """Find the places of a search path; the packages that a configuration names are not imported for it."""
+        places = ConfigSearchPathImpl()
+        for element in config_search_path.get_path():
+            path = str(element.path)
+            if str(element.provider).startswith("hydra.searchpath") and path.startswith("pkg://"):
+                path = _folder(path.removeprefix("pkg://"))
+            places.append(str(element.provider), path)
+        super().initialize_sources(places)
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """A configuration, or None; raises ``CompositionError`` for a file that is too large to be one."""
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        if source is not None and source.scheme() in ("file", "declog"):
+            name = config_path.removeprefix("declog/") if source.scheme() == "declog" else config_path
+            bounded(FilePath(source.path, name if name.endswith(".yaml") else f"{name}.yaml"))
+        return super().load_config(config_path)
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's own composition over such a repository."""
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        self.config_search_path = config_search_path
+        self.repository = Repository(config_search_path)
+
+
+def bounded(file: FilePath) -> None:
+    """Raise ``CompositionError`` DL202 where a YAML file holds too much, or is nested too deeply, to be a profile."""
+    size = file.stat().st_size
+    if size > MAX_BYTES:
+        raise _refused(file, 1, f"the file has {size} bytes; a configuration has at most {MAX_BYTES}")
+    sizes: dict[str, int] = {}  # of anchors, with what their aliases stand for
+    open_nodes: list[tuple[str | None, int]] = []
+    count = 0
+    try:
+        for event in yaml.parse(file.read_text(encoding="utf-8", errors="replace"), Loader=_YAML):
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.AliasEvent) and any(event.anchor == anchor for anchor, _ in open_nodes):
+                raise _refused(file, line, f"`*{event.anchor}` stands inside what it stands for")
+            if isinstance(event, yaml.AliasEvent):
+                count += sizes.get(event.anchor, 1)
+            elif isinstance(event, yaml.NodeEvent):
+                count += 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_nodes.append((event.anchor, count))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                anchor, before = open_nodes.pop()
+                if anchor is not None:
+                    sizes[anchor] = count - before + 1
+            if len(open_nodes) > MAX_DEPTH:
+                raise _refused(file, line, f"maps and lists are nested more than {MAX_DEPTH} deep")
+            if count > MAX_NODES:
+                cause = f"the file holds more than {MAX_NODES} values, those that `*` repeats counted each time"
+                raise _refused(file, line, cause)
+    except yaml.YAMLError:
+        return  # Hydra reads it next, and says what is wrong
+
+
+def _refused(file: FilePath, line: int, cause: str) -> CompositionError:
+    shown = str(file.relative_to(FilePath.cwd())) if file.is_relative_to(FilePath.cwd()) else str(file)
+    return CompositionError([Problem("DL202", cause, fix="write out what is needed", where=Where(shown, line, 1))])
+
+
+def _folder(package: str) -> str:
+    """Where a package's files are, found without importing it."""
+    top, *below = package.replace("/", ".").rstrip(".").split(".")
+    spec = importlib.util.find_spec(top)
+    places = [] if spec is None or spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+    folders = [FilePath(place, *below) for place in places]
+    found = next((folder for folder in folders if folder.is_dir()), None)
+    return f"file://{found.as_posix()}" if found is not None else f"file:///{package} is not installed"

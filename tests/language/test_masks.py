@@ -1,0 +1,67 @@
+"""A token signal says which of its tokens exist, or the profile is refused: a mean over padding is a wrong number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import declog
+from declog.testing import MemorySink
+
+TOKEN = {"axis": "token"}
+BOOL = {"axis": "token", "type": "bool"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "fix"),
+    [
+        ({"signals": {"lp": TOKEN}}, "completion_mask"),
+        ({"signals": {"lp": TOKEN, "m": BOOL}}, "m"),
+        ({"signals": {"lp": TOKEN, "tool": BOOL, "my_mask": BOOL}}, "my_mask"),
+        ({"signals": {"lp": TOKEN, "kl": {**TOKEN, "mask": "m"}, "m": BOOL}}, "m"),
+        ({"signals": {"lp": {**TOKEN, "optional": True}}}, "completion_mask"),
+        ({"metrics": {"lp": {"axis": "token"}}}, "completion_mask"),
+    ],
+)
+def test_a_token_signal_without_a_mask_is_refused(profile: dict[str, Any], fix: str) -> None:
+    """Observed anywhere, used or not; the error names the mask that is there, or one to declare."""
+    with pytest.raises(declog.ConfigError) as raised:
+        declog.plan({"name": "x", "metrics": {}, **profile})
+    problem = next(each for each in raised.value.problems if "lp" in each.path)
+    assert problem.code == "DL203"
+    assert str(problem.fix).startswith(f"axes: {{token: {{mask: {fix}}}}}")
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        {"axes": {"token": {"mask": "m"}}, "signals": {"lp": TOKEN, "m": BOOL}},
+        {"axes": {"token": {"mask": "all"}}, "signals": {"lp": TOKEN}},
+        {"axes": {"token": {"lengths": "n"}}, "signals": {"lp": TOKEN, "n": {"axis": "completion", "type": "int"}}},
+        {"signals": {"lp": {**TOKEN, "mask": "m"}, "m": BOOL}},
+        {"signals": {"lp": {**TOKEN, "mask": "m and k"}, "m": BOOL, "k": BOOL}},
+        {"signals": {"lp": {**TOKEN, "mask": "all"}}},
+        {"signals": {"lp": {**TOKEN, "enabled": "beta != 0"}}, "constants": {"beta": 0}},
+    ],
+)
+def test_where_it_is_said_the_profile_compiles(profile: dict[str, Any]) -> None:
+    """By the axis, by the signal, by packed lengths; the mask itself needs none, nor what is switched off."""
+    assert declog.plan({"name": "x", **profile}).name == "x"
+
+
+@pytest.mark.parametrize(("mask", "expected"), [("m", 1.0), ("all", 0.375)])
+def test_each_half_of_the_fix_gives_its_number(mask: str, expected: float, tmp_path: Path) -> None:
+    """The mean over the tokens that exist, or over all."""
+    profile = {
+        "axes": {"token": {"mask": mask}},
+        "signals": {"lp": TOKEN, "m": {**BOOL, "optional": True}},
+        "metrics": {"lp": "mean(lp)"},
+    }
+    sink = MemorySink()
+    with declog.start(profile, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        tokens = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]])
+        log.observe(lp=tokens.double(), **({"m": tokens.bool()} if mask == "m" else {}))
+    assert sink.scalars[0]["lp"] == expected

@@ -1,0 +1,128 @@
+"""Configuration files from elsewhere: bounded before they are read, whatever makes them large or endless."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+
+import declog
+from declog.cli import main
+from declog.errors import CompositionError
+
+LEVELS = "abcdefgh"
+GOOD = "signals: {x: {axis: completion}}\nmetrics: {x: mean(x)}\n"
+
+
+def exploding(first: str, again: str) -> str:
+    """Nine of the level before on each level."""
+    lines = [f"  a: {first}"]
+    lines += [f"  {key}: {again.format(before=before, key=key)}" for before, key in itertools.pairwise(LEVELS)]
+    return "run_config:\n" + "\n".join(lines) + "\n"
+
+
+def interpolated(text: str) -> str:
+    """A level that repeats the one before by an interpolation."""
+    return text.replace("@", "${{declog.run_config.{before}}}")
+
+
+FILES = {
+    "aliases in lists": exploding("&a [x, x]", "&{key} [" + ", ".join(["*{before}"] * 9) + "]"),
+    "aliases in maps": exploding("&a {x: 1}", "&{key} {{" + ", ".join(f"k{i}: *{{before}}" for i in range(9)) + "}}"),
+    "merged keys": "run_config:\n  a: &a {"
+    + ", ".join(f"k{i}: 1" for i in range(300))
+    + "}\n"
+    + "".join(f"  b{i}: {{<<: *a}}\n" for i in range(100)),
+    "an alias inside its own list": "run_config: {a: &a [*a]}\n",
+    "an alias inside its own map": "metrics: &m {k: *m}\n",
+    "a merge of itself": "metrics: &m {<<: *m}\n",
+    "brackets": "run_config: " + "[" * 100_000,
+    "braces": "run_config: " + "{a: " * 50_000,
+    "dashes": "run_config:\n " + "- " * 5_000 + "1\n",
+    "questions": "run_config:\n " + "? " * 5_000 + "1\n",
+    "many values": "run_config: [" + "1, " * 30_000 + "1]\n",
+    "many bytes": "#" * (5 * 2**20),
+    "interpolated lists": exploding("[x, x]", interpolated("[" + ", ".join(['"@"'] * 9) + "]")),
+    "interpolated maps": exploding("{x: 1}", interpolated("{{" + ", ".join(f'k{i}: "@"' for i in range(9)) + "}}")),
+    "interpolated texts": exploding("lol", interpolated("'" + "@" * 9 + "'")),
+    "texts by a resolver": exploding("lol", "'" + "${{oc.select:declog.run_config.{before}}}" * 9 + "'"),
+    "relative texts": exploding("lol", "'" + "${{.{before}}}" * 9 + "'"),
+    "texts by names of texts": "run_config:\n  n: {"
+    + ", ".join(f"{key}: {key}" for key in LEVELS)
+    + "}\n"
+    + exploding("lol", "'" + "${{declog.run_config.${{declog.run_config.n.{before}}}}}" * 9 + "'").partition("\n")[2],
+}
+
+
+UNRESOLVED = [kind for kind in FILES if kind.startswith(("interpolated", "texts", "relative"))]
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("verb", ["check", "show"])
+def test_a_file_that_explodes_is_refused(
+    kind: str, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By aliases, depth, size or interpolations: an error of declog's, by file or by name, and never a long wait."""
+    (tmp_path / "declog").mkdir()
+    file = tmp_path / "declog" / "mine.yaml"
+    file.write_text(FILES[kind] + ("" if kind in ("brackets", "braces") else GOOD.partition("\n")[0]), encoding="utf-8")
+    codes = {main([verb, str(file)]), main([verb, "mine", "--config-dir", str(tmp_path)])}
+    assert codes == ({0} if verb == "show" and kind in UNRESOLVED else {3})  # `show` has what does not resolve as it is
+    told = capsys.readouterr()
+    assert "error[" in told.err or "does not compile (DL103)" in told.out
+
+
+def test_ordinary_anchors_are_taken(tmp_path: Path) -> None:
+    """Anchors, aliases and merged keys as people use them."""
+    (tmp_path / "declog").mkdir()
+    text = (
+        "signals: {x: &row {axis: completion}, y: *row, z: {<<: *row, optional: true}}\n"
+        "metrics: {x: mean(x), y: mean(y), z: mean(z)}\n"
+    )
+    (tmp_path / "declog" / "mine.yaml").write_text(text, encoding="utf-8")
+    made = declog.plan(declog.compose("mine", config_dir=tmp_path))
+    assert [op.key for op in made.metrics] == ["x", "y", "z", "logged"]
+
+
+def test_a_chain_of_interpolations_is_taken(tmp_path: Path) -> None:
+    """Forty texts, each made of the one before and a word, are no explosion."""
+    (tmp_path / "declog").mkdir()
+    chain = "".join(f"  k{i}: '${{declog.run_config.k{i - 1}}} {i}'\n" for i in range(1, 40))
+    (tmp_path / "declog" / "mine.yaml").write_text(f"{GOOD}run_config:\n  k0: '0'\n{chain}", encoding="utf-8")
+    made = declog.plan(declog.compose("mine", config_dir=tmp_path))
+    assert made.run_config["k39"] == " ".join(map(str, range(40)))
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system [true]", "!!python/name:os.system"])
+def test_tags_make_no_objects(tag: str, tmp_path: Path) -> None:
+    """YAML's own way to run code is no part of it."""
+    (tmp_path / "declog").mkdir()
+    (tmp_path / "declog" / "mine.yaml").write_text(f"{GOOD}run_config: {{a: {tag}}}\n", encoding="utf-8")
+    with pytest.raises(CompositionError, match="python/"):
+        declog.compose("mine", config_dir=tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["check", "show", "why", "diff", "ls", "test"])
+def test_a_package_on_hydras_search_path_is_read_and_not_imported(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An application's `hydra.searchpath` may name a package: its files are found without running it."""
+    package = tmp_path / "declog_test_search"
+    (package / "conf" / "declog").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')\n", encoding="utf-8")
+    (package / "conf" / "__init__.py").touch()
+    (package / "conf" / "declog" / "theirs.yaml").write_text(GOOD + "name: theirs\n", encoding="utf-8")
+    app = tmp_path / "app"
+    app.mkdir()
+    text = "hydra: {searchpath: ['pkg://declog_test_search.conf']}\ndefaults: [{declog: theirs}, _self_]\n"
+    (app / "config.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    place = str(app / "config.yaml")
+    words = {"why": ["declog.name", place], "diff": [place, "--", place], "ls": ["metrics", place]}.get(verb, [place])
+    assert main([verb, *words]) == (2 if verb == "test" else 0)
+    assert "declog_test_search" not in sys.modules
+    told = capsys.readouterr()
+    assert "imported" not in told.out + told.err
+    assert "the profile has no test" in told.err if verb == "test" else told.out != ""
