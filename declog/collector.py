@@ -65,7 +65,7 @@ class Collector:
     def collect(self, handoff: Handoff, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
         """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
         self._figures.append(figures)
-        parts, whole = {0: frames}, {0}
+        parts, whole = {0: frames}, {0} if handoff.window.whole else set[int]()
         if error is not None:
             self._failures.report(RuntimeFailure("DL605", error))
         if self._comm.world_size > 1:

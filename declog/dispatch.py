@@ -149,7 +149,8 @@ class Dispatcher:
                 except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
                     report(error)
         scalars = [item.record for item in outputs if isinstance(item.record, Scalar)]
-        return {prefix + scalar.name: scalar.value for scalar in scalars}
+        found = {prefix + scalar.name: scalar.value for scalar in scalars}
+        return found if partial is None else {**found, RANKS: partial}
 
     # -- values
 

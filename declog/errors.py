@@ -78,6 +78,7 @@ CODES: dict[str, str] = {
     "DL605": "a window could not be evaluated",
     "DL606": "ranks recorded the same rows",
     "DL607": "a capture cannot be read",
+    "DL608": "an integration could not record something",
     "DL609": "a folder is taken",
 }
 
@@ -288,7 +289,9 @@ class PlanMismatchError(ConfigError):
     """Ranks compiled different plans."""
 
 
-class _Coded(DeclogError):
+class Coded(DeclogError):
+    """An error of one problem."""
+
     def __init__(self, code: str, message: str, fix: str | None = None) -> None:
         self.code = code
         self.message = message
@@ -296,7 +299,7 @@ class _Coded(DeclogError):
         super().__init__(f"[{code}] {message}" + (f"\n  fix: {fix}" if fix else ""))
 
 
-class InputError(_Coded):
+class InputError(Coded):
     """The training code gave a value that the profile does not allow."""
 
 
@@ -317,11 +320,11 @@ class MissingSignalError(InputError):
         return found
 
 
-class UsageError(_Coded):
+class UsageError(Coded):
     """The API was called in the wrong order."""
 
 
-class RuntimeFailure(_Coded):
+class RuntimeFailure(Coded):
     """declog itself failed after step 0."""
 
 

@@ -9,7 +9,7 @@ import logging
 import traceback
 from dataclasses import dataclass, field
 
-from declog.errors import DeclogError, RuntimeFailure
+from declog.errors import Coded, DeclogError, RuntimeFailure
 
 log = logging.getLogger("declog")
 
@@ -28,9 +28,13 @@ class Failures:
 
     counts: dict[str, int] = field(default_factory=dict)
     first: BaseException | None = None
+    _guarded: dict[tuple[str, str], RuntimeFailure] = field(default_factory=dict)
 
-    def report(self, error: BaseException) -> None:
-        """Note an error; its traceback is logged the first time. Never raises, whatever came from a user's code."""
+    def report(self, error: BaseException, what: str = "a log event could not be finished") -> None:
+        """Note an error: ``what`` happened is logged the first time, with its traceback.
+
+        Never raises, whatever came from a user's code.
+        """
         name = told(error)
         known = self.counts.get(name, 0)
         self.counts[name] = known + 1
@@ -38,7 +42,17 @@ class Failures:
         if not known:
             cause = error.__cause__ if isinstance(error, RuntimeFailure) else error
             detail = "" if cause is None else "\n" + "".join(traceback.format_exception(cause))
-            log.error("a log event could not be finished: %s%s", name, detail)
+            log.error("%s: %s%s", what, name, detail)
+
+    def guarded(self, what: str, error: BaseException, left_out: str) -> None:
+        """Note what went wrong in an integration: one failure for each kind of error, whatever numbers it says."""
+        key = what, type(error).__name__
+        if key not in self._guarded:
+            message = error.message if isinstance(error, Coded) else told(error)
+            fix = f"{left_out or 'the values of this log event lack it'}; training goes on"
+            self._guarded[key] = RuntimeFailure("DL608", f"{what}: {message}", fix)
+            self._guarded[key].__cause__ = error
+        self.report(self._guarded[key], "something could not be recorded")
 
 
 def raisable(error: BaseException, message: str) -> Exception:

@@ -276,7 +276,8 @@ class Recorder:
 
         Every rank must call it alike. Slower metrics and tables are logged with it, whatever their `every`. With
         ``wait_s`` it waits, at most so many seconds, and returns on every rank the scalars that rank 0 logs at this
-        event, by name (those of sinks have the sink's prefix besides); None where they did not come in time.
+        event, by name (those of sinks have the sink's prefix besides), and ``declog/ranks`` where they are not of all
+        ranks; None where they did not come in time.
         """
         self._alive()
         self._records()
@@ -407,6 +408,28 @@ class Recorder:
         self._records()
         with self._lock, self._tape.call("extra", column, values):
             self._intake.extra(column, values, self._now)
+
+    @contextmanager
+    def guard(self, what: str, left_out: str = "") -> Iterator[None]:
+        """A block of an integration's own: where it fails the training code goes on, with what comes after the block.
+
+        ``what`` went wrong is told once and counted in ``failures``. The open window's values then count as not of
+        all ranks (``declog/ranks``), unless it is only what is ``left_out``, of which no metric is made. Interrupts
+        pass; with ``strict: true`` all errors do. Nothing is told of a recorder that is closed.
+        """
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:
+            if self._closed:
+                return
+            if self.plan.strict:
+                raise
+            with self._lock:
+                if not left_out:
+                    self._windows.setdefault(self._mode, Window()).whole = False
+                self._failures.guarded(what, error, left_out)
 
     # -- inside
 

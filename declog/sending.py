@@ -48,7 +48,7 @@ class Sender:
         meta: dict[str, Any] = {
             "event": handoff.event, "mode": handoff.mode, "step": handoff.step, "count": handoff.count,
             "tail": handoff.tail, "part": handoff.part, "last": handoff.last, "sent": dict(handoff.sent),
-            "error": None, "whole": True, "figures": dict(figures),
+            "error": None, "whole": handoff.window.whole, "figures": dict(figures),
         }  # fmt: skip
         try:
             frames, meta["error"] = self.frames(handoff)

@@ -26,6 +26,7 @@ class Window:
 
     batches: dict[str, list[BatchRecord]] = field(default_factory=dict)
     earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
+    whole: bool = True  # whether all that should have been recorded was
 
     def hand_off(self) -> None:
         """Start copying what is on a CUDA device to pinned memory; returns at once."""

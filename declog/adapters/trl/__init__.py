@@ -89,9 +89,10 @@ def attach(
     )
     if trainer.args.process_index == 0:
         _tell(trainer, sight, config, constants, made)
-    capture = Capture(trainer, recorder, sight)
-    steps = Steps(trainer, recorder, capture, used=used)
-    Report(trainer, recorder, capture, steps, sight, merge=merge, prefix=prefix, deliver_s=deliver_s)
+    guard = recorder.guard
+    capture = Capture(trainer, recorder, sight, guard)
+    steps = Steps(trainer, recorder, capture, guard, used=used)
+    Report(trainer, recorder, capture, steps, sight, guard, merge=merge, prefix=prefix, deliver_s=deliver_s)
     setattr(trainer, MARK, recorder)
     return recorder
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 import declog
-from declog.adapters.trl.hook import Around, hook
+from declog.adapters.trl.given import Given
+from declog.adapters.trl.hook import Guard, Part, hook
 from declog.adapters.trl.sight import Sight
 
 Tensor = torch.Tensor
@@ -28,11 +29,12 @@ REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-bat
 class Capture:
     """The hooks that observe. ``rows`` is how many completions this rank has generated: it numbers them."""
 
-    def __init__(self, trainer: Any, log: declog.Recorder, sight: Sight) -> None:
+    def __init__(self, trainer: Any, log: declog.Recorder, sight: Sight, guard: Guard) -> None:
         self.rows = 0
-        self.metrics: set[str] = set()  # names that reward functions gave to log_metric
+        self.given = Given(trainer, guard)
         self._trainer = trainer
         self._log = log
+        self._guard = guard
         self._known = log.plan.known
         homes = log.plan.homes
         self._rollout = homes.get("rewards", homes.get("length", "rollout"))
@@ -46,22 +48,19 @@ class Capture:
         self._generated: tuple[Any, ...] = ()
         self._tools = (0, 0)
         self._scored: tuple[Any, ...] = ()
-        self._totals: defaultdict[str, float] = defaultdict(float)
-        self._calls: Counter[str] = Counter()
-        self._extras: defaultdict[str, list[Any]] = defaultdict(list)
         if sight.rollouts:
-            hook(trainer, "_generate", self._generate)
-            hook(trainer, "_calculate_rewards", self._calculate_rewards)
-            hook(trainer, "_generate_and_score_completions", self._score)
-            hook(trainer, "_log_metric", self._log_metric)
-            hook(trainer, "_log_completion_extra", self._log_extra)
+            hook(trainer, "_generate", self._generate, guard)
+            hook(trainer, "_calculate_rewards", self._calculate_rewards, guard)
+            hook(trainer, "_generate_and_score_completions", self._score, guard)
+            hook(trainer, "_log_metric", self.given.log_metric, guard)
+            hook(trainer, "_log_completion_extra", self.given.log_extra, guard)
             if hasattr(trainer, "_tool_call_loop"):
-                hook(trainer, "_tool_call_loop", self._call_tools)
+                hook(trainer, "_tool_call_loop", self._call_tools, guard)
         if sight.updates:
-            hook(trainer, "_compute_loss", self._compute_loss)
-            hook(trainer, "training_step", self._train)
+            hook(trainer, "_compute_loss", self._compute_loss, guard)
+            hook(trainer, "training_step", self._train, guard)
         if sight.updates or (sight.rollouts and self._rloo):
-            hook(trainer, "_get_per_token_logps_and_entropies", self._forward)
+            hook(trainer, "_get_per_token_logps_and_entropies", self._forward, guard)
 
     def observe(self, signals: Mapping[str, Any], without: Collection[str] = ()) -> None:
         """Observe the signals that the profile has."""
@@ -71,64 +70,51 @@ class Capture:
 
     # -- what TRL's methods return
 
-    def _forward(self, original: Around, *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+    def _forward(self, *args: Any, **kwargs: Any) -> Part:
+        result = yield
         self._forwards.append((result[0].detach(), None if result[1] is None else result[1].detach()))
-        return result
 
-    def _generate(self, original: Around, *args: Any, **kwargs: Any) -> Any:
-        self._generated = original(*args, **kwargs)
-        return self._generated
+    def _generate(self, *args: Any, **kwargs: Any) -> Part:
+        self._generated = yield
 
-    def _call_tools(self, original: Around, *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+    def _call_tools(self, *args: Any, **kwargs: Any) -> Part:
+        result = yield
         self._tools = result[4], result[5]
-        return result
 
-    def _calculate_rewards(
-        self, original: Around, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
-    ) -> Any:
-        rewards = original(inputs, prompts, completions, completion_ids_list)
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Part:
+        rewards = yield
         self._scored = prompts, completions, completion_ids_list, rewards
-        return rewards
-
-    # -- what reward functions log
-
-    def _log_metric(self, original: Around, name: str, value: float) -> None:
-        original(name, value)
-        self._totals[name] += float(value)
-        self._calls[name] += 1
-        self.metrics.add(name)
-
-    def _log_extra(self, original: Around, column: str, values: list[Any]) -> None:
-        original(column, values)
-        self._extras[column].extend(values)
 
     # -- a generation
 
-    def _score(self, original: Around, inputs: Any) -> Any:
-        for kept in (self._forwards, self._totals, self._calls, self._extras):
-            kept.clear()
-        self._tools = (0, 0)
+    def _score(self, inputs: Any) -> Part:
+        self._forwards.clear()
+        self.given.clear()
+        self._generated, self._tools, self._scored = (), (0, 0), ()
         if not self._log.in_step:  # such as `trainer.predict`
-            return original(inputs)
+            return None
         known = self._rollout in self._log.plan.known_events
         with self._log.batch(self._rollout) if known else contextlib.nullcontext():
-            output = original(inputs)
+            output = yield
             count = len(output["completion_ids"])
             rows = torch.arange(self.rows, self.rows + count)
             self.rows += count
-            self.observe(self._generation(output, rows), self._elsewhere[self._rollout])
-            for column, values in self._extras.items():
-                self._log.log_extra(column, values)
-        self.observe({"logged_total": dict(self._totals), "logged_calls": dict(self._calls)})
+            with self._guard("what a generation returned could not be recorded"):
+                self.observe(self._generation(output, rows), self._elsewhere[self._rollout])
+            with self._guard("prompts and completions could not be recorded", "tables lack them"):
+                self.observe(self._conversations())
+            for column, values in self.given.columns(count):
+                with self._guard(self.given.of(column), "the column is left out"):
+                    self._log.log_extra(column, values)
+        with self._guard("what reward functions gave to `log_metric` could not be recorded"):
+            self.observe({"logged_total": dict(self.given.totals), "logged_calls": dict(self.given.calls)})
         self._forwards.clear()
         self._generated = self._scored = ()
         return {**output, ROW: rows}
 
     def _generation(self, output: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
         trainer = self._trainer
-        prompts, completions, ids, rewards = self._scored
+        _, _, ids, rewards = self._scored
         count, rank = len(rows), trainer.accelerator.process_index
         local = rewards[rank * count : (rank + 1) * count]
         generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
@@ -139,8 +125,6 @@ class Capture:
         signals = {
             "row": rows,
             "prompt_id": (rank * count + torch.arange(count)) // generations,
-            "prompt": self._rendered("prompt", prompts),
-            "completion": self._rendered("completion", completions),
             "length": [len(row) for row in ids] if shown is None else [sum(row) for row in shown],
             "truncated": [row[-1] not in ends for row in ids],
             "rewards": {name: local[:, place] for place, name in enumerate(names)},
@@ -162,6 +146,10 @@ class Capture:
             signals["is_ratio"] = output["importance_sampling_ratio"].expand_as(mask)
         return signals
 
+    def _conversations(self) -> dict[str, Any]:
+        prompts, completions, *_ = self._scored
+        return {"prompt": self._rendered("prompt", prompts), "completion": self._rendered("completion", completions)}
+
     def _rendered(self, name: str, values: Sequence[Any]) -> list[Any]:
         """Prompts or completions as the profile declares them: conversations as they are, or as text."""
         found = [_without_images(value) for value in values]
@@ -171,13 +159,13 @@ class Capture:
 
     # -- a micro-batch, and a step
 
-    def _compute_loss(self, original: Around, model: Any, inputs: Mapping[str, Any]) -> Any:
+    def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Part:
         self._forwards.clear()
         if not self._log.in_step:
-            return original(model, inputs)
+            return
         reported = self._trainer._metrics["train" if self._trainer.model.training else "eval"]
         before = {name: len(reported.get(name, ())) for name in REPORTED}
-        loss = original(model, inputs)
+        loss = yield
         signals = self._update(inputs)
         for name, count in before.items():
             if len(reported.get(name, ())) > count:
@@ -186,7 +174,6 @@ class Capture:
             signals["loss"] = loss
         self.observe(signals, self._elsewhere[UPDATE])
         self._forwards.clear()
-        return loss
 
     def _update(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         logprobs, entropy = next(each for each in reversed(self._forwards) if each[1] is not None)
@@ -209,14 +196,13 @@ class Capture:
             signals["mb_is_ratio"] = inputs["importance_sampling_ratio"].expand_as(mask)
         return signals
 
-    def _train(self, original: Around, *args: Any, **kwargs: Any) -> Any:
+    def _train(self, *args: Any, **kwargs: Any) -> Part:
         before = len(self._times())
-        loss = original(*args, **kwargs)
+        loss = yield
         if self._log.in_step:
             self.observe({"loss": loss})
             if len(times := self._times()) > before:
                 self.observe({"steps": 1, "step_time": times[-1]})
-        return loss
 
     def _times(self) -> Sequence[float]:
         """TRL's own times of the optimizer steps since its last log."""

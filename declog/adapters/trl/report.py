@@ -17,12 +17,13 @@ from transformers import TrainerCallback
 
 import declog
 from declog.adapters.trl.capture import Capture
-from declog.adapters.trl.hook import Around, hook
+from declog.adapters.trl.hook import Guard, Part, hook
 from declog.adapters.trl.sight import Sight
 from declog.adapters.trl.steps import Steps
 
 MERGE = ("replace", "prefix")
 EVAL = "eval_"  # transformers' own prefix
+RANKS = "declog/ranks"  # of how many ranks values are, where not of all
 CHECKED = 3  # log events at which the values of a TRL that was not tested are compared with TRL's
 
 log = logging.getLogger("declog")
@@ -33,7 +34,7 @@ class Report:
 
     def __init__(
         self, trainer: Any, recorder: declog.Recorder, capture: Capture, steps: Steps, sight: Sight,
-        *, merge: str | None, prefix: str, deliver_s: float,
+        guard: Guard, *, merge: str | None, prefix: str, deliver_s: float,
     ) -> None:  # fmt: skip
         self._trainer = trainer
         self._recorder = recorder
@@ -42,44 +43,60 @@ class Report:
         self._prefix = prefix
         self._deliver_s = deliver_s
         self._names = _Names(recorder.plan.names())
+        self._modal = _Names(f"{EVAL}{name}" for name in recorder.plan.names())
         self._capture = capture
+        self._guard = guard
         self._tested = sight.tested
         self._unchecked = 0 if sight.tested or merge != "replace" else CHECKED
         if sight.rollouts or sight.updates:
-            hook(trainer, "log", self._log)
+            hook(trainer, "log", self._log, guard)
         else:
-            trainer.add_callback(_PassThrough(self))
+            trainer.add_callback(_PassThrough(self, guard))
 
     # -- where the trainer is seen
 
-    def _log(self, original: Around, logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
+    def _log(self, *args: Any, **kwargs: Any) -> Part:
         if self._steps.over:
-            return original(logs, *args, **kwargs)
+            return
+        logs = kwargs["logs"] if "logs" in kwargs else args[0]
         given = dict(logs)
-        self._signals(given)
+        with self._guard("what the trainer reports could not be recorded"):
+            self._signals(given)
         self._steps.end()
-        self._pass_on({**self._others(), **self._stripped(given), **self._epoch()})
-        values = self._values(given)
-        if not values:
-            return original(logs, *args, **kwargs)
-        merged = Merged(logs, values)
-        result = original(merged, *args, **kwargs)
+        with self._guard("what the trainer reports could not be passed on"):
+            self._pass_on({**self._others(), **self._stripped(given), **self._epoch()})
+        merged = self._merged(logs, given)  # also where a part failed: other ranks flush, too
+        if merged is None:
+            yield
+            return
+        yield (args, {**kwargs, "logs": merged}) if "logs" in kwargs else ((merged, *args[1:]), kwargs)
+        self._missed(merged)
         logs.clear()
         logs.update(merged)  # the same mapping is what an evaluation returns
         if self._unchecked:
             self._check(merged)
-        return result
 
-    def _values(self, given: Mapping[str, float]) -> dict[str, float]:
-        """The log event's values under the names that they get in ``logs``; the trainer's own numbers stay its own."""
+    def _merged(self, logs: Mapping[str, Any], given: Mapping[str, float]) -> Merged | None:
+        """The trainer's ``logs`` with the log event's values, under the names that they get there."""
         if self._merge is None:
             self._recorder.flush()
-            return {}
+            return None
         found = self._recorder.flush(wait_s=self._deliver_s) or {}
+        whole = found.pop(RANKS, None) is None
+        mode = self._recorder.plan.modes["eval"].prefix if self._steps.evaluating else ""
         if self._merge == "prefix":
-            mode = self._recorder.plan.modes["eval"].prefix if self._steps.evaluating else ""
             found = {f"{mode}{self._prefix}{name.removeprefix(mode)}": value for name, value in found.items()}
-        return {name: value for name, value in found.items() if name not in given}
+        own = {f"{mode}{name}" for name in self._capture.given.metrics}
+        values = {name: value for name, value in found.items() if name not in given and name not in own}
+        return Merged(logs, values, whole=whole)
+
+    def _missed(self, merged: Merged) -> None:
+        """A metric of declog's own that picks the best model, and did not come: without it there is no better one."""
+        name = self._trainer.args.metric_for_best_model
+        name = name if name is None or name.startswith(EVAL) else f"{EVAL}{name}"
+        if self._steps.evaluating and name is not None and name not in merged and name in self._modal:
+            log.warning("`%s` was not there in time to say whether this model is the best", name)
+            merged[name] = math.nan
 
     def _signals(self, given: Mapping[str, float]) -> None:
         """Observe reported numbers that the profile has as signals of the step."""
@@ -98,7 +115,7 @@ class Report:
         mode = "train" if self._trainer.model.training else "eval"
         for name, values in self._trainer._metrics[mode].items():
             there = [value for value in values if not math.isnan(value)]
-            if there and name not in self._capture.metrics:
+            if there and name not in self._capture.given.metrics:
                 found[name] = sum(there) / len(there)
         return found
 
@@ -154,13 +171,16 @@ class _Names:
 
 
 class Merged(dict[str, Any]):
-    """The ``logs`` of one log: what TRL adds with ``update`` does not hide declog's values, and is kept beside them."""
+    """The ``logs`` of one log: what TRL adds with ``update`` does not hide declog's values, and is kept beside them.
 
-    def __init__(self, logs: Mapping[str, Any], values: Mapping[str, float]) -> None:
+    It does where those are not ``whole``: rows are missing that TRL has.
+    """
+
+    def __init__(self, logs: Mapping[str, Any], values: Mapping[str, float], *, whole: bool = True) -> None:
         super().__init__(logs)
         super().update(values)
         self.hidden: dict[str, Any] = {}
-        self._values = frozenset(values)
+        self._values = frozenset(values if whole else ())
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         added: dict[str, Any] = dict(*args, **kwargs)
@@ -169,10 +189,12 @@ class Merged(dict[str, Any]):
 
 
 class _PassThrough(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, guard: Guard) -> None:
         self._report = report
+        self._guard = guard
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        reported = dict(state.log_history[-1])  # `logs` has less, where a callback before this one took something out
-        reported.pop("step")
-        self._report.passed(reported)
+        with self._guard("what the trainer reports could not be recorded"):
+            reported = dict(state.log_history[-1])  # `logs` has less, where a callback before this took something out
+            reported.pop("step")
+            self._report.passed(reported)

@@ -19,7 +19,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 import declog
 from declog.adapters.trl.capture import Capture
-from declog.adapters.trl.hook import Around, hook
+from declog.adapters.trl.hook import Guard, Part, hook
 from declog.errors import UsageError
 
 log = logging.getLogger("declog")
@@ -28,16 +28,17 @@ log = logging.getLogger("declog")
 class Steps:
     """Opens and closes declog's steps and its mode ``eval``. ``evaluating`` is true in the latter."""
 
-    def __init__(self, trainer: Any, recorder: declog.Recorder, capture: Capture, *, used: bool) -> None:
+    def __init__(self, trainer: Any, recorder: declog.Recorder, capture: Capture, guard: Guard, *, used: bool) -> None:
         self.evaluating = False
         self._used = used and recorder.output_dir is not None and bool(recorder.plan.sinks)
         self._trainer = trainer
         self._recorder = recorder
         self._capture = capture
+        self._guard = guard
         self._step: AbstractContextManager[Any] | None = None
-        trainer.add_callback(_Callback(self))
-        hook(trainer, "train", self._train)
-        hook(trainer, "evaluate", self._evaluate)
+        trainer.add_callback(_Callback(self, guard))
+        hook(trainer, "train", self._train, guard)
+        hook(trainer, "evaluate", self._evaluate, guard)
 
     @property
     def over(self) -> bool:
@@ -48,17 +49,19 @@ class Steps:
         """An optimizer step begins; it has the number that the trainer logs it under."""
         self.end()
         if not self.over:
-            self._step = self._recorder.step(self._trainer.state.global_step + 1)
-            self._step.__enter__()
+            step = self._recorder.step(self._trainer.state.global_step + 1)
+            step.__enter__()
+            self._step = step
 
     def end(self, *error: Any) -> None:
-        """The open step ends."""
+        """The open step ends; where it fails to, it is over all the same."""
         if self._step is not None:
             step, self._step = self._step, None
             if not self.over:
-                step.__exit__(*(error or (None, None, None)))
+                with self._guard("a step could not be ended"):
+                    step.__exit__(*(error or (None, None, None)))
 
-    def _train(self, original: Around, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Part:
         if resume_from_checkpoint and not self.over:
             self._load(resume_from_checkpoint)
         elif self._used:
@@ -68,21 +71,21 @@ class Steps:
             )
         self._used = False
         try:
-            return original(resume_from_checkpoint, *args, **kwargs)
+            yield
         except BaseException as error:
             self.end(type(error), error, error.__traceback__)
             raise
         finally:
             self.end()
 
-    def _evaluate(self, original: Around, *args: Any, **kwargs: Any) -> Any:
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Part:
         self.end()
         if self.evaluating or self.over or "eval" not in self._recorder.plan.modes:
-            return original(*args, **kwargs)
+            return
         self.evaluating = True
         try:
             with self._recorder.mode("eval"):
-                return original(*args, **kwargs)
+                yield
         finally:
             self.evaluating = False
 
@@ -109,7 +112,9 @@ class Steps:
             checkpoint = get_last_checkpoint(self._trainer.args.output_dir)
             if checkpoint is None:
                 return  # the trainer says so
-        state = self._read(self._file(Path(checkpoint)))
+        state = None
+        with self._guard("declog's state could not be read", "windows and totals start anew"):
+            state = self._read(self._file(Path(checkpoint)))
         accelerator = self._trainer.accelerator
         found = torch.tensor([state is not None], dtype=torch.int32, device=accelerator.device)
         everywhere = bool(accelerator.gather(found).all())  # all ranks go on, or none
@@ -138,11 +143,14 @@ class Steps:
 class _Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
     """What the trainer tells its callbacks."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, guard: Guard) -> None:
         self._steps = steps
+        self._guard = guard
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._steps.begin()
+        with self._guard("a step could not be begun"):
+            self._steps.begin()
 
     def on_save(self, *args: Any, **kwargs: Any) -> None:
-        self._steps.save()
+        with self._guard("declog's state could not be saved", "a run resumed from here starts new windows"):
+            self._steps.save()
