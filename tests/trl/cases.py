@@ -12,6 +12,12 @@ import declog
 from declog.testing import MemorySink
 
 STRICT = ("declog/sinks=[]", "+declog.strict=true")
+MASKED = {  # about half of the completions are cut off, and have no token then
+    "num_iterations": 2, "learning_rate": 0.05, "beta": 0.0, "mask_truncated_completions": True,
+    "max_completion_length": 16,
+}  # fmt: skip
+SEQUENCE = {"importance_sampling_level": "sequence"}
+CUT, WEIGHT = ("completions/clipped_ratio",), "sampling/importance_sampling_ratio/mean"
 CLIPPING = {"num_iterations": 2, "learning_rate": 0.2, "beta": 0.0}
 
 
@@ -24,6 +30,7 @@ class Case:
     rewards: str = "plain"
     ranks: tuple[int, ...] = (1, 2)  # with how many it is run; groups that are split need two
     over: tuple[str, ...] = ()  # values that must be above 0 somewhere, or the case would show nothing
+    served: str = ""  # how importance weights correct what a server sampled
 
 
 CASES = {
@@ -57,6 +64,27 @@ CASES = {
         ranks=(1,), args={"entropy_coef": 0.01, "use_adaptive_entropy": True, "top_entropy_quantile": 0.5},
     ),
     "grpo_split": Case(args={"per_device_train_batch_size": 2, "steps_per_generation": 1}, ranks=(2,)),
+    **{f"masked_{name}": Case(args={**MASKED, **args}, ranks=ranks, over=CUT) for name, args, ranks in (
+        ("grpo", {"loss_type": "grpo"}, (1,)), ("bnpo", {"loss_type": "bnpo"}, (1,)),
+        ("sapo", {"loss_type": "sapo"}, (1,)), ("dr_grpo", {"loss_type": "dr_grpo"}, (1,)),
+        ("dapo", {"loss_type": "dapo"}, (1, 2)),
+        ("luspo", {**SEQUENCE, "loss_type": "luspo"}, (1,)),
+        ("cispo", {"loss_type": "cispo", "epsilon_high": 0.9}, (1,)), ("vespo", {"loss_type": "vespo"}, (1, 2)),
+        ("sequence", {**SEQUENCE, "loss_type": "grpo"}, (1, 2)),
+        ("sequence_kl", {**SEQUENCE, "beta": 0.05, "use_bias_correction_kl": True}, (1,)),
+        ("sequence_dapo", {**SEQUENCE, "loss_type": "dapo", "epsilon": 0.001}, (1,)),
+        ("sequence_cispo", {**SEQUENCE, "loss_type": "cispo", "epsilon_high": 0.9}, (1, 2)),
+    )},
+    "masked_rloo": Case("rloo", {**MASKED, "beta": 0.05}, over=CUT),
+    "masked_rloo_beta0": Case("rloo", MASKED, ranks=(1,), over=CUT),
+    **{f"served_{name}": Case(args={**MASKED, **args}, served=mode, ranks=ranks, over=(*CUT, WEIGHT))
+       for name, mode, args, ranks in (
+        ("sequence_mask", "sequence_mask", {}, (1, 2)), ("sequence_truncate", "sequence_truncate", {}, (1,)),
+        ("token_mask", "token_mask", {}, (1, 2)), ("token_truncate", "token_truncate", {}, (1,)),
+        ("masked", "token_mask", {"max_completion_length": 6}, (2,)),  # all that one of the ranks generated
+        ("vespo", "token_truncate", {"loss_type": "vespo"}, (1, 2)),
+        ("vespo_clipped", "token_mask", {"loss_type": "vespo", "vllm_importance_sampling_clip_max": 0.9}, (1,)),
+    )},
     "rloo_default": Case("rloo", {"beta": 0.05, "learning_rate": 0.1}),
     "rloo_clipping": Case("rloo", {**CLIPPING, "beta": 0.05}, over=("clip_ratio/low_mean", "clip_ratio/high_max")),
     "rloo_missing": Case("rloo", {"beta": 0.05}, rewards="missing"),
@@ -98,6 +126,29 @@ REWARDS: dict[str, list[Callable[..., Any]]] = {
 }  # fmt: skip
 
 
+def served() -> type[Any]:
+    """A GRPO trainer whose completions come with log-probabilities of another policy, as from vLLM; one has none."""
+    import torch
+    from trl import GRPOTrainer
+
+    class Served(GRPOTrainer):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.use_vllm = True
+
+        def _generate(self, prompts: Any) -> Any:
+            self.use_vllm = False
+            found = list(super()._generate(prompts))
+            self.use_vllm = True
+            made = torch.Generator().manual_seed(self.state.global_step * 10 + self.accelerator.process_index)
+            logprobs = [(torch.rand(len(ids), generator=made) - 4.2).tolist() for ids in found[1]]
+            logprobs[0][0] = None
+            found[4] = logprobs
+            return tuple(found)
+
+    return Served
+
+
 def trainer_of(case: Case, model: Path, folder: Path, **options: Any) -> Any:
     """A trainer, for a run of a second: four steps of two micro-batches, logged each second, with evaluations."""
     from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
@@ -114,7 +165,9 @@ def trainer_of(case: Case, model: Path, folder: Path, **options: Any) -> Any:
     }  # fmt: skip
     data = {"train_dataset": tiny.prompts(), "eval_dataset": tiny.prompts(4), **options.pop("data", {})}
     rewards = options.pop("rewards", REWARDS[case.rewards])
-    cls = options.pop("cls", made)
+    cls = options.pop("cls", served() if case.served else made)
+    if case.served:
+        arguments["vllm_importance_sampling_mode"] = case.served
     return cls(str(model), list(rewards), args=config(**arguments), **data, **options)
 
 

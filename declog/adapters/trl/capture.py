@@ -143,7 +143,10 @@ class Capture:
         elif "importance_sampling_ratio" in output:
             signals["rollout_logprobs"] = output["old_per_token_logps"]
             signals["sampling_logprobs"] = output["sampling_per_token_logps"]
-            signals["is_ratio"] = output["importance_sampling_ratio"].expand_as(mask)
+            signals["is_ratio"] = weights = output["importance_sampling_ratio"]
+            signals["rank_tokens"] = signals["completion_mask"].sum().expand(count)
+            if weights.shape[1] == 1:  # of completions, also where they have one token each
+                signals["sequence_is_ratio"] = weights.squeeze(1)
         return signals
 
     def _conversations(self) -> dict[str, Any]:
@@ -193,7 +196,7 @@ class Capture:
         if "ref_per_token_logps" in inputs:
             signals["ref_logprobs"] = inputs["ref_per_token_logps"]
         if "importance_sampling_ratio" in inputs:
-            signals["mb_is_ratio"] = inputs["importance_sampling_ratio"].expand_as(mask)
+            signals["mb_is_ratio"] = inputs["importance_sampling_ratio"]
         return signals
 
     def _train(self, *args: Any, **kwargs: Any) -> Part:

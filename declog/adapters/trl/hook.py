@@ -36,7 +36,8 @@ def hook(owner: Any, name: str, around: Callable[..., Part], guard: Guard) -> No
             trace = error.__traceback__
             with guard(what):
                 _thrown(part, error)
-            raise error.with_traceback(trace)
+            error.__traceback__ = trace  # nobody sees that it passed here
+            raise
         with guard(what):
             if part is not None:
                 try:
