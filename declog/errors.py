@@ -1,6 +1,6 @@
 """The exception tree, and what every error says: a code, a place, a cause and a fix.
 
-Nothing is imported here but the standard library, so that every layer can raise these.
+Imports the standard library and what makes quoted text visible, so that every layer can raise these.
 
     DeclogError
      ├── ConfigError            the profile is wrong; found before step 0, all problems at once
@@ -25,6 +25,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from declog.visible import visible, visible_lines
 
 Path = tuple[str | int, ...]
 Severity = Literal["error", "warning"]
@@ -204,22 +206,23 @@ class Problem:
         """The problem as its reader sees it: code and place, cause, line with carets, earlier layers, fix."""
         paint = _Paint(colour)
         head = paint(_SEVERITY[self.severity], f"{self.severity}[{self.code}]")
-        lines = [f"{head} {paint('1', self._place())}"]
-        lines += [f"  {line}" for line in self.message.splitlines()]
+        lines = [f"{head} {paint('1', visible(self._place()))}"]
+        lines += [f"  {visible(line)}" for line in self.message.split("\n")]
         excerpt = self.where.excerpt if self.where is not None else self._own_excerpt()
         if excerpt is not None:
-            before, marked = excerpt.text[: excerpt.start], excerpt.text[excerpt.start : excerpt.end]
+            ranges = (slice(excerpt.start), slice(excerpt.start, excerpt.end), slice(excerpt.end, None))
+            before, marked, after = (visible_lines(excerpt.text[part]) for part in ranges)
             label, bar = excerpt.label, " | " if excerpt.label else ""
-            lines.append(f"    {paint('2', label + bar)}{excerpt.text}")
+            lines.append(f"    {paint('2', label + bar)}{before}{marked}{after}")
             if excerpt.start < excerpt.end:
                 carets = paint(_SEVERITY[self.severity], "^" * max(1, _width(marked)))
                 lines.append(f"    {paint('2', ' ' * len(label) + bar)}{_blank(before)}{carets}")
         if self.where is not None and self.where.earlier:
-            lines.append(f"  also set in: {', '.join(map(str, self.where.earlier))}")
+            lines.append(f"  also set in: {visible(', '.join(map(str, self.where.earlier)))}")
         if self.where is not None:
-            lines += [f"  see: {where} ({key})" for key, where in self.where.related]
+            lines += [f"  see: {visible(str(where))} ({visible(key)})" for key, where in self.where.related]
         if self.fix:
-            lines.append(f"  {paint('32', 'fix:')} {self.fix}")
+            lines.append(f"  {paint('32', 'fix:')} {visible_lines(self.fix)}")
         return "\n".join(lines)
 
     def _place(self) -> str:
@@ -294,8 +297,8 @@ class Coded(DeclogError):
 
     def __init__(self, code: str, message: str, fix: str | None = None) -> None:
         self.code = code
-        self.message = message
-        self.fix = fix
+        self.message = message = visible_lines(message)
+        self.fix = fix = None if fix is None else visible_lines(fix)
         super().__init__(f"[{code}] {message}" + (f"\n  fix: {fix}" if fix else ""))
 
 

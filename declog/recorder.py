@@ -149,7 +149,7 @@ class Recorder:
         self._comm.close()
         failures = self._failures
         if self._home is not None:
-            self._home.end("failed" if failed else "finished", failures.counts)
+            self._home.end("failed" if failed else "finished", self.failures)
         if failures.counts:
             log.warning(
                 "declog finished with %d failure(s) of its own: %s",
@@ -165,8 +165,11 @@ class Recorder:
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """What failed behind the training thread's back so far: how often, by message."""
-        return dict(self._failures.counts)
+        """What failed behind the training thread's back so far, and what sinks lost: how often, by message."""
+        found = dict(self._failures.counts)
+        for runner in self._runners.values():
+            found |= runner.lost
+        return found
 
     def _join(self) -> None:
         """Wait for the worker's end, and end what it waits for: a full queue, a process that is stopped."""

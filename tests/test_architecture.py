@@ -32,9 +32,10 @@ class Room:
 
 ROOMS = (
     # what everybody may know
-    Room("errors", "errors installed"),
+    Room("visible", "visible"),
+    Room("errors", "errors installed", "visible"),
     Room("records", "records"),
-    Room("failures", "failures", "errors"),
+    Room("failures", "failures", "errors visible"),
     Room("patterns", "patterns"),
     Room("locks", "locks folders", "errors"),
     # the runtime: from what is observed to records
@@ -50,7 +51,7 @@ ROOMS = (
     Room("recording", "active rewards tensors fold layout extras inputs given batch window timing tape snapshots "
          "capturing intake handoff sending collector actors checkpoint worker recorder",
          "errors failures patterns records locks kernels language plan evaluation ranks sinks", "numpy torch"),
-    Room("sinks", "sinks", "errors failures records locks", lazily="pydantic rich"),
+    Room("sinks", "sinks", "errors failures visible records locks", lazily="pydantic rich"),
     # from YAML to the plan
     Room("places", "places scalars yaml11 diagnostics", "errors", "yaml"),
     Room("composer",
@@ -73,10 +74,12 @@ ROOMS = (
          "errors records language plan planning evaluation recording composer spec compiler sinks run testing"),
     Room("adapters", "adapters", "api errors records sinks", others="torch transformers"),
     Room("cli", "cli __main__",
-         "api run planning rehearsing errors pages reference records language plan places composer spec compiler sinks",
+         "api run planning rehearsing errors visible pages reference records language plan places composer spec "
+         "compiler sinks",
          lazily="rich yaml"),
 )  # fmt: skip
 RUNTIME = (
+    "visible",
     "errors",
     "records",
     "locks",

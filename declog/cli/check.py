@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser
 from declog.cli.output import DIM, GREEN, YELLOW, paint, write_json
+from declog.visible import visible, visible_lines
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -69,7 +70,7 @@ def _tell(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
     from declog.compiler.draft import LOGGED
 
     for warning in warnings:
-        print(f"{paint('warning:', YELLOW)} {warning}")
+        print(f"{paint('warning:', YELLOW)} {visible_lines(str(warning))}")
     for kind in _missing(made):
         print(f"note: the sink {kind} is not installed here: pip install 'declog[{kind}]'")
     if made.inactive:
@@ -81,7 +82,7 @@ def _tell(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
         _count(len(made.alerts), "alert"),
         f"{_count(len(made.sinks), 'sink')} ({', '.join(op.id for op in made.sinks)})" if made.sinks else "no sink",
     ]
-    print(f"{paint('ok', GREEN)} {made.name}: {', '.join(parts)}")
+    print(f"{paint('ok', GREEN)} {visible(made.name)}: {', '.join(parts)}")
     for name, seconds in timings.items():
         print(f"  {name:<8} {seconds:.3f} s")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from declog.errors import ConfigError, Path
 from declog.resolve import at, has
+from declog.visible import visible_lines
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -77,7 +78,7 @@ def shown_value(value: Any) -> str:
     import yaml
 
     text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...")
+    return visible_lines(text.removesuffix("\n").removesuffix("\n..."))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from declog.errors import ConfigError, DeclogError
+from declog.visible import visible, visible_json, visible_lines
 
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
 
@@ -22,6 +23,7 @@ def coloured(stream: TextIO) -> bool:
 
 def paint(text: str, colour: str) -> str:
     """The text in a colour, where standard output is a terminal."""
+    text = visible_lines(text)
     return f"\x1b[{colour}m{text}\x1b[0m" if coloured(sys.stdout) else text
 
 
@@ -31,14 +33,14 @@ def write_error(error: DeclogError) -> None:
     if isinstance(error, ConfigError):
         print(error.text(colour=coloured(sys.stderr)), file=sys.stderr)
     else:
-        text = str(error)  # with its place, if somebody found it
+        text = visible_lines(str(error))  # with its place, if somebody found it
         mark = "" if text.startswith("error[") else "error" if text.startswith("[") else "error: "
         print(f"{mark}{text}", file=sys.stderr)
 
 
 def write_json(data: Any) -> None:
     """Print data for programs."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    print(visible_json(json.dumps(data, indent=2, ensure_ascii=False, default=str)))
 
 
 def paragraphs(text: str) -> str:
@@ -55,6 +57,7 @@ def paragraphs(text: str) -> str:
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None = None) -> str:
     """Rows as text in aligned columns; the first column in ``colour``."""
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max((len(row[place]) for row in rows if place < len(row)), default=0) for place in range(8)]
     lines = []
     for row in rows:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, DIM, YELLOW, paint, write_json
+from declog.visible import visible, visible_lines
 
 if TYPE_CHECKING:
     from declog.capture import Capture
@@ -114,7 +115,7 @@ def _sinks(found: Rehearsal, only: str | None, wanted: Steps) -> dict[str, Event
 
 def _head(capture: Capture) -> None:
     ranks = f"{capture.world_size} rank{'s' * (capture.world_size != 1)}"
-    print(f"{capture.folder}: {capture.steps} steps of {ranks}")
+    print(f"{visible(str(capture.folder))}: {capture.steps} steps of {ranks}")
     if capture.missing:
         shown = ", ".join(map(str, capture.missing))
         print(f"{paint('warning:', YELLOW)} the files of ranks {shown} are not here: values are partial")
@@ -126,11 +127,12 @@ def _head(capture: Capture) -> None:
 
 
 def _tell(made: Plan, title: str, found: Rehearsal) -> None:
-    print(f"{paint(made.name, BOLD)} ({title})")
+    print(f"{paint(made.name, BOLD)} ({visible(title)})")
     for name, what in found.unknown.items():
-        print(f"{paint('warning:', YELLOW)} the run has the {what} `{name}`, which this profile does not know (DL501)")
+        known = f"the run has the {what} `{visible(name)}`, which this profile does not know (DL501)"
+        print(f"{paint('warning:', YELLOW)} {known}")
     for failure, times in found.failures.items():
-        print(f"{paint('warning:', YELLOW)} {failure}" + (f" (x{times})" if times > 1 else ""))
+        print(f"{paint('warning:', YELLOW)} {visible_lines(failure)}" + (f" (x{times})" if times > 1 else ""))
 
 
 def _show(made: Plan, sinks: dict[str, Events], everything: bool) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from declog.records import Histogram, Records, Scalar, Table
+from declog.visible import visible
 
 Events = Sequence[tuple[int, Records]]
 SHOWN = 5  # log events that have a column, where nobody says which
@@ -42,6 +43,10 @@ def _event(step: int, records: Records) -> dict[str, Any]:
 
 def as_text(events: Events, everything: bool) -> Iterator[str]:
     """Log events for people: values in columns, by mode; the last rows of each table; alerts."""
+    return map(visible, _lines(events, everything))
+
+
+def _lines(events: Events, everything: bool) -> Iterator[str]:
     for mode in dict.fromkeys(records.mode for _, records in events):
         mine = [(step, records) for step, records in events if records.mode == mode]
         values = [(step, records) for step, records in mine if records.scalars or records.histograms]
@@ -99,7 +104,7 @@ def _table(step: int, table: Table) -> Iterator[str]:
 
 def _cell(value: Any) -> str:
     text = "" if value is None else number(value) if isinstance(value, float | int) else str(value)
-    text = text.replace("\n", "\\n")
+    text = visible(text.replace("\n", "\\n"))
     return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
 
 
@@ -122,6 +127,10 @@ def differences(one: Events, other: Events) -> dict[str, Any]:
 
 def side_by_side(found: dict[str, Any]) -> Iterator[str]:
     """Differences for people."""
+    return map(visible, _differences(found))
+
+
+def _differences(found: dict[str, Any]) -> Iterator[str]:
     width = max((len(name) for key in ("removed", "added", "changed") for name in found[key]), default=0)
     for sign, key in (("-", "removed"), ("+", "added")):
         for name, sample in found[key].items():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from declog.cli.arguments import Parser
 from declog.cli.output import BOLD, DIM, columns, paint, write_json
 from declog.errors import ConfigError, Path
+from declog.visible import visible, visible_lines
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -63,7 +64,7 @@ def _of_plan(made: Plan, given: argparse.Namespace) -> None:
         found |= {"inactive": dict(made.inactive)} if given.inactive else {}
         write_json(found)
         return
-    parts = [made.explain().rstrip()] if given.plan else []
+    parts = [visible_lines(made.explain().rstrip())] if given.plan else []
     if given.names:
         parts.append("\n".join(map(_output_text, outputs)))
     if given.inactive:
@@ -100,8 +101,8 @@ def _outputs(made: Plan) -> list[dict[str, Any]]:
 def _output_text(output: Mapping[str, Any]) -> str:
     shown = f"profile {', '.join(output['profiles'])}" if output["profiles"] else "no profile"
     sinks = f"; to {', '.join(output['sinks'])}" if output["sinks"] else "; to no sink"
-    lines = [paint(output["name"], BOLD) + (" (alias)" if output["alias"] else ""), f"  {output['what']}"]
-    lines += [f"  {output['help']}"] if output["help"] else []
+    lines = [paint(output["name"], BOLD) + (" (alias)" if output["alias"] else ""), f"  {visible(output['what'])}"]
+    lines += [f"  {visible_lines(output['help'])}"] if output["help"] else []
     return "\n".join([*lines, paint(f"  {shown}{sinks}", DIM)])
 
 

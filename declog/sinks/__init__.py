@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from declog.errors import Problem, SinkError, UsageError, did_you_mean
@@ -59,6 +59,14 @@ class Rewindable(Protocol):
 
         Idempotent, also after a crash in the middle of it. Raise where it cannot be done.
         """
+
+
+@runtime_checkable
+class Coalescing(Protocol):
+    """A sink that writes several log events at once for what one costs, such as one file and one `fsync`."""
+
+    def write_many(self, events: Sequence[tuple[int, Records]]) -> Mapping[int, Exception]:
+        """Take the log events that wait, in order; the errors of those that failed, by their place."""
 
 
 def known_kinds() -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """A parquet dataset that grows by one file per log event, and is a whole dataset at every moment.
 
     <folder>/000000/part-000000-000255.parquet     a block that is full: one file
-    <folder>/000001/part-000256.parquet            the block that grows: one file per log event
-    <folder>/000001/part-000257.parquet
+    <folder>/000001/part-000256.parquet            the block that grows: one file per log event, or for several that
+    <folder>/000001/part-000257.parquet            waited while the disk was slow
 
 A part is written to a scratch folder beside the dataset, fsynced, renamed into its block, and not touched again.
 A full block is merged: its folder changes places, in one atomic step, with a folder that holds the same rows in
@@ -63,27 +63,39 @@ class PartDataset:
         folder.mkdir(parents=True, exist_ok=True)
         self._continue()
 
-    def append(self, table: Any) -> None:
-        """Add one log event's rows.
+    def append(self, *tables: Any) -> list[Exception | None]:
+        """Add the rows of log events, as one part; what became of each: None, or why it is not written.
 
         ``SinkError`` where a column's type is not what the dataset has: nothing is taken. ``OSError`` where the
         disk refused: the rows wait in memory, at most a block of them, and are written with the next log event.
         """
-        schema = self._joined(table.schema)
-        if len(self._pending) >= self._compact_every:
+        found = [self._take(table) for table in tables]
+        taken = [place for place, error in enumerate(found) if error is None]
+        try:
             self.flush()
+        except OSError as error:
+            return [error if place in taken else found[place] for place in range(len(tables))]
+        except Exception as error:  # noqa: BLE001  (whatever arrow refuses)
+            # Rows that cannot be written at all must not stand in the way of the others.
+            del self._pending[len(self._pending) - len(taken) :]
+            if len(tables) == 1:
+                return [error]
+            for place in taken:
+                (found[place],) = self.append(tables[place])
+        return found
+
+    def _take(self, table: Any) -> Exception | None:
+        try:
+            schema = self._joined(table.schema)
+            if len(self._pending) >= self._compact_every:
+                self.flush()
+        except (SinkError, OSError, self._pa.ArrowException) as error:
+            return error
         if schema != self._schema:
             self._schema = schema
             self._narrow = self._sequence > 0
         self._pending.append(table)
-        try:
-            self.flush()
-        except OSError:
-            raise
-        except Exception:
-            # Rows that cannot be written at all must not stand in the way of those that follow.
-            del self._pending[-1:]
-            raise
+        return None
 
     def flush(self) -> None:
         """Write what is not on disk yet."""

@@ -13,8 +13,8 @@
       ! warn kl_runaway: KL 0.71 left the trust region
 
 Text is formatted here and handed to rich in one piece (its own tables cost the training thread tens of
-milliseconds of the GIL). Colours only on a terminal. Control characters in a sample are made visible: what a
-model writes must not move the reader's cursor.
+milliseconds of the GIL). Colours only on a terminal. Control and format characters are made visible: what a model
+writes must not move the reader's cursor, or turn his lines around.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from declog.records import Alert, Number, Records, RunInfo, Scalar, Table
 from declog.sinks import ALERT, SCALAR, TABLE
 from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._shared import as_float, json_text, require
+from declog.visible import visible
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
 ROLE_WIDTH = 9
 GAP = "   "
 STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
-# C0 and C1 controls become their visible pictures (newline, return and tab are handled as white space before).
-CONTROLS = {code: 0x2400 + code if code < 0x20 else 0xFFFD for code in (*range(0x20), *range(0x7F, 0xA0))}
 
 Piece = tuple[str, str]
 
@@ -60,12 +59,12 @@ class ConsoleSink:
     def open(self, run: RunInfo) -> None:
         """Say which run this is."""
         self._console = self._rich.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._print([(f"run {run.run_id} · {run.name} · {run.output_dir}\n", "bold")])
+        self._print([(visible(f"run {run.run_id} · {run.name} · {run.output_dir}") + "\n", "bold")])
 
     def write(self, step: int, records: Records) -> None:
         """Print one block."""
         width = self._width or (self._console.width if self._console.is_terminal else PLAIN_WIDTH)
-        pieces: list[Piece] = [(f"step {step} · {records.mode}\n", "bold")]
+        pieces: list[Piece] = [(visible(f"step {step} · {records.mode}") + "\n", "bold")]
         pieces += scalar_lines(records.scalars, self._max_scalars, width)
         for table in records.tables:
             pieces += table_cards(table, self._max_rows, self._max_chars, width)
@@ -169,13 +168,8 @@ def _messages(messages: Sequence[Message], max_chars: int, width: int) -> Iterat
 def sample(text: str, max_chars: int) -> str:
     """A text on one line, cut with an ellipsis; line ends are shown as ⏎."""
     cut = text[: max_chars + 1]
-    line = visible(cut.strip().replace("\r\n", "\n").replace("\n", " ⏎ "))
+    line = visible(cut.strip().replace("\r\n", "\n").replace("\n", " ⏎ ").replace("\t", " "))
     return line if len(cut) <= max_chars else line[:max_chars].rstrip() + "…"
-
-
-def visible(text: str) -> str:
-    """Text whose control characters cannot reach the terminal."""
-    return text.replace("\t", " ").translate(CONTROLS)
 
 
 def alert_line(alert: Alert) -> Piece:

@@ -48,7 +48,10 @@ Columns = dict[str, tuple[Any, list[Any]]]
 
 
 class ParquetSink:
-    """Writes growing parquet datasets: one file per log event, merged into one for each ``compact_every`` of them."""
+    """Writes growing parquet datasets: one file per log event, merged into one for each ``compact_every`` of them.
+
+    Log events that wait, since the disk is slow, become one file.
+    """
 
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
@@ -111,31 +114,47 @@ class ParquetSink:
 
     def write(self, step: int, records: Records) -> None:
         """Add one log event to each dataset. What a full disk refused is kept, and written with the next one."""
-        self._each((name, partial(self._append, name, make)) for name, make in self._frames(step, records))
+        for error in self.write_many([(step, records)]).values():
+            raise error
+
+    def write_many(self, events: Sequence[tuple[int, Records]]) -> dict[int, Exception]:
+        """Add log events to each dataset, as one part of it; a broken dataset or event costs no other one a row."""
+        frames: dict[str, list[tuple[int, Any]]] = {}
+        reasons: dict[int, list[tuple[str, Exception]]] = {}
+        for place, (step, records) in enumerate(events):
+            for name, make in self._frames(step, records):
+                try:
+                    frames.setdefault(name, []).append((place, make()))
+                except (SinkError, self._pa.ArrowException, ValueError, TypeError) as error:
+                    reasons.setdefault(place, []).append((name, error))
+        for name, found in frames.items():
+            places = [place for place, _ in found]
+            for place, failed in zip(places, self._append(name, [table for _, table in found]), strict=True):
+                if failed is not None:
+                    reasons.setdefault(place, []).append((name, failed))
+        return {place: _joined(found) for place, found in reasons.items()}
+
+    def _append(self, name: str, tables: Sequence[Any]) -> Sequence[Exception | None]:
+        try:
+            return self._dataset(name).append(*tables) if tables else []
+        except (SinkError, OSError, self._pa.ArrowException) as error:  # its folder could not be made
+            return [error] * len(tables)
 
     def close(self) -> None:
         """Write what a full disk refused earlier."""
         try:
-            self._each((name, dataset.flush) for name, dataset in self._datasets.items())
+            reasons = []
+            for name, dataset in self._datasets.items():  # one that is broken does not cost the others a row
+                try:
+                    dataset.flush()
+                except (SinkError, OSError, self._pa.ArrowException, ValueError, TypeError) as error:
+                    reasons.append((name, error))
+            if reasons:
+                raise _joined(reasons)
             shutil.rmtree(self._scratch, ignore_errors=True)
         finally:
             if self._place is not None:
                 self._place.release()
-
-    def _each(self, actions: Iterator[tuple[str, Callable[[], None]]]) -> None:
-        """Run all of them, so that one broken dataset does not cost the others a row, then raise once."""
-        failures: list[tuple[str, Exception]] = []
-        for name, action in actions:
-            try:
-                action()
-            except (SinkError, OSError, self._pa.ArrowException, ValueError, TypeError) as error:
-                failures.append((name, error))
-        if failures:
-            reasons = "; ".join(f"{name}: {error}" for name, error in failures)
-            raise SinkError("DL602", reasons) from failures[0][1]
-
-    def _append(self, name: str, make: Callable[[], Any]) -> None:
-        self._dataset(name).append(make())
 
     def _dataset(self, name: str) -> PartDataset:
         if name not in self._datasets:
@@ -228,3 +247,10 @@ class ParquetSink:
             except (self._pa.ArrowException, OverflowError, TypeError) as cause:
                 raise SinkError("DL602", f"column `{name}` does not fit {type_}: {cause}") from cause
         return self._pa.table(arrays)
+
+
+def _joined(reasons: Sequence[tuple[str, Exception]]) -> SinkError:
+    """What failed, dataset by dataset, in one error."""
+    error = SinkError("DL602", "; ".join(f"{name}: {reason}" for name, reason in reasons))
+    error.__cause__ = reasons[0][1]
+    return error

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Literal
 from declog.errors import RuntimeFailure, SinkError
 from declog.failures import told
 from declog.records import Records, RunInfo, Table
-from declog.sinks import Rewindable, Sink
+from declog.sinks import Coalescing, Rewindable, Sink
 
 logger = logging.getLogger("declog")
 
@@ -29,6 +29,7 @@ OnError = Literal["report", "raise"]
 
 DEFAULT_MAX_BYTES = 64 * 2**20
 RETRY_AFTER_S = 0.1
+TOGETHER, TOGETHER_BYTES = 256, 8 * 2**20  # what waits is given to a sink that coalesces, up to so much at once
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class SinkRunner:
         self._queue: deque[tuple[int, Records, int]] = deque()
         self._bytes = 0
         self._rewind: Callable[[], None] | None = None
-        self._writing = False
+        self._writing = 0  # log events that the sink has now
+        self._done_so_far = 0  # what the sink did, in calls: whether it makes progress
         self._closing = False
         self._abandoned = False
         self._waiting_since: float | None = None  # since when a submit has waited for room
@@ -139,6 +141,14 @@ class SinkRunner:
         with self._changed:
             return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
+    @property
+    def lost(self) -> dict[str, int]:
+        """Log events that this sink does not have, by what became of them; safe to read from any thread."""
+        with self._changed:
+            late = 0 if self._report is None else self._report.pending
+            found = {"could not be written": self._failed, "dropped": self._dropped, "not written in time": late}
+        return {f"[DL602] sink `{self.id}`: log events {what}": count for what, count in found.items() if count}
+
     def release(self) -> None:
         """Let nobody wait for room any more: what does not fit is dropped from now on."""
         with self._changed:
@@ -180,7 +190,10 @@ class SinkRunner:
             return idle
 
     def close(self, deadline_s: float) -> CloseReport:
-        """Write what is queued, close the sink, and report; leave it behind after ``deadline_s``. Never raises."""
+        """Write what is queued, close the sink, and report. Never raises.
+
+        It is waited for while it makes progress, and left behind when ``deadline_s`` pass without any.
+        """
         if self._report is not None:
             return self._report
         if self._thread is None:
@@ -189,7 +202,10 @@ class SinkRunner:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        finished = self._done.wait(max(0.0, deadline_s))
+        finished, seen = False, -1
+        while not finished and seen != self._done_so_far:
+            seen = self._done_so_far
+            finished = self._done.wait(max(0.0, deadline_s))
         with self._changed:
             self._abandoned = not finished
             pending = len(self._queue) + self._writing
@@ -217,7 +233,8 @@ class SinkRunner:
 
     def _take(self) -> Callable[[], None] | None:
         with self._changed:
-            self._writing = False
+            self._writing = 0
+            self._done_so_far += 1
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._rewind or self._queue or self._closing)
             if self._rewind is not None:
@@ -225,11 +242,16 @@ class SinkRunner:
                 return rewind
             if self._abandoned or not self._queue:
                 return None
-            step, records, size = self._queue.popleft()
-            self._bytes -= size
-            self._writing = True
+            events, together = list[tuple[int, Records]](), 0
+            most = TOGETHER if isinstance(self._sink, Coalescing) else 1
+            while self._queue and len(events) < most and (not events or together + self._queue[0][2] <= TOGETHER_BYTES):
+                step, records, size = self._queue.popleft()
+                events.append((step, records))
+                together += size
+            self._bytes -= together
+            self._writing = len(events)
             self._changed.notify_all()
-            return partial(self._write, step, records)
+            return partial(self._write, events)
 
     @staticmethod
     def _run_rewind(sink: Rewindable, step: int, done: Future[None]) -> None:
@@ -245,7 +267,11 @@ class SinkRunner:
         fix = cause.fix if isinstance(cause, RuntimeFailure) else None
         return SinkError("DL601", f"sink `{self.id}` could not be {what}: {reason}", fix)
 
-    def _write(self, step: int, records: Records) -> None:
+    def _write(self, events: Sequence[tuple[int, Records]]) -> None:
+        if isinstance(self._sink, Coalescing):
+            self._write_many(self._sink, events)
+            return
+        ((step, records),) = events
         try:
             try:
                 self._sink.write(step, records)
@@ -255,6 +281,14 @@ class SinkRunner:
                 self._sink.write(step, records)
         except BaseException as error:  # noqa: BLE001  (isolated: counted and reported, whatever a backend raises)
             self._fail(f"write step {step}", error)
+
+    def _write_many(self, sink: Coalescing, events: Sequence[tuple[int, Records]]) -> None:
+        try:
+            failed: Mapping[int, BaseException] = sink.write_many(events)
+        except BaseException as error:  # noqa: BLE001  (isolated: counted and reported, whatever a backend raises)
+            failed = dict.fromkeys(range(len(events)), error)
+        for place, error in failed.items():
+            self._fail(f"write step {events[place][0]}", error)
 
     def _fail(self, what: str, error: BaseException) -> None:
         with self._changed:

@@ -36,6 +36,7 @@ from declog.sinks._shared import (
     strict,
     tracker_config,
 )
+from declog.visible import visible, visible_lines
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 PRINTING = ("trackio", "trackio.run", "trackio.utils")
@@ -114,7 +115,7 @@ class TrackioSink:
         for alert in records.alerts:
             with quiet():
                 level = self._trackio.AlertLevel(alert.level)
-                self._run.alert(title=clean_text(alert.name), text=clean_text(alert.text), level=level, step=step)
+                self._run.alert(title=visible(alert.name), text=visible_lines(alert.text), level=level, step=step)
 
     def _table(self, table: Table) -> Any:
         return self._trackio.Table(data=rows(table))

@@ -21,6 +21,7 @@ from declog.errors import SinkError
 from declog.records import Histogram, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._shared import clean_text, json_text, require, tracker_config
+from declog.visible import visible, visible_lines
 
 STEP = "declog/step"
 INCREMENTS = 100
@@ -94,8 +95,8 @@ class WandbSink:
             if values:
                 self._log(step, values)
             for alert in records.alerts:
-                title = clean_text(alert.name)[:TITLE_CHARS]
-                self._run.alert(title=title, text=clean_text(alert.text), level=alert.level.upper())
+                title = visible(alert.name)[:TITLE_CHARS]
+                self._run.alert(title=title, text=visible_lines(alert.text), level=alert.level.upper())
         except OSError as cause:
             # Not to be tried again: rows that are in a table would be in it twice. They go with the next increment.
             raise SinkError("DL602", f"wandb could not log step {step}: {cause}") from cause

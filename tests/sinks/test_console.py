@@ -133,7 +133,7 @@ def test_a_missing_text_is_none_and_an_empty_one_is_empty() -> None:
 
 def test_what_a_model_writes_cannot_move_the_cursor() -> None:
     """Escape sequences become visible, line ends become an arrow."""
-    assert sample("a\x1b[2Jb\nc\r\nd\te\x9b", 400) == "a␛[2Jb ⏎ c ⏎ d e�"
+    assert sample("a\x1b[2Jb\nc\r\nd\te\x9b", 400) == "a␛[2Jb ⏎ c ⏎ d e\\x9b"
 
 
 def test_markup_in_a_text_is_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,7 @@ def run(make: Callable[[], Sink], folder: Path, *events: tuple[int, Records], re
         assert runner.rewind(rewind, 30)
     for step, records in events:
         runner.submit(step, records)
+        assert runner.flush(30)  # as training that is slower than its disk: each log event has a part of its own
     report = runner.close(30)
     assert (report.failed, report.dropped, report.finished) == (0, 0, True), report
 

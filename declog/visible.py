@@ -1,0 +1,72 @@
+r"""Text that a terminal shows and does not obey: what a model wrote must not move the cursor, or turn words around.
+
+Control characters (C0, C1), direction overrides and isolates, zero-width and other format characters, line separators
+and lone surrogates are shown as what they are: ``␛``, ``\x9b``, ``\u202e``. Whatever declog logs passes here, by a
+filter on its logger. Standard library only.
+"""
+
+from __future__ import annotations
+
+import logging
+import unicodedata
+
+SHOWN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode that have no shape of their own
+
+
+class _Escapes(dict[int, str | int]):
+    """A table for ``str.translate`` that looks up a character when it first comes."""
+
+    def __init__(self, *, pictures: bool, keep: str = "") -> None:
+        super().__init__({ord(char): char for char in keep})
+        self._pictures = pictures
+
+    def __missing__(self, code: int) -> str | int:
+        if unicodedata.category(chr(code)) not in SHOWN:
+            found: str | int = code
+        elif self._pictures and code < 0x20:
+            found = chr(0x2400 + code)
+        elif self._pictures and code < 0x100:
+            found = f"\\x{code:02x}"
+        elif code < 0x10000:
+            found = f"\\u{code:04x}"
+        elif self._pictures:
+            found = f"\\U{code:08x}"
+        else:  # as JSON has it
+            found = "".join(f"\\u{0xD800 + part:04x}" for part in ((code - 0x10000) >> 10, 0x400 + (code & 0x3FF)))
+        self[code] = found
+        return found
+
+
+_LINE = _Escapes(pictures=True)
+_LINES = _Escapes(pictures=True, keep="\n\t")
+_JSON = _Escapes(pictures=False, keep="\n")
+
+
+def visible(text: str) -> str:
+    """The text on one line, with nothing in it that a terminal would obey."""
+    return text if text.isascii() and text.isprintable() else text.translate(_LINE)
+
+
+def visible_lines(text: str) -> str:
+    """The same, where line ends and tabs stay."""
+    return text if text.isascii() and text.isprintable() else text.translate(_LINES)
+
+
+def visible_json(text: str) -> str:
+    """A JSON text that means the same, with such characters as JSON's own escapes."""
+    return text if text.isascii() else text.translate(_JSON)
+
+
+class _Logged(logging.Filter):
+    """What declog logs quotes columns, texts and other people's errors."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if (shown := visible_lines(text)) != text:
+            record.msg, record.args = shown, ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = visible_lines(logging.Formatter().formatException(record.exc_info))
+        return True
+
+
+logging.getLogger("declog").addFilter(_Logged())
