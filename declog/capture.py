@@ -23,6 +23,7 @@ from declog.errors import ConfigError, UsageError
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.planning import plan
+from declog.projects import load_imports
 from declog.reducers import DEFAULT as REDUCTIONS
 from declog.reducers import Reductions
 from declog.rehearsal import Events, Rehearsal, rehearse
@@ -134,6 +135,7 @@ def plan_for(
         return compile(
             validate(data), constants=run["constants"], profiles=run["wanted"] or _wanted(data),
             functions=functions, reductions=reductions, columns=columns, config=data, defaulted=defaulted,
+            imports=load_imports(),
         )  # fmt: skip
     except ConfigError as error:
         raise located(error, data) from None

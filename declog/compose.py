@@ -189,6 +189,11 @@ def application_directory() -> FilePath | None:
     return FilePath(HydraConfig.get().runtime.output_dir)
 
 
+def working_directory() -> FilePath:
+    """Where the user started: Hydra applications may have been moved into a folder of their run since."""
+    return FilePath(HydraConfig.get().runtime.cwd) if HydraConfig.initialized() else FilePath.cwd()
+
+
 def defaulted(config: DictConfig | Mapping[str, Any]) -> frozenset[str] | None:
     """The metrics that `metric_defaults` are for: those first declared in a file that sets some, or that extends it.
 

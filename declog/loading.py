@@ -65,11 +65,11 @@ def bounded(file: FilePath) -> None:
     count = 0
     try:
         for event in yaml.parse(file.read_text(encoding="utf-8", errors="replace"), Loader=_YAML):
-            line = event.start_mark.line + 1
+            line = 1 if event.start_mark is None else event.start_mark.line + 1
             if isinstance(event, yaml.AliasEvent) and any(event.anchor == anchor for anchor, _ in open_nodes):
                 raise _refused(file, line, f"`*{event.anchor}` stands inside what it stands for")
             if isinstance(event, yaml.AliasEvent):
-                count += sizes.get(event.anchor, 1)
+                count += sizes.get(str(event.anchor), 1)
             elif isinstance(event, yaml.NodeEvent):
                 count += 1
             if isinstance(event, yaml.CollectionStartEvent):

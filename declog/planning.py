@@ -13,12 +13,14 @@ from typing import Any
 from declog.columns import DEFAULT as COLUMNS
 from declog.columns import RowFunctions
 from declog.compiler import compile
-from declog.compose import compose, defaulted, deleted, located, masked, prefix_of, profile_of
+from declog.compose import compose, defaulted, deleted, located, masked, prefix_of, profile_of, working_directory
 from declog.errors import ConfigError, Problem
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.ineffective import null_of_nothing, self_first
 from declog.plan import Plan
+from declog.projects import load_imports
+from declog.provenance import imports_of
 from declog.reducers import DEFAULT as REDUCTIONS
 from declog.reducers import Reductions
 from declog.surprises import surprises
@@ -36,10 +38,12 @@ def plan(
 ) -> Plan:
     """The plan of a configuration: a composed config, a mapping, or a preset's name.
 
-    Raises ``ConfigError`` with everything that is wrong, each at its place.
+    The modules that the project in the working directory names in ``[tool.declog] imports`` are imported first; nothing
+    is imported that the configuration names. Raises ``ConfigError`` with everything that is wrong, each at its place.
     """
     if isinstance(config, str):
         config = compose(config)
+    imports = frozenset({*load_imports(working_directory()), *imports_of(config)})
     data = profile_of(config)
     shown = masked(config)
     gone = deleted(config)
@@ -54,6 +58,7 @@ def plan(
             reductions=reductions,
             columns=columns,
             config=shown,
+            imports=imports,
             defaulted=defaulted(config) if "metric_defaults" in data else None,
         )
 

@@ -19,11 +19,13 @@ from declog.columns import DEFAULT as COLUMNS
 from declog.columns import RowFunctions
 from declog.comparing import Difference, Seen
 from declog.compiler import compile
-from declog.compose import compose, defaulted, located, profile_of
+from declog.compose import compose, defaulted, located, profile_of, working_directory
 from declog.dispatch import CODE
 from declog.errors import ConfigError, DeclogError, Problem, did_you_mean
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
+from declog.projects import load_imports
+from declog.provenance import imports_of
 from declog.reducers import DEFAULT as REDUCTIONS
 from declog.reducers import Reductions
 from declog.rehearsal import rehearse
@@ -97,7 +99,8 @@ def profile_tests(
         config = compose(config, overrides)
     data = profile_of(config)
     known = defaulted(config) if "metric_defaults" in data else None
-    make = partial(compile, functions=functions, reductions=reductions, columns=columns, defaulted=known)
+    make = partial(compile, functions=functions, reductions=reductions, columns=columns, defaulted=known,
+                   imports={*load_imports(working_directory()), *imports_of(config)})  # fmt: skip
     problems: list[Problem] = []
     tests = []
     try:

@@ -52,13 +52,15 @@ class Origin:
     """How a configuration was composed: enough to compose it again.
 
     ``config_dir`` is a folder, or a place as Hydra's search path names it. ``application``: ``config_name`` is the
-    primary configuration of somebody's application, not a preset.
+    primary configuration of somebody's application, not a preset. ``imports``: modules that were named beside it, and
+    never in it.
     """
 
     config_name: str
     overrides: tuple[str, ...]
     config_dir: FilePath | str | None = None
     application: bool = False
+    imports: tuple[str, ...] = ()
 
     @property
     def root(self) -> str:
@@ -122,6 +124,13 @@ def packages_of(config: object) -> list[str]:
 
 def _inside(file: str, folder: str) -> bool:
     return FilePath(folder) in FilePath(file).parents
+
+
+def imports_of(config: object) -> Sequence[str]:
+    """The modules that were named beside a configuration when it was composed."""
+    root = config._get_root() if isinstance(config, DictConfig) else None
+    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
+    return origin.imports if isinstance(origin, Origin) else ()
 
 
 def _of_application() -> Provenance | None:

@@ -63,7 +63,7 @@ ROOMS = (
     # where the arrows meet
     Room("pages", "error_pages", "errors"),
     Room("reference", "reference json_schema", "errors pages language spec sinks", "pydantic"),
-    Room("planning", "planning", "errors language plan composer spec compiler"),
+    Room("planning", "planning projects", "errors language plan composer spec compiler"),
     Room("manifest", "manifest", "language plan", "yaml"),
     Room("run", "run termination",
          "errors failures records locks manifest language plan planning evaluation ranks recording sinks composer spec "

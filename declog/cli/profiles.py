@@ -10,6 +10,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ def configured(given: argparse.Namespace, words: Sequence[str]) -> DictConfig:
     from declog.compose import composed
 
     imported(given)
-    return composed(origin(given, words))
+    return composed(replace(origin(given, words), imports=tuple(given.modules or ())))
 
 
 def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
@@ -63,7 +64,10 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
 
 
 def imported(given: argparse.Namespace) -> None:
-    """Load the modules of ``--import``."""
+    """Load the modules of ``--import``, and those of the project that one works in."""
+    from declog.projects import load_imports
+
+    load_imports()
     for name in given.modules or ():
         _import(name)
 

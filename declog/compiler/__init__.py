@@ -47,14 +47,18 @@ def compile(
     columns: _columns.RowFunctions = _columns.DEFAULT,
     config: Mapping[str, Any] | None = None,
     defaulted: frozenset[str] | None = None,
+    imports: Iterable[str] = (),
 ) -> Plan:
     """The plan of a profile; raises ``ConfigError`` with everything that is wrong.
 
     ``constants`` are values from an adapter's trainer; ``profiles`` those that sinks given in code use;
     ``config`` is the plain configuration as it may be written down, for the run's metadata. ``defaulted`` are the
-    metrics that `metric_defaults` are for, where it is known who declared them (None: all of them).
+    metrics that `metric_defaults` are for, where it is known who declared them (None: all of them). ``imports`` are
+    the modules whose classes a sink's `kind` may name, ``module:Class``.
     """
-    draft = Draft(spec, functions, reductions, constants or {}, defaulted, frozenset(profiles), columns)
+    draft = Draft(
+        spec, functions, reductions, constants or {}, defaulted, frozenset(profiles), columns, frozenset(imports)
+    )
     for stage in PASSES:
         for one in stage:
             one(draft)

@@ -55,6 +55,7 @@ class Draft:
     defaulted: frozenset[str] | None  # metrics that `metric_defaults` are for; None: all
     wanted: frozenset[str]  # profiles that sinks given in code use
     columns: RowFunctions = COLUMNS
+    imports: frozenset[str] = frozenset()  # modules whose classes a sink's kind may name
     modes: dict[str, ModeOp] = field(default_factory=dict)
     pool: Pool = field(default_factory=Pool)
     problems: list[Problem] = field(default_factory=list)

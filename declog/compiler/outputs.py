@@ -64,6 +64,17 @@ def destinations(draft: Draft) -> None:
             continue
         kind = spec.kind or name
         options = dict(spec.model_extra or {})
+        module, colon, _ = kind.partition(":")
+        if colon and module not in draft.imports:
+            draft.report(
+                "DL403",
+                f"`{kind}` names a module, and a profile imports none",
+                "sinks",
+                name,
+                *(("kind",) if spec.kind else ()),
+                fix=f'[tool.declog] imports = ["{module}"] in your pyproject.toml, or declog.start(..., sinks=[...])',
+            )
+            continue
         try:
             accepts = sinks.sink_class(kind).accepts
         except SinkError as error:

@@ -144,7 +144,7 @@ def test_what_the_run_did_not_need_is_captured_too(tmp_path: Path) -> None:
     ]
 
 
-def test_each_sink_gets_its_own(tmp_path: Path) -> None:
+def test_each_sink_gets_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Profiles, prefixes, turns and tables of configured sinks; none of them is opened."""
     sinks = {
         "slim": {"kind": "tests.capture.keeping:KeptSink", "profile": "slim", "prefix": "x/", "every": 2},
@@ -152,6 +152,8 @@ def test_each_sink_gets_its_own(tmp_path: Path) -> None:
     }
     profiles = {"slim": {"include": {"a": "reward table:best"}}}
     config = {**WHOLE, "sinks": sinks, "profiles": profiles}
+    (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.capture.keeping"]\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     captured(config, train, tmp_path)
     found = capture.replay(tmp_path)
     assert list(found) == ["slim", "files", "<code>"]

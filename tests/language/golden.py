@@ -6,6 +6,7 @@ texts are the specification. A first line ``# constants: {beta: 0.1}`` is what a
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -51,7 +52,8 @@ def shown(profile: Path) -> str:
     given = _CONSTANTS.match(text)
     constants: Any = OmegaConf.to_container(OmegaConf.create(given.group(1))) if given else {}
     try:
-        plan = declog.plan(OmegaConf.create(text), constants=constants, columns=COLUMNS)
+        with contextlib.chdir(FOLDER):
+            plan = declog.plan(OmegaConf.create(text), constants=constants, columns=COLUMNS)
     except declog.ConfigError as error:
         return f"{error}\n"
     return _FINGERPRINT.sub("(fingerprint)", plan.explain(), count=1)

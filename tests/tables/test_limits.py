@@ -108,9 +108,13 @@ def test_rows_beyond_the_limit_are_cut_from_the_end(
 # ---- destinations
 
 
-def test_a_table_that_no_sink_takes_is_told_at_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_that_no_sink_takes_is_told_at_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the reason; the run goes on, and what only the table needs is not recorded."""
     made = scores(None, sinks={"board": {"kind": "tests.language.golden:Numbers"}})
+    (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.language.golden"]\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     assert declog.plan(made).warnings == ("tables.t: no sink takes this table; board takes no tables",)
     assert not any(event.signals for name, event in declog.plan(made).events.items() if name != "logged")
     made["sinks"] = {"files": {"kind": "jsonl"}}

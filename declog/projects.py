@@ -1,0 +1,72 @@
+"""The project that a user works in: what ``[tool.declog]`` of its ``pyproject.toml`` says.
+
+    [tool.declog]
+    imports = ["my_package.metrics"]    # registers functions, reductions, columns; has classes of sinks
+
+A profile imports nothing, wherever it came from; these modules are the user's own word. The file is looked for in the
+working directory and above it, never beside a profile. Imports errors only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tomllib
+from pathlib import Path as FilePath
+
+from declog.errors import ConfigError, Problem, Where
+
+TABLE = "tool.declog"
+
+
+def load_imports(directory: FilePath | None = None) -> tuple[str, ...]:
+    """Import the modules that the project around a directory names; returns their names.
+
+    ``directory`` is the working directory by default. Raises ``ConfigError`` where the table is wrong (DL201, DL202),
+    or one of them cannot be imported (DL403).
+    """
+    found = _table((directory or FilePath.cwd()).absolute())
+    if found is None:
+        return ()
+    file, table = found
+    for key in table:
+        if key != "imports":
+            raise _wrong(file, "DL201", f"unknown key `{key}` in [{TABLE}]", "keys: imports")
+    names = table.get("imports", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _wrong(file, "DL202", f"`imports` of [{TABLE}] is a list of modules", 'imports = ["my_package.metrics"]')
+    for name in names:
+        _load(name, file)
+    return tuple(names)
+
+
+def _load(name: str, file: FilePath) -> None:
+    if name in sys.modules:
+        return
+    sys.path.append(str(file.parent))  # last: the project hides no module of anybody else
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        message = f"[{TABLE}] imports `{name}`, which cannot be imported: {error}"
+        raise _wrong(file, "DL403", message, "correct the name, or the module") from error
+    finally:
+        sys.path.remove(str(file.parent))
+
+
+def _table(directory: FilePath) -> tuple[FilePath, dict[str, object]] | None:
+    """The nearest ``pyproject.toml`` with the table, and the table."""
+    for folder in (directory, *directory.parents):
+        file = folder / "pyproject.toml"
+        if not file.is_file() or TABLE.encode() not in (text := file.read_bytes()):
+            continue
+        try:
+            tools = tomllib.loads(text.decode("utf-8")).get("tool", {})
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise _wrong(file, "DL202", f"the file is no TOML: {error}", "correct it") from None
+        if isinstance(tools, dict) and isinstance(table := tools.get("declog"), dict):
+            return file, table
+    return None
+
+
+def _wrong(file: FilePath, code: str, message: str, fix: str) -> ConfigError:
+    return ConfigError([Problem(code, message, fix=fix, where=Where(name=str(file)))])

@@ -1,0 +1,171 @@
+"""A profile imports nothing that it names; the project that one works in may say what is imported for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+import declog
+from declog.cli import main
+from declog.errors import ConfigError
+from declog.profile_tests import profile_tests
+from declog.projects import load_imports
+
+BASE: dict[str, Any] = {"signals": {"r": {"axis": "completion"}}, "metrics": {"r": "mean(r)"}}
+MODULE = "declog_test_own"
+CODE = """
+import declog
+from declog.testing import MemorySink as Sink
+imported = True
+
+@declog.function
+def declog_test_double(x):
+    return x * 2
+"""
+YAML = """
+signals: {r: {axis: completion}}
+metrics: {r: mean(r)}
+sinks: {s: {kind: "declog_test_own:Sink"}, t: {kind: "this:S"}, u: {kind: "multiprocessing.managers:SyncManager"}}
+run_config: {_target_: declog_test_own.Sink, hydra: {_target_: this.s}}
+tests: {one: {observe: {r: [1]}, expect: {r: 1}}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a module of the user's own, in which one works; nothing of it is on the path."""
+    (tmp_path / f"{MODULE}.py").write_text(CODE, encoding="utf-8")
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work" / "deep")
+    yield tmp_path
+    sys.modules.pop(MODULE, None)
+    for registry in (declog.functions.DEFAULT,):
+        registry._own.pop("declog_test_double", None)
+
+
+def says(folder: Path, text: str) -> None:
+    """What the project's own file says."""
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("verb", ["check", "show", "show --plan", "why", "diff", "ls", "test", "schema"])
+def test_no_verb_imports_what_a_profile_names(
+    verb: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a sink's kind nor Hydra's `_target_` does anything, whatever can be imported."""
+    monkeypatch.syspath_prepend(str(project))
+    file = project / "theirs.yaml"
+    file.write_text(YAML, encoding="utf-8")
+    says(project / "work", "")
+    words = {
+        "why": ["why", "sinks.s", str(file)],
+        "diff": ["diff", str(file), "--", str(file)],
+        "ls": ["ls", "metrics", str(file)],
+        "schema": ["schema"],
+        "show --plan": ["show", "--plan", str(file)],
+    }.get(verb, [verb, str(file)])
+    before = set(sys.modules)
+    code = main(words)
+    told = capsys.readouterr()
+    assert not {MODULE, "this", "multiprocessing.managers"} & (set(sys.modules) - before)
+    if verb in ("check", "diff", "show --plan"):
+        assert code == 2
+        assert told.err.count("names a module, and a profile imports none") >= 3
+
+
+@pytest.mark.parametrize("kind", ["mapping", "node", "start", "tests", "capture"])
+def test_nor_does_the_library(kind: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile as data is refused like one in a file, also by its tests."""
+    monkeypatch.syspath_prepend(str(project))
+    profile = {
+        **BASE,
+        "sinks": {"s": {"kind": f"{MODULE}:Sink"}},
+        "tests": {"one": {"observe": {"r": [1]}, "expect": {"r": 1}}},
+    }
+    with pytest.raises(ConfigError, match="names a module, and a profile imports none"):
+        if kind == "mapping":
+            declog.plan(profile)
+        elif kind == "node":
+            declog.plan(OmegaConf.create({"declog": profile}))
+        elif kind == "start":
+            declog.start(profile, output_dir=project)
+        elif kind == "tests":
+            profile_tests(profile)
+        else:
+            declog.compile(declog.validate(profile))
+    assert MODULE not in sys.modules
+
+
+def test_the_project_says_what_is_imported(project: Path) -> None:
+    """From the working directory upwards; its functions are known, and its classes of sinks."""
+    says(project, f'[tool.other]\nx = 1\n[tool.declog]\nimports = ["{MODULE}"]\n')
+    says(project / "work", "[project]\nname = 'inner'\n")
+    profile = {**BASE, "metrics": {"r": "mean(declog_test_double(r))"}, "sinks": {"s": {"kind": f"{MODULE}:Sink"}}}
+    made = declog.plan(profile)
+    assert [op.kind for op in made.sinks] == [f"{MODULE}:Sink"]
+    assert str(project) not in sys.path
+    with declog.start(profile, output_dir=project / "run") as log, log.step(0):
+        log.observe(r=[1.0, 2.0])
+    assert dict(log.failures) == {}
+
+
+def test_a_module_beside_a_listed_one_is_refused(project: Path) -> None:
+    """The list has modules, and not what they import."""
+    says(project, f'[tool.declog]\nimports = ["{MODULE}"]\n')
+    with pytest.raises(ConfigError, match=r"`declog\.testing:MemorySink` names a module"):
+        declog.plan({**BASE, "sinks": {"s": {"kind": "declog.testing:MemorySink"}}})
+
+
+def test_a_profile_brings_no_project_along(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What stands beside a profile from elsewhere is not the project that one works in."""
+    theirs = project / "theirs"
+    theirs.mkdir()
+    says(theirs, '[tool.declog]\nimports = ["declog_test_theirs"]\n')
+    (theirs / "declog_test_theirs.py").write_text("raise SystemExit('imported')\n", encoding="utf-8")
+    (theirs / "mine.yaml").write_text("signals: {r: {axis: completion}}\nmetrics: {r: mean(r)}\n", encoding="utf-8")
+    assert main(["check", str(theirs / "mine.yaml")]) == 0
+    assert "declog_test_theirs" not in sys.modules
+    assert capsys.readouterr().out.startswith("ok")
+
+
+def test_the_command_line_imports_what_it_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--import` is the user's own word, too."""
+    monkeypatch.chdir(project)
+    (project / "mine.yaml").write_text(
+        f"signals: {{r: {{axis: completion}}}}\nmetrics: {{r: mean(r)}}\nsinks: {{s: {{kind: '{MODULE}:Sink'}}}}\n",
+        "utf-8",
+    )
+    assert [main(["check", "mine.yaml"]), main(["check", "mine.yaml", "--import", MODULE])] == [2, 0]
+    sys.path.remove(str(project))
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("[tool.declog]\nimport = []\n", "DL201", "unknown key `import`"),
+        ("[tool.declog]\nimports = 'a'\n", "DL202", "is a list of modules"),
+        ("[tool.declog]\nimports = [1]\n", "DL202", "is a list of modules"),
+        ("[tool.declog\n", "DL202", "no TOML"),
+        ("[tool.declog]\nimports = ['declog_test_not_there']\n", "DL403", "cannot be imported"),
+    ],
+)
+def test_what_is_wrong_with_the_table_is_told(text: str, code: str, said: str, project: Path) -> None:
+    """With the file that has it."""
+    says(project, text)
+    with pytest.raises(ConfigError, match=said) as raised:
+        declog.plan(BASE)
+    assert raised.value.code == code
+    assert str(project / "pyproject.toml") in str(raised.value)
+
+
+def test_a_project_that_says_nothing(project: Path) -> None:
+    """A table without the key, or no table."""
+    says(project, "[tool.declog]\n")
+    assert load_imports() == ()
+    says(project, "[project]\n")
+    assert load_imports() == ()
