@@ -206,8 +206,7 @@ class OpenBatch:
 
     def _keep_folded(self, folded: fold.Folded) -> None:
         """Statistics are columns like others; histograms are of the whole batch. What failed is told, alone."""
-        for op, error in folded.failed:
-            what = "the tokens that exist" if op.expr is None else f"`{op.expr}`"
+        for what, error in folded.failed.values():
             failure = RuntimeFailure(
                 "DL605",
                 f"{what} of event `{self.event.name}` could not be computed per token: {type(error).__name__}: {error}",

@@ -217,10 +217,10 @@ def _floats(values: Tensor) -> Tensor:
 
 @dataclass
 class Folded:
-    """The columns ``{fold}.{stat}``, each ``[completions]``, and the folds that failed."""
+    """The columns ``{fold}.{stat}``, each ``[completions]``, and of folds that failed what it was that did."""
 
     columns: dict[str, Tensor] = field(default_factory=dict)
-    failed: list[tuple[FoldOp, Exception]] = field(default_factory=list)
+    failed: dict[str, tuple[str, Exception]] = field(default_factory=dict)
 
 
 def run(
@@ -249,12 +249,11 @@ def run(
             _fold(ops, some, Padded(torch.Size((rows, shape[1]))), device, functions)
             for some, rows in _blocks(here, shape[0], step)
         ]
-    failed: dict[str, tuple[FoldOp, Exception]] = {}
-    for op, error in (item for part in parts for item in part.failed):
+    failed = {name: failure for part in reversed(parts) for name, failure in part.failed.items()}
+    for _, error in (failure for part in parts for failure in part.failed.values()):
         traceback.clear_frames(error.__traceback__)  # their locals are tensors of the trainer's
-        failed.setdefault(op.name, (op, error))
     whole = [name for name in parts[0].columns if name.rpartition(".")[0] not in failed]
-    return Folded({name: _joined(name, [part.columns[name] for part in parts]) for name in whole}, [*failed.values()])
+    return Folded({name: _joined(name, [part.columns[name] for part in parts]) for name in whole}, failed)
 
 
 def _blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
@@ -286,10 +285,12 @@ def _fold(
     view = TokenView(signals, layout, device, functions)
     folded = Folded()
     for op in ops:
+        what: Sequence[Node] = op.mask
         try:
             if any(view.absent(node) is True for node in (*op.mask, *(() if op.expr is None else (op.expr,)))):
                 continue  # an optional signal did not come
             mask = view.mask(op.mask)
+            what = () if op.expr is None else (op.expr,)
             if op.expr is None:
                 found = layout.fold(None, mask, op.stats)
             else:
@@ -299,7 +300,7 @@ def _fold(
                     value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
                 )
         except Exception as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
-            folded.failed.append((op, error))
+            folded.failed[op.name] = " and ".join(f"`{node}`" for node in what), error
         else:
             folded.columns.update((op.column(stat), column) for stat, column in found.items())
     return folded

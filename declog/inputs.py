@@ -197,7 +197,7 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
     """A list with the tokens of each completion, as one tensor: padded with what is missing, or packed."""
     try:
         rows = [_token_row(op, label, item) for item in value]
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise InputError(
             "DL504",
             f"`{label}` is declared {_declared(op)}, and holds what is no number: {error}",
@@ -235,7 +235,12 @@ def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
         return _readable(op, label, item)
     if isinstance(item, np.ma.MaskedArray):
         item = _unmasked(op, label, item)
-    return _readable(op, label, torch.from_numpy(np.array(item)))
+    row = np.array(item)
+    if row.dtype.kind == "O" and all(isinstance(one, int) for one in row.flat):  # integers that no dtype holds
+        if op.kind is not Kind.NUMBER:
+            raise _too_great(op, label)
+        row = row.astype(np.float64)
+    return _readable(op, label, torch.from_numpy(row))
 
 
 def _texts(op: SignalOp, label: str, value: Any) -> Observed:

@@ -172,6 +172,7 @@ class Intake:
         """Report what of a batch could not be computed."""
         for failure in batch.failures:
             self._failures.report(failure)
+            _forget_frames(failure)
         batch.failures.clear()
 
     # -- closing
@@ -217,6 +218,13 @@ class Intake:
             if missed and event.name not in self.seen:
                 shown = ", ".join(f"`{name}`" for name in missed)
                 log.warning("nothing of event `%s` came in the first log window: %s", event.name, shown)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drop an error's tracebacks, which were told: their frames hold the trainer's tensors."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def fields_of(result: Any) -> Mapping[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,19 +14,27 @@ from declog.functions.base import BUILTIN, Call
 from declog.functions.rules import broadcast, choice, equality, logic, number, predicate, same
 
 
+def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
+    """Integers make an integer where it fits 64 bits, else a float; per token, they are floats already."""
+    if xp is not np or any(np.asarray(arg).dtype.kind != "i" for arg in args):
+        return run(*args)
+    floats = run(*(np.asarray(arg, np.float64) for arg in args))
+    return run(*args) if np.all(np.abs(floats) < 2.0**63) else floats
+
+
 @BUILTIN.elementwise("add", "a", "b", rule=same, help="operator +")
 def _add(xp: Any, a: Any, b: Any) -> Any:
-    return a + b
+    return _fitting(xp, operator.add, a, b)
 
 
 @BUILTIN.elementwise("sub", "a", "b", rule=same, help="operator -")
 def _sub(xp: Any, a: Any, b: Any) -> Any:
-    return a - b
+    return _fitting(xp, operator.sub, a, b)
 
 
 @BUILTIN.elementwise("mul", "a", "b", rule=same, help="operator *")
 def _mul(xp: Any, a: Any, b: Any) -> Any:
-    return a * b
+    return _fitting(xp, operator.mul, a, b)
 
 
 @BUILTIN.elementwise("div", "a", "b", rule=number, help="operator /")
@@ -41,7 +51,7 @@ def _pow(xp: Any, a: Any, b: Any) -> Any:
 
 @BUILTIN.elementwise("neg", "x", rule=same, help="unary -")
 def _neg(xp: Any, x: Any) -> Any:
-    return -x
+    return _fitting(xp, operator.neg, x)
 
 
 @BUILTIN.elementwise("lt", "a", "b", rule=predicate, help="<")
@@ -122,7 +132,7 @@ def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
 
 @BUILTIN.elementwise("abs", "x", rule=same, help="the absolute value")
 def _abs(xp: Any, x: Any) -> Any:
-    return xp.abs(x)
+    return _fitting(xp, operator.abs, x)
 
 
 @BUILTIN.elementwise("exp", "x", rule=number, help="e to the power of x")
@@ -142,7 +152,7 @@ def _sqrt(xp: Any, x: Any) -> Any:
 
 @BUILTIN.elementwise("square", "x", rule=same, help="x * x")
 def _square(xp: Any, x: Any) -> Any:
-    return x * x
+    return _fitting(xp, operator.mul, x, x)
 
 
 @BUILTIN.elementwise("minimum", "a", "b", rule=same, help="the smaller of two values")
