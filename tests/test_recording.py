@@ -115,7 +115,7 @@ def test_one_call_is_one_batch_of_each_event(tmp_path: Path, made: list[Call]) -
 def test_signals_of_several_events_go_together(tmp_path: Path) -> None:
     """A call whose signals all belong to two events is taken by one batch, not by one for each keyword."""
     signals = {
-        **{name: {"axis": "completion", "event": ["first", "second"]} for name in "xy"},
+        **{name: {"axis": "completion", "event": {"one": "first", "two": "second"}} for name in "xy"},
         "u": {"axis": "completion", "event": "first"}, "v": {"axis": "completion", "event": "second"},
     }  # fmt: skip
     metrics = {
@@ -163,7 +163,8 @@ EXPRESSIONS = [
     "q - 1", "1 - q", "-q", "q * q", "square(q)", "abs(q)", "q + 100", "q * 1000", "q / 7", "q ** 2", "2 ** (q / 1e10)",
     "f - 1", "-f", "f * f", "f + f", "f * q", "f + q + q", "f / 3", "f - q * 2", "abs(f)", "square(f)",
     "r * q", "q + r", "f * r", "r - f", "clip(q, -5, 300)", "clip(f, -5.5, 300.25)", "minimum(q, -3)",
-    "maximum(q, 300)", "minimum(f, q - 1)", "maximum(q, 0.1)", "q if q > 3 else 1000", "1000 if q > 3 else f", "0.1 if q > 3 else 0.7",
+    "maximum(q, 300)", "minimum(f, q - 1)", "maximum(q, 0.1)", "q if q > 3 else 1000", "1000 if q > 3 else f",
+    "0.1 if q > 3 else 0.7",
     "16777217.0 if q > 3 else 1", "1 if q == 256 else 0", "1 if q > -1 else 0", "1 if q < 300 else 0",
     "1 if f == q else 0", "1 if f != 300 else 0", "1 if q >= 0.5 else 0", "exp(q / 1e10)", "log(abs(q) + 1)",
     "sqrt(abs(q))", "1 if isclose(q, f) else 0", "1 if q <= f - 1 else 0", "q - r * r", "1 if isfinite(f) else 0",
@@ -354,10 +355,8 @@ def test_other_values_are_copied_as_well(what: str, tmp_path: Path) -> None:
         "o": {"axis": "completion", "type": "object", "optional": True},
     }  # fmt: skip
     schema = {"t": {"type": "text", "nullable": True}, "o": {"type": "object", "nullable": True}}
-    extra = {"name": "extra/{column}", "undeclared": "keep"}
-    config = profile(
-        signals, {"x": "sum(x)"}, schemas={"s": {**schema, "more": extra}}, tables={"t": {"schema": "s"}}
-    )  # fmt: skip
+    schemas = {"s": {**schema, "more": {"undeclared": "keep"}}}
+    config = profile(signals, {"x": "sum(x)"}, schemas=schemas, tables={"t": {"schema": "s"}})
     texts, array, objects = ["a", "b"], np.array(["a", "b"]), [{"deep": [1]}, {"deep": [2]}]
     column, number = [[1], [2]], torch.tensor(1.0)
 
@@ -385,7 +384,7 @@ def test_other_values_are_copied_as_well(what: str, tmp_path: Path) -> None:
     first = rows(table)[0]
     expected: dict[str, Any] = {"t": None, "o": None}
     expected |= {"text": {"t": "a"}, "numpy text": {"t": "a"}, "object": {"o": {"deep": [1]}},
-                 "extra": {"extra/col": [1]}}.get(what, {})  # fmt: skip
+                 "extra": {"col": [1]}}.get(what, {})  # fmt: skip
     assert {name: first.get(name) for name in expected} == expected
     assert sink.scalars[0].get("logged/m", 1.0) == 1.0
 
