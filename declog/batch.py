@@ -188,7 +188,7 @@ class OpenBatch:
         """Fold what has all that it reads, or at the ``last`` what it gets; keep copies of what the others have."""
         lengths = self.event.lengths
         placed = self._tokens is not None and (lengths is None or lengths in inputs)
-        ready, waiting = self._waiting, []
+        ready, waiting = self._waiting, list[FoldOp]()
         if not last and not (placed and self.event.reads <= inputs.keys()):
             ready = []
             for op in self._waiting:

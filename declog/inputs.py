@@ -164,7 +164,7 @@ def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
     )
 
 
-def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Tensor | list[Any]:
+def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed:
     """An array, whatever its strides and byte order; what is masked is missing."""
     if value.dtype.kind == "O" and value.ndim == 1:
         return _list(op, label, list(value))
@@ -185,7 +185,7 @@ def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> n
     if not np.ma.is_masked(value):
         return np.asarray(value.data)
     if op.kind is Kind.NUMBER:
-        return np.asarray(value.astype(np.float64).filled(np.nan))
+        return np.ma.filled(value.astype(np.float64), np.nan)
     raise InputError(
         "DL504",
         f"`{label}` is declared {_declared(op)}, and a masked array came: no {op.kind.value} per token is missing",

@@ -6,6 +6,7 @@ A value goes to the open batch of its signal's event; given again, it opens the 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -139,7 +140,7 @@ class Intake:
         """Put back the durations of a step that a block of another mode has interrupted."""
         self._timed = timed
 
-    def _meant(self, signals: Mapping[str, Any]) -> dict[str, Sequence[SignalOp]]:
+    def _meant(self, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
         """Of one call's signals that have several events, or none of their own, those that are meant."""
         sources, homes = self._plan.sources, self._plan.homes
         asked = {source: sources[source] for source in signals if source not in homes and source in sources}
@@ -149,9 +150,12 @@ class Intake:
                 source: [op for op in ops if op.event in here] or [op for op in ops if op.axis is Axis.STEP]
                 for source, ops in asked.items()
             }
-        names = {op.event: {one.name for ops in asked.values() for one in ops if one.event == op.event}
-                 for ops in asked.values() for op in ops}  # fmt: skip
-        lacking = {event for event, batch in self._open.items() if batch.names.isdisjoint(names.get(event, ()))}
+        if all(len(ops) == 1 for ops in asked.values()):
+            return asked
+        names: dict[str, set[str]] = {}
+        for op in itertools.chain(*asked.values()):
+            names.setdefault(op.event, set()).add(op.name)
+        lacking = {event for event in names if event in self._open and self._open[event].names.isdisjoint(names[event])}
         return {source: [op for op in ops if op.event in lacking] or ops[:1] for source, ops in asked.items()}
 
     def _batch(self, event: str, step: int, *, again: bool) -> OpenBatch:
