@@ -6,7 +6,9 @@ Imports nothing of declog while it runs.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,24 @@ if TYPE_CHECKING:
     from declog.recorder import Recorder
 
 _open: list[Recorder] = []  # one entry per open step and per open `with` block
+_known: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
+
+
+def know(recorder: Recorder) -> None:
+    """Note that there is a recorder, for forks of this process."""
+    _known.add(recorder)
+
+
+def _in_child() -> None:
+    """A fork has one thread: what others held stays held."""
+    global _lock
+    _lock = threading.RLock()
+    for recorder in list(_known):
+        recorder.in_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def enter(recorder: Recorder) -> None:

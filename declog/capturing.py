@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import queue
 import threading
 import time
@@ -104,6 +105,9 @@ class CapturingTape(Tape):
     def logged(self, mode: str) -> None:
         self._events[mode] += 1
 
+    def in_child(self) -> None:
+        self._writer.in_child()
+
     def close(self) -> None:
         self._writer.close()
 
@@ -180,6 +184,12 @@ class _Writer:
         with self._lock:
             self.waiting += call.snapshot.bytes
         self._queue.put(call)
+
+    def in_child(self) -> None:
+        """What is buffered is the parent's to write: a fork that ends would write it once more."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._file.fileno())
+        os.close(nowhere)
 
     def close(self) -> None:
         """Write what waits, within a deadline."""

@@ -233,7 +233,8 @@ def fits(mine: Handoff | Told, told: Told) -> bool:
 
 def _check_columns(event: EventOp, frame: Frame) -> None:
     """Raise where a column that the plan knows is of another axis, or is no number where it should be one."""
-    known = {op.name: (op.axis, op.kind in (Kind.TEXT, Kind.OBJECT)) for op in event.signals if op.recorded}
+    known: dict[str, tuple[Axis | None, bool]] = {}
+    known |= {op.name: (op.axis, op.kind in (Kind.TEXT, Kind.OBJECT)) for op in event.signals if op.recorded}
     known |= {op.name: (op.expr.type.axis, op.expr.type.kind in (Kind.TEXT, Kind.OBJECT)) for op in event.locals}
     for fold in event.folds:
         known |= {fold.column(stat): (Axis.COMPLETION, False) for stat in fold.stats if stat != "hist"}

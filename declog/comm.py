@@ -195,6 +195,8 @@ class StoreComm:
         try:
             client = Client(bytes.fromhex(told["secret"]), told["hosts"], told["port"], min(deadline_s, 10.0))
         except OSError as error:
+            if double:
+                return cls(None, rank, world_size, double=True)  # the run is over already, and it is not heard anyway
             where = " or ".join(told["hosts"])
             raise CommError(
                 "DL603",
@@ -211,6 +213,14 @@ class StoreComm:
         return cls(own, rank, world_size, double=double, interrupt=lambda: _end(opened))
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        if self.double:
+            try:
+                return self._agree(topic, text, deadline_s)
+            except CommError:  # rank 0 waits for the ranks that are heard: the others may come when the run is over
+                return [text] * self.world_size
+        return self._agree(topic, text, deadline_s)
+
+    def _agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
         with self._connected():
             if not self.double:
@@ -254,6 +264,8 @@ class StoreComm:
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
         """Says once that the connection broke; after that nothing is tried, and what would be sent is counted."""
+        if self._store is None and self._broken is None:
+            self._broken = CommError("DL603", f"rank 0 has gone before rank {self.rank} was there")
         if self._broken is not None:
             raise self._broken
         try:

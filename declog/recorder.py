@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from declog import active, actors, timing
 from declog.apart import Apart
@@ -104,6 +104,7 @@ class Recorder:
         sender = Sender(plan, comm.rank, self._failures, functions, self._apart)
         self._worker = Worker(comm, sender, self._collector, self._failures)
         atexit.register(self.close)
+        active.know(self)
 
     # -- the run
 
@@ -124,7 +125,7 @@ class Recorder:
         With ``strict: true`` the first failure of declog's own is raised, unless the run itself failed.
         """
         if os.getpid() != self._process:
-            return  # a fork of the run's process: its threads, files and connections are not ours
+            return  # a fork's, at its exit
         with self._lock:
             if self._closed:
                 return
@@ -250,29 +251,34 @@ class Recorder:
             close = nearest(name, self.plan.modes)
             fix = f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`"
             raise UsageError("DL510", f"the profile `{self.plan.name}` has no mode `{name}`", fix)
-        with self._lock, self._tape.call("enter", name):
-            self._intake.close_all(self._now, quietly=False)
-            before, self._mode = self._mode, name
-            numbers, self._intake.numbers = self._intake.numbers, Counter()
-            timed, flushed = self._intake.take_timed(), self._flushed
-            self._windows.setdefault(name, Window())
-            self._flushed = False
+        before = self._enter_mode(name)
         failed = True
         try:
             with _Active(self):
                 yield
             failed = False
         finally:
-            with self._lock, self._tape.call("leave", failed):
-                try:
-                    self._keep_timers()
-                    self._intake.close_all(self._now, quietly=failed)
-                finally:
-                    if not self.plan.modes[name].every and name != "train" and not self._closed:
-                        # also where nothing came since a flush: on another rank it may have
-                        self._log(tail=True, failed=failed, again=self._flushed)
-                    self._mode, self._intake.numbers, self._flushed = before, numbers, flushed
-                    self._intake.give_timed(timed)
+            self._leave_mode(name, before, failed)
+
+    def _enter_mode(self, name: str) -> _Outside:
+        with self._lock, self._tape.call("enter", name):
+            self._intake.close_all(self._now, quietly=False)
+            before = _Outside(self._mode, self._intake.numbers, self._intake.take_timed(), self._flushed)
+            self._mode, self._intake.numbers, self._flushed = name, Counter(), False
+            self._windows.setdefault(name, Window())
+            return before
+
+    def _leave_mode(self, name: str, before: _Outside, failed: bool) -> None:
+        with self._lock, self._tape.call("leave", failed):
+            try:
+                self._keep_timers()
+                self._intake.close_all(self._now, quietly=failed)
+            finally:
+                if not self.plan.modes[name].every and name != "train" and not self._closed:
+                    # also where nothing came since a flush: on another rank it may have
+                    self._log(tail=True, failed=failed, again=self._flushed)
+                self._mode, self._intake.numbers, self._flushed = before.mode, before.numbers, before.flushed
+                self._intake.give_timed(before.timed)
 
     def flush(self, wait_s: float | None = None) -> dict[str, float] | None:
         """Log what came since the last log event, now: for trainers that decide when (`every: trainer`).
@@ -356,9 +362,11 @@ class Recorder:
                 f"the profile `{self.plan.name}` has no event `{event}`",
                 did_you_mean(event, self.plan.known_events, what="events"),
             )
-        with self._lock, self._tape.call("cut", event):
-            self._intake.close(event, self._now)
+        self._cut(event)
         yield
+        self._cut(event)
+
+    def _cut(self, event: str) -> None:
         with self._lock, self._tape.call("cut", event):
             self._intake.close(event, self._now)
 
@@ -386,8 +394,11 @@ class Recorder:
         try:
             yield
         finally:
-            with self._lock:
-                self._intake.time(str(name), stop())
+            self._timed(str(name), stop)
+
+    def _timed(self, name: str, stop: Callable[[], timing.Seconds]) -> None:
+        with self._lock:
+            self._intake.time(name, stop())
 
     def _keep_timers(self) -> None:
         timed = self._intake.take_timed()
@@ -575,6 +586,13 @@ class Recorder:
         for runner in self._runners.values():
             runner.rewind(mine.step, self._close_s)
 
+    def in_child(self) -> None:
+        """This process is a fork of the run's: it has no threads, and its locks may be held for ever."""
+        if not self._closed:
+            self._lock = threading.RLock()
+            self._tape.in_child()
+            self.__class__ = _InChild
+
     def _alive(self) -> None:
         if self._closed:
             raise UsageError("DL510", "this recorder is closed", "call declog.start for another run")
@@ -588,6 +606,15 @@ class Recorder:
         self._records()
         if not self.in_step:
             raise UsageError("DL510", f"`{what}` is called outside a step", "with log.step(step): ...")
+
+
+class _Outside(NamedTuple):
+    """What was open where a block of a mode began."""
+
+    mode: str
+    numbers: Counter[str]
+    timed: dict[str, timing.Timed]
+    flushed: bool
 
 
 class _Active:
@@ -623,3 +650,34 @@ class _Step:
             self._recorder._end_step(quietly=kind is not None)
         finally:
             active.leave(self._recorder)
+
+
+class _InChild(Recorder):
+    """A recorder in a fork of its process, such as a DataLoader's worker: it records nothing, and says so once."""
+
+    _told = False
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        if not self._told:
+            self._told = True
+            log.warning(
+                "[DL510] process %d is a fork of the run's: what is observed here is not logged\n"
+                "  fix: return the values to the process that called declog.start, and observe them there", os.getpid()
+            )  # fmt: skip
+
+    def _refused(self, *args: Any, **kwargs: Any) -> Any:
+        raise UsageError("DL510", "a fork of the run's process has no state", "call it where declog.start was called")
+
+    def _pass(self, *args: Any, **kwargs: Any) -> None:
+        """The ends of blocks that the fork came out of, and what asks nothing of anybody."""
+
+    observe = _observe = log_metric = log_extra = flush = merge = _nothing
+    state_dict = load_state_dict = export = _refused
+    close = in_child = _begin_step = _end_step = _leave_mode = _cut = _timed = _log = _pass
+
+    def _enter_mode(self, name: str) -> _Outside:
+        return _Outside(name, Counter(), {}, False)
+
+    @contextmanager
+    def timer(self, name: str) -> Iterator[None]:
+        yield  # a fork has no device

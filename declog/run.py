@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from declog import checkpoint, fingerprint, folders, manifest
 from declog import comm as comms
-from declog import fingerprint, folders, manifest
 from declog import sinks as sink_kinds
 from declog.actors import ActorComm, DriverComm
 from declog.capturing import CapturingTape, free_folder
@@ -111,6 +111,8 @@ def start(
     if capture is not None:
         made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
     _agree(channel, made, start_s)
+    before = 0 if resume is None else resume.get("world_size", 0)  # ranks of the run that is continued
+    resume = _resumed(channel, made, resume, start_s)
     run_id = None if resume is None else resume.get("run_id")
     chosen = partial(_folder, made, output_dir or _resumed_folder(resume) or made.output_dir, resume=resume is not None)
     runners, routes, run, home = _open(channel, made, sinks, chosen, run_id, start_s)
@@ -138,6 +140,8 @@ def start(
     if resume is not None:
         try:
             recorder.load_state_dict(resume)
+            if run is not None and channel.collects:
+                _rewind_others(channel, made, run, range(channel.world_size, before), resume["step"], start_s)
         except BaseException:
             recorder.close(failed=True)
             raise
@@ -158,6 +162,38 @@ def _channel(
         needed = "`rank` and `world_size`" if role == "actor" else "`world_size`"
         raise UsageError("DL510", f"`role: {role}` needs {needed}", "world_size is the number of actors")
     return DriverComm(world_size) if role == "driver" else ActorComm(rank or 0, world_size)
+
+
+def _resumed(channel: Comm, made: Plan, state: Mapping[str, Any] | None, start_s: float) -> Mapping[str, Any] | None:
+    """This rank's state, when those of all ranks go together; ranks that the run had not before begin where it is."""
+    found: dict[str, Any] | None = None
+    own: UsageError | None = None
+    try:
+        found = None if state is None else checkpoint.place(made, state, channel.rank)
+    except UsageError as error:
+        own = error
+        found = {"error": str(error)}
+    told = [json.loads(text) for text in channel.agree("resume", json.dumps(found), start_s)]
+    alone = isinstance(channel, DriverComm | ActorComm)  # they hear nobody
+    wrong = own or checkpoint.together(told, channel.world_size, alone=alone)
+    if wrong is not None:
+        channel.close()
+        raise wrong
+    if state is None and told[0] is not None and not alone:
+        return checkpoint.joined(made, channel, told[0])
+    return state
+
+
+def _rewind_others(channel: Comm, made: Plan, run: RunInfo, gone: Iterable[int], step: int, start_s: float) -> None:
+    """Ranks that are no more left rows of steps that will be made again in files of their own."""
+    apart = {sink for table in made.tables for sink in table.apart}
+    for rank in gone:
+        for op in made.sinks:
+            if op.id in apart and op.kind in sink_kinds.PER_RANK:
+                runner = SinkRunner(op.id, sink_kinds.make_sink(op.kind, dict(op.options)))
+                runner.open(replace(run, rank=rank), start_s)
+                runner.rewind(step, start_s)
+                runner.close(start_s)
 
 
 def _resumed_folder(state: Mapping[str, Any] | None) -> str | None:

@@ -34,5 +34,8 @@ class Tape:
     def logged(self, mode: str) -> None:
         """A log event of a mode was handed to the worker, inside a call."""
 
+    def in_child(self) -> None:
+        """This process is a fork of the run's: what is kept here is not written."""
+
     def close(self) -> None:
         """The run is over."""

@@ -1,0 +1,105 @@
+"""A run that forks while every thread of it is at work; run as a program: ``forking FOLDER FORKS``.
+
+Children use the recorder in every way and end as any program ends; those that do not end in time are counted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import declog
+from declog.recorder import Recorder
+
+PROFILE: dict[str, Any] = {
+    "name": "forking", "every": 1,
+    "signals": {
+        "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
+        "mask": {"axis": "token", "type": "bool", "optional": True}, "kl": {"axis": "token", "optional": True},
+    },
+    "axes": {"token": {"mask": "mask"}},
+    "metrics": {"x": {"reduce": ["sum", "count"]}, "kl": "mean(kl)"},
+    "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"t": {"schema": "s", "filter": "f"}},
+    "filters": {"f": {"kind": "all"}}, "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
+    "capture": {"every": 1},
+    "sinks": {
+        "jsonl": {}, "parquet": {}, "tensorboard": {},
+    },
+}  # fmt: skip
+STEPS = 4
+
+
+def use(log: Recorder) -> None:
+    """Every call that code of a worker may make."""
+    declog.observe(x=[1e9], text=["a child's"])
+    declog.log_metric("child", 1e9)
+    declog.log_extra("child", [1e9])
+    with declog.timer("child"):
+        log.observe(x=[1e9])
+    with log.step(99):
+        log.observe(x=[1e9], text=["a child's"])
+        with log.batch("default"):
+            log.log_metric("child", 1e9)
+    with log.mode("eval"):
+        log.observe(x=[1e9], text=["a child's"])
+    log.wrap(lambda: {"x": [1e9]})()
+    assert log.flush(wait_s=60.0) is None
+    for refused in (log.state_dict, log.export):
+        try:
+            refused()
+        except declog.UsageError:
+            continue
+        raise AssertionError("a child has a state")
+    log.close()
+
+
+def ended(child: int, seconds: float) -> int | None:
+    """The exit code of a child; None where it hung, and was killed."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        known, status = os.waitpid(child, os.WNOHANG)
+        if known:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def main(folder: str, forks: int) -> None:
+    """Steps with forks inside; the last child leaves through the blocks that its parent opened."""
+    stop = threading.Event()
+    codes: list[int | None] = []
+
+    def helper() -> None:
+        while not stop.is_set():
+            log.log_metric("helper", 1.0)
+            time.sleep(0.0002)
+
+    with declog.start(PROFILE, output_dir=folder) as log:
+        threading.Thread(target=helper, daemon=True).start()
+        for step in range(STEPS):
+            with log.step(step):
+                log.observe(x=[1.0, 2.0], text=[f"{step}.0", f"{step}.1"])
+                for _ in range(forks):
+                    child = os.fork()
+                    if child == 0:
+                        use(log)
+                        sys.exit(0)  # through every block, every handler at exit and every destructor
+                    codes.append(ended(child, 30.0))
+        with log.mode("eval"):
+            log.observe(x=[5.0], text=["eval"])
+            child = os.fork()
+            if child == 0:
+                sys.exit(0)
+            codes.append(ended(child, 30.0))
+        stop.set()
+    print("codes", codes, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,145 @@
+"""Runs that go on with more or fewer ranks: every row is logged once, in its window, or the start is refused on all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.comm import Comm
+from declog.errors import UsageError
+from declog.testing import MemorySink, run_ranks
+
+PROFILE: dict[str, Any] = {
+    "name": "resized", "every": 4, "strict": True,
+    "signals": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
+    "metrics": {"x": {"reduce": ["sum", "count", "p50"]}, "total": {"expr": "x", "reduce": "count", "cumulative": True},
+                "slow": {"expr": "x", "reduce": "sum", "every": 8}},
+    "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"own": {"schema": "s"}}, "sinks": {"jsonl": {}},
+}  # fmt: skip
+States = dict[int, dict[str, Any]]
+
+
+def rows(rank: int, step: int) -> dict[str, Any]:
+    """What a rank observes in a step."""
+    return {"x": [10.0**rank, float(step)], "text": [f"{rank}.{step}", ""]}
+
+
+def phase(ranks: int, states: Mapping[int, Any], steps: range, folder: Path, save: int) -> tuple[Any, States]:
+    """Some steps on some ranks: what is logged, and the states after step `save`."""
+    sink = MemorySink()
+    saved: States = {}
+
+    def rank(comm: Comm) -> None:
+        sinks = [sink] if comm.rank == 0 else []
+        with declog.start(
+            PROFILE, sinks=sinks, comm=comm, output_dir=folder, resume=states.get(comm.rank), start_s=20.0
+        ) as log:
+            for step in steps:
+                with log.step(step):
+                    log.observe(**rows(comm.rank, step))
+                if step == save:
+                    saved[comm.rank] = log.state_dict()
+
+    run_ranks(ranks, rank)
+    return sink.scalars, saved
+
+
+def expected(first: int, then: int, at: int, end: int) -> dict[int, dict[str, float]]:
+    """What all rows of both phases make, window by window."""
+    found: dict[int, dict[str, float]] = {}
+    total = 0
+    values: list[float] = []
+    slow: list[float] = []
+    for step in range(end):
+        for rank in range(first if step <= at else then):
+            values += rows(rank, step)["x"]
+        if step % 4 == 3:
+            total += len(values)
+            slow += values
+            middle = sorted(values)
+            half = len(middle) // 2
+            found[step] = {
+                "x/sum": sum(values), "x/count": len(values), "total": total,
+                "x/p50": (middle[half - 1] + middle[half]) / 2,
+            }  # fmt: skip
+            if step % 8 == 7:
+                found[step]["slow"] = sum(slow)
+                slow = []
+            values = []
+    return found
+
+
+@pytest.mark.parametrize("at", [3, 4, 6, 9])
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 4), (2, 3), (4, 2), (3, 1), (2, 2)])
+def test_all_rows_are_logged_once_or_the_start_is_refused(first: int, then: int, at: int, tmp_path: Path) -> None:
+    """More ranks go on in the middle of a window; fewer only where it holds no rows of those that are no more."""
+    _, states = phase(first, {}, range(at + 3), tmp_path, at)
+    here = {rank: state for rank, state in states.items() if rank < then}
+    if then < first and at % 4 != 3:
+        with pytest.raises(UsageError) as error:
+            phase(then, here, range(at + 1, 16), tmp_path, -1)
+        assert str(error.value) == (
+            f"[DL510] the state was saved inside a window of {first} ranks, and there are {then}: rows of the others "
+            f"would be lost\n  fix: resume on {first} ranks or more, or from a checkpoint that was saved where a "
+            "window ends"
+        )
+        return
+    logged, _ = phase(then, here, range(at + 1, 16), tmp_path, -1)
+    assert logged == {step: values for step, values in expected(first, then, at, 16).items() if step > at}
+    texts = [
+        json.loads(line)["text"]
+        for path in tmp_path.glob("jsonl/**/own.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    made = [f"{rank}.{step}" for step in range(16) for rank in range(first if step <= at else then)]
+    assert sorted(text for text in texts if text) == sorted(made)
+
+
+def refused(states: Mapping[int, Any], ranks: int, folder: Path) -> list[str]:
+    """The error of each rank's start."""
+
+    def rank(comm: Comm) -> str:
+        with pytest.raises(UsageError) as error:
+            declog.start(PROFILE, comm=comm, output_dir=folder, resume=states.get(comm.rank), start_s=20.0)
+        return str(error.value).splitlines()[0]
+
+    return run_ranks(ranks, rank)
+
+
+def test_states_that_do_not_go_together_are_refused_on_every_rank(tmp_path: Path) -> None:
+    """Of other checkpoints, of another rank, of some ranks only, or none at all: before anything is opened."""
+    _, early = phase(2, {}, range(8), tmp_path, 3)
+    _, late = phase(2, early, range(4, 8), tmp_path, 7)
+    assert (
+        refused({0: early[0], 1: late[1]}, 2, tmp_path)
+        == ["[DL510] the states are of different checkpoints: their step is 3 on rank 0, 7 on rank 1"] * 2
+    )
+    assert (
+        refused({0: early[0]}, 2, tmp_path)
+        == ["[DL510] the checkpoint is of 2 ranks, and ranks [1] were given no state"] * 2
+    )
+    assert (
+        refused({1: early[1]}, 2, tmp_path)
+        == ["[DL510] the checkpoint is of 2 ranks, and ranks [0] were given no state"] * 2
+    )
+    swapped = refused({0: early[0], 1: early[0]}, 2, tmp_path)
+    assert swapped[1] == "[DL510] rank 1 was given the state of rank 0"
+    assert swapped[0].startswith("[DL510] rank 1 cannot resume: ")
+    broken = refused({0: early[0], 1: {"version": 2}}, 2, tmp_path)
+    assert broken[1].startswith("[DL510] this is no state of a recorder")
+    assert broken[0].startswith("[DL510] rank 1 cannot resume: ")
+
+
+def test_as_many_actors_go_on(tmp_path: Path) -> None:
+    """An actor hears of no other: another number of them is refused."""
+    with declog.start(PROFILE, role="actor", rank=0, world_size=2) as actor:
+        with actor.step(0):
+            actor.observe(**rows(0, 0))
+        state = actor.state_dict()
+    with pytest.raises(UsageError, match="the state is of 2 actors, and there are 3"):
+        declog.start(PROFILE, role="actor", rank=0, world_size=3, resume=state)
