@@ -55,8 +55,25 @@ class RunFolder:
             log.warning("%s does not say how the run ended: %s", self.path / RUN, error)
         self._lock.release()
 
+    def renamed(self, run_id: str) -> None:
+        """Say that the run is one that goes on, under its own id."""
+        self._facts["run_id"] = run_id
+        self._write()
+
+    def moved(self, path: Path, run_id: str) -> RunFolder:
+        """The folder of the run that goes on, instead of this one; for use before anything was logged here.
+
+        ``SinkError`` DL609 where that folder is in use: then this one is kept.
+        """
+        other = named(path, resume=True, append=False)
+        other.begin(self._facts | {"run_id": run_id}, (self.path / self._facts["config"]).read_text(encoding="utf-8"))
+        return other
+
     def abandon(self) -> None:
-        """Let it go as if there had been no run: for a start that failed."""
+        """Let it go as if there had been no run: where its start failed, or it went on elsewhere."""
+        if self._facts and not self._earlier:
+            for name in (RUN, self._facts["config"]):
+                (self.path / name).unlink(missing_ok=True)
         self._lock.release()
         if self._made:
             with suppress(OSError):

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +45,7 @@ from declog.handoff import Answer, Handoff
 from declog.intake import TIMERS, Intake, Locate, fields_of
 from declog.meter import Meter
 from declog.plan import Plan
+from declog.records import RunInfo
 from declog.sending import Sender
 from declog.sinks.runner import SinkRunner
 from declog.tape import Tape
@@ -66,11 +68,14 @@ class Recorder:
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
         output_dir: Path | None, *, run_id: str = "", functions: Functions = DEFAULT, close_s: float = 30.0,
         wait_s: float = 30.0, locate: Locate | None = None, tape: Tape | None = None, home: RunFolder | None = None,
+        run: RunInfo | None = None, fresh: bool = False,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.output_dir = output_dir
         self.run_id = run_id
         self._home = home
+        self._run = run
+        self._fresh = fresh  # nobody named the run's folder: a run that goes on moves to its own
         self._comm = comm
         self._runners = dict(runners)
         self._close_s = close_s
@@ -564,6 +569,7 @@ class Recorder:
         if self._sent or self._counts or self._intake:
             raise UsageError("DL510", "`load_state_dict` is called after the first step", "call it before the run")
         mine, frames, data, equal = unpack(self.plan, self._comm, state)
+        self._go_on(state)
         collector = self._collector
         with self._lock:
             self._last_step, self._intake.order = mine.step, mine.order
@@ -585,6 +591,26 @@ class Recorder:
             ).check()
         for runner in self._runners.values():
             runner.rewind(mine.step, self._close_s)
+
+    def _go_on(self, state: Mapping[str, Any]) -> None:
+        """Take the id of the run that goes on and, where nobody named a folder, its folder, if it is there."""
+        folder, run_id = state.get("output_dir"), state.get("run_id")
+        if self._run is None or not run_id:
+            return
+        path = Path(folder) if self._fresh and folder and Path(folder).is_dir() else self._run.output_dir
+        run = replace(self._run, output_dir=path, run_id=run_id)
+        if run == self._run:
+            return
+        before, home = self._run, self._home
+        if home is not None and path != before.output_dir:
+            self._home = home.moved(path, run_id)
+        elif home is not None:
+            home.renamed(run_id)
+        for runner in self._runners.values():
+            runner.move(run, self._close_s)
+        if home is not None and home is not self._home:
+            home.abandon()
+        self._run, self.output_dir, self.run_id = run, run.output_dir, run.run_id
 
     def in_child(self) -> None:
         """This process is a fork of the run's: it has no threads, and its locks may be held for ever."""

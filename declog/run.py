@@ -57,6 +57,7 @@ def start(
     sinks: Sequence[Sink] = (),
     constants: Mapping[str, Any] | None = None,
     output_dir: str | Path | None = None,
+    base_dir: str | Path | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     process_group: Any = None,
@@ -82,6 +83,10 @@ def start(
     profile's own: what the training code gives is kept in files, for ``declog preview``. Everything that is wrong
     with the profile raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
     different plans: ``PlanMismatchError``.
+
+    ``output_dir`` is the run's folder. Where neither it nor the profile names one, the run gets a new one:
+    ``base_dir``, which is Hydra's run directory unless it is given, or, where a run has had that, the next number
+    inside it; else ``outputs/<name>/<time>``. A folder that is in use, or holds an earlier run: ``SinkError`` DL609.
 
     ``resume`` is this rank's ``state_dict`` of an earlier run, which is continued, in its folder unless another is
     named. ``role`` is for actor systems, where ranks have no connection: an ``actor`` exports, the ``driver`` merges
@@ -114,7 +119,8 @@ def start(
     before = 0 if resume is None else resume.get("world_size", 0)  # ranks of the run that is continued
     resume = _resumed(channel, made, resume, start_s)
     run_id = None if resume is None else resume.get("run_id")
-    chosen = partial(_folder, made, output_dir or _resumed_folder(resume) or made.output_dir, resume=resume is not None)
+    named = output_dir or _resumed_folder(resume) or (made.output_dir if base_dir is None else None)
+    chosen = partial(_folder, made, named, base_dir, resume=resume is not None)
     runners, routes, run, home = _open(channel, made, sinks, chosen, run_id, start_s)
     folder = None if run is None else run.output_dir
     if channel.collects:
@@ -135,7 +141,7 @@ def start(
         raise
     recorder = Recorder(
         made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=functions,
-        wait_s=wait_s, locate=partial(locate, config), tape=tape, home=home,
+        wait_s=wait_s, locate=partial(locate, config), tape=tape, home=home, run=run, fresh=named is None,
     )  # fmt: skip
     if resume is not None:
         try:
@@ -246,14 +252,14 @@ def _agree(channel: Comm, made: Plan, start_s: float) -> None:
     raise PlanMismatchError([Problem("DL604", what, fix="start every rank from the same configuration")])
 
 
-def _folder(made: Plan, named: str | Path | None, *, resume: bool) -> RunFolder:
+def _folder(made: Plan, named: str | Path | None, base_dir: str | Path | None, *, resume: bool) -> RunFolder:
     """The run's folder: the one that is named, or else a new one: Hydra's own, or under outputs/."""
     try:
         if named is not None:
             return folders.named(Path(named).absolute(), resume=resume, append=made.append)
-        hydra = application_directory()
-        base = hydra or Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
-        return folders.fresh(base.absolute(), beside=hydra is None)
+        own = base_dir or application_directory()
+        base = Path(own) if own else Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
+        return folders.fresh(base.absolute(), beside=own is None)
     except OSError as error:
         raise SinkError("DL601", f"the run's folder cannot be made: {error}", "set `output_dir`") from error
 

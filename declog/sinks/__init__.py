@@ -62,6 +62,14 @@ class Rewindable(Protocol):
 
 
 @runtime_checkable
+class Movable(Protocol):
+    """A sink that is opened again under the run's own id and folder, where the run turns out to be one that goes on."""
+
+    def move(self, run: RunInfo) -> None:
+        """Leave nothing where it was opened, and open for ``run``; called after ``open`` and before any ``write``."""
+
+
+@runtime_checkable
 class Coalescing(Protocol):
     """A sink that writes several log events at once for what one costs, such as one file and one `fsync`."""
 

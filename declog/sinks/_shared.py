@@ -5,6 +5,7 @@ Only the standard library and declog's contracts are imported here.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -60,8 +61,10 @@ class SinkFolder:
             raise in_use(self.path, self.path / WRITER, held, "give each sink a `dir` of its own") from None
 
     def release(self) -> None:
-        """Let the next one write there."""
+        """Let the next one write there; a folder with nothing in it is not left behind."""
         self._lock.release()
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
 
 def below(output_dir: Path, folder: str) -> Path:

@@ -50,6 +50,11 @@ class JsonlSink:
         for path in (*self._folder.glob("*.jsonl"), *self._folder.glob("tables/*.jsonl")):
             self._file(str(path.relative_to(self._folder)))
 
+    def move(self, run: RunInfo) -> None:
+        """Open the files of the run that goes on."""
+        self.close()
+        self.open(run)
+
     def rewind(self, step: int) -> None:
         """Write each file anew without this run's lines of steps after ``step``, each in one atomic rename."""
         for file in self._files.values():

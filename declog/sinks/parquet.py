@@ -90,6 +90,12 @@ class ParquetSink:
         for part in (*self._folder.glob("*/*/part-*.parquet"), *self._folder.glob("tables/*/*/part-*.parquet")):
             self._dataset(str(part.parent.parent.relative_to(self._folder)))
 
+    def move(self, run: RunInfo) -> None:
+        """Open the datasets of the run that goes on."""
+        self.close()
+        self._datasets.clear()
+        self.open(run)
+
     def rewind(self, step: int) -> None:
         """Drop this run's rows of log events after ``step``, part by part; a kill leaves whole files, and the rest."""
         for dataset in self._datasets.values():

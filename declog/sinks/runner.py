@@ -20,7 +20,7 @@ from typing import Literal
 from declog.errors import RuntimeFailure, SinkError
 from declog.failures import told
 from declog.records import Records, RunInfo, Table
-from declog.sinks import Coalescing, Rewindable, Sink
+from declog.sinks import Coalescing, Movable, Rewindable, Sink
 
 logger = logging.getLogger("declog")
 
@@ -64,7 +64,7 @@ class SinkRunner:
         self._changed = threading.Condition()
         self._queue: deque[tuple[int, Records, int]] = deque()
         self._bytes = 0
-        self._rewind: Callable[[], None] | None = None
+        self._asked: Callable[[], None] | None = None
         self._writing = 0  # log events that the sink has now
         self._done_so_far = 0  # what the sink did, in calls: whether it makes progress
         self._closing = False
@@ -106,17 +106,29 @@ class SinkRunner:
         """
         if self._thread is None or not isinstance(self._sink, Rewindable):
             return False
+        self._ask(partial(self._sink.rewind, step), f"rewound to step {step}", timeout_s)
+        return True
+
+    def move(self, run: RunInfo, timeout_s: float) -> None:
+        """Let a file sink go to the folder and the id of the run that goes on; before ``rewind`` and any ``submit``.
+
+        A tracker stays where it is. ``SinkError`` DL601 where the sink failed, or was not done in time.
+        """
+        if self._thread is not None and isinstance(self._sink, Movable):
+            self._ask(partial(self._sink.move, replace(run, sink=self.id)), f"moved to {run.output_dir}", timeout_s)
+
+    def _ask(self, action: Callable[[], None], what: str, timeout_s: float) -> None:
+        """Have something done on the sink's thread, and wait for it."""
         done: Future[None] = Future()
         with self._changed:
-            self._rewind = partial(self._run_rewind, self._sink, step, done)
+            self._asked = partial(self._run, action, done)
             self._changed.notify_all()
         try:
             cause = done.exception(timeout_s)
         except TimeoutError:
             cause = TimeoutError(f"it was not done in {timeout_s:g} s")
         if cause is not None:
-            raise self._refusal(f"rewound to step {step}", cause) from cause
-        return True
+            raise self._refusal(what, cause) from cause
 
     @property
     def rewindable(self) -> bool:
@@ -236,9 +248,9 @@ class SinkRunner:
             self._writing = 0
             self._done_so_far += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._rewind or self._queue or self._closing)
-            if self._rewind is not None:
-                rewind, self._rewind = self._rewind, None
+            self._changed.wait_for(lambda: self._asked or self._queue or self._closing)
+            if self._asked is not None:
+                rewind, self._asked = self._asked, None
                 return rewind
             if self._abandoned or not self._queue:
                 return None
@@ -254,10 +266,10 @@ class SinkRunner:
             return partial(self._write, events)
 
     @staticmethod
-    def _run_rewind(sink: Rewindable, step: int, done: Future[None]) -> None:
+    def _run(action: Callable[[], None], done: Future[None]) -> None:
         try:
-            sink.rewind(step)
-        except BaseException as error:  # noqa: BLE001  (handed to the thread that waits in rewind)
+            action()
+        except BaseException as error:  # noqa: BLE001  (handed to the thread that waits)
             done.set_exception(error)
         else:
             done.set_result(None)

@@ -48,6 +48,7 @@ class TensorboardSink:
         self._dir, self._flush_secs, self._max_chars = dir, flush_secs, max_chars
         self._writer: Any = None
         self._place: SinkFolder | None = None
+        self._before: list[Path] = []
         self._earlier: list[Path] = []
 
     def open(self, run: RunInfo) -> None:
@@ -55,10 +56,21 @@ class TensorboardSink:
         self._place = SinkFolder(run, self._dir, "tensorboard")
         folder, mine = self._place.path, f".{run.run_id}"
         (folder / REWOUND).unlink(missing_ok=True)  # what a kill left
-        self._earlier = [file for file in sorted(folder.glob("events.out.tfevents.*")) if file.name.endswith(mine)]
+        self._before = sorted(folder.glob("events.out.tfevents.*"))
+        self._earlier = [file for file in self._before if file.name.endswith(mine)]
         self._writer = self._writer_class(str(folder), flush_secs=self._flush_secs, filename_suffix=mine)
         config = f"```json\n{json_text(tracker_config(run))}\n```"
         self._add(0, time.time(), [self._text("declog/config", config)])
+
+    def move(self, run: RunInfo) -> None:
+        """Start an event file of the run that goes on, in its folder; the one that was started is removed."""
+        self._writer.close()
+        if self._place is not None:
+            for file in self._place.path.glob("events.out.tfevents.*"):
+                if file not in self._before:
+                    file.unlink()
+            self._place.release()
+        self.open(run)
 
     def rewind(self, step: int) -> None:
         """Write this run's earlier event files anew without what is of later steps, each in one atomic rename."""

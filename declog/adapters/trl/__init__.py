@@ -49,8 +49,9 @@ def attach(
     ``merge`` says what becomes of the values in the ``logs`` that the trainer reports to its trackers, callbacks and
     ``metric_for_best_model``, on every rank: ``replace`` puts them under their own names, TRL's included; ``prefix``
     puts ``prefix`` before them; ``None`` leaves ``logs`` alone. A rank waits at most ``deliver_s`` for them; after
-    that TRL's own values stay. ``sinks``, ``output_dir`` (by default ``declog`` below the trainer's) and ``wait_s``
-    are those of ``declog.start``. A run that is resumed from a checkpoint continues in the folder of its first part.
+    that TRL's own values stay. ``sinks`` and ``wait_s`` are those of ``declog.start``. Files go to ``output_dir``
+    (by default ``declog`` below the trainer's) or, where a run has had that, to the next number inside it. A run that
+    is resumed from a checkpoint continues in the folder of its first part.
 
     A trainer whose methods are not those of TRL 1.16 is trained all the same: what it reports passes through to
     declog's sinks, and the metrics that cannot be computed are named once. Raises ``ConfigError`` for whatever is
@@ -77,12 +78,11 @@ def attach(
     constants = constants_of(trainer, sight)
     made = declog.plan(config, constants=constants)
     folder = Path(output_dir or made.output_dir or Path(trainer.args.output_dir) / FOLDER)
-    used = folder.is_dir() and any(folder.iterdir())
     recorder = declog.start(
         config,
         constants=constants,
         sinks=sinks,
-        output_dir=folder,
+        **({"output_dir": folder} if made.append else {"base_dir": folder}),
         rank=trainer.args.process_index,
         world_size=trainer.args.world_size,
         wait_s=wait_s,
@@ -91,7 +91,7 @@ def attach(
         _tell(trainer, sight, config, constants, made)
     guard = recorder.guard
     capture = Capture(trainer, recorder, sight, guard)
-    steps = Steps(trainer, recorder, capture, guard, used=used)
+    steps = Steps(trainer, recorder, capture, guard)
     Report(trainer, recorder, capture, steps, sight, guard, merge=merge, prefix=prefix, deliver_s=deliver_s)
     setattr(trainer, MARK, recorder)
     return recorder

@@ -28,9 +28,8 @@ log = logging.getLogger("declog")
 class Steps:
     """Opens and closes declog's steps and its mode ``eval``. ``evaluating`` is true in the latter."""
 
-    def __init__(self, trainer: Any, recorder: declog.Recorder, capture: Capture, guard: Guard, *, used: bool) -> None:
+    def __init__(self, trainer: Any, recorder: declog.Recorder, capture: Capture, guard: Guard) -> None:
         self.evaluating = False
-        self._used = used and recorder.output_dir is not None and bool(recorder.plan.sinks)
         self._trainer = trainer
         self._recorder = recorder
         self._capture = capture
@@ -64,12 +63,6 @@ class Steps:
     def _train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Part:
         if resume_from_checkpoint and not self.over:
             self._load(resume_from_checkpoint)
-        elif self._used:
-            log.warning(
-                "%s holds the log of an earlier run, which this one is added to; give another output_dir, or resume",
-                self._recorder.output_dir,
-            )
-        self._used = False
         try:
             yield
         except BaseException as error:
