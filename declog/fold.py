@@ -23,7 +23,7 @@ from declog.errors import RuntimeFailure
 from declog.functions import DEFAULT, Functions
 from declog.layout import Layout, Packed, Padded
 from declog.plan import FoldOp
-from declog.tensors import HALF
+from declog.tensors import HALF, INTEGERS
 from declog.tree import Node
 
 Tensor = torch.Tensor
@@ -173,16 +173,13 @@ class TokenView:
         return value.float() if value.dtype in HALF else value
 
 
-def _promoted(node: Node, values: Sequence[Any]) -> list[Any]:
+def _promoted(node: Node, values: list[Any]) -> list[Any]:
     """Arguments as they are computed with: no integer is narrower than the numbers per completion are."""
-    kinds = {arg.type.kind for arg in node.args}
-    wide = torch.int64 if node.op in _COMPARISONS and kinds == {Kind.INT} else torch.float64
-    return [
-        value
-        if not isinstance(value, Tensor) or value.is_floating_point() or arg.type.kind is Kind.BOOL
-        else value.to(wide)
-        for value, arg in zip(values, node.args, strict=True)
-    ]
+    for place, (value, arg) in enumerate(zip(values, node.args, strict=True)):
+        if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.kind is not Kind.BOOL:
+            exact = node.op in _COMPARISONS and all(one.type.kind is Kind.INT for one in node.args)
+            values[place] = value.to(torch.int64 if exact else torch.float64)
+    return values
 
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {
