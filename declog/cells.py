@@ -49,6 +49,10 @@ class Cells:
         """Which values there are, of the shape of ``values``."""
         return present(self.values) if self.kept is None else present(self.values) | self.kept
 
+    def hidden(self) -> Cells:
+        """The same pieces without any value."""
+        return Cells(np.full((1, 1, self.values.shape[-1]), np.nan), pieces=self.pieces)
+
     def combined(self, how: str) -> tuple[Array, Array]:
         """One value per cell over the pieces, and which of them there are: both ``[members, labels]``."""
         values, there = self.values, self.there
@@ -105,7 +109,7 @@ def finished(op: MetricOp, state: State) -> Cells:
     lacking = state.lacking if state.came else np.zeros_like(state.lacking)  # it is absent, not missing
     if len(names) > op.max_labels:
         chosen, place = pools.frequent(state.rows, op.max_labels)
-        names = (*(names[item] for item in chosen), pools.OTHER)
+        names = (*(names[item] for item in chosen), pools.pooled(names))
         parts = [np.flatnonzero(place == item) for item in range(len(names))]
         pooled = [
             Moments(*(np.moveaxis(array[:, part], 1, -1) for array in _arrays(moments))).pooled() for part in parts
@@ -132,7 +136,7 @@ def _by_values(op: MetricOp, view: View) -> Cells:
     labels = tuple(pools.shown(item, _kind(op)) for item in placed.labels)
     if len(labels) > op.max_labels:
         frequent, place = pools.frequent(np.bincount(label, minlength=len(labels)), op.max_labels)
-        labels, label = (*(labels[item] for item in frequent), pools.OTHER), place[label]
+        labels, label = (*(labels[item] for item in frequent), pools.pooled(labels)), place[label]
     shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
     cell = label * max(shape[1], 1) + placed.piece
     columns = [np.asarray(view.rows(node, axis)) for node in op.args]

@@ -191,8 +191,7 @@ class Dispatcher:
                         found |= {} if whole is None else {op.key: whole}
             when = group[0].when
             if when is not None and not self._holds(when, {**known, **found}, f"the metric `{group[0].id}`", report):
-                for op in group:
-                    found.pop(op.key, None)
+                found |= {op.key: found[op.key].hidden() for op in group if op.key in found}
 
     def _add_up(self, op: MetricOp, found: dict[str, Cells]) -> None:
         """A cumulative metric is what it was at the last log event, plus this window."""

@@ -5,6 +5,7 @@ Imports the plan and the evaluation of one frame, no torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from declog.kernels import Segments, present, truth
 from declog.plan import MetricOp
 
 Array = NDArray[Any]
-OTHER = "other"  # the label of rows beyond max_labels
+OTHER = "_other"  # the label of rows beyond max_labels; with more underscores where a row has that label
 Label = str | float  # as it was observed
 
 
@@ -80,9 +81,21 @@ def labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[Lab
     index = np.full(len(raw), -1, np.int64)
     if not there.any():
         return (), index
-    known = np.array([str(item) for item in raw[there]]) if raw.dtype.kind == "O" else raw[there]
-    distinct, index[there] = np.unique(known, return_inverse=True)
+    if raw.dtype.kind == "O":  # an array of texts would give each the room of the longest
+        texts = [str(item) for item in raw[there]]
+        place = {text: at for at, text in enumerate(sorted(set(texts)))}
+        index[there] = [place[text] for text in texts]
+        return tuple(place), index
+    distinct, index[there] = np.unique(raw[there], return_inverse=True)
     return tuple(distinct.tolist()), index
+
+
+def pooled(labels: Iterable[str]) -> str:
+    """The name of the rows beyond the limit, which no label has."""
+    known, name = set(labels), OTHER
+    while name in known:
+        name = f"_{name}"
+    return name
 
 
 def frequent(counts: Array, limit: int) -> tuple[Array, Array]:

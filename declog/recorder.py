@@ -526,7 +526,9 @@ class Recorder:
             frames = {
                 f"window/{mode}/{event}": frame
                 for mode, window in self._windows.items()
-                for event, frame in window.frames(self.plan.events, self._comm.rank, self.plan.grouping).items()
+                for event, frame in window.frames(
+                    self.plan.events, self._comm.rank, self.plan.grouping, self._failures.report
+                ).items()
             }
             mine = RecorderState(
                 self._last_step,

@@ -32,7 +32,7 @@ class Sender:
 
     def frames(self, handoff: Handoff) -> tuple[dict[str, Frame], str | None]:
         """This rank's frames with its local columns, and why they lack some of those."""
-        frames = handoff.window.frames(self._plan.events, self._rank, self._plan.grouping)
+        frames = handoff.window.frames(self._plan.events, self._rank, self._plan.grouping, self._failures.report)
         try:
             for name, event in self._plan.events.items():
                 if name in frames and event.locals:

@@ -6,8 +6,8 @@ Imports torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,11 @@ import torch
 from declog import sketch
 from declog.axes import Axis, Kind
 from declog.batch import BatchRecord, Pack
+from declog.errors import RuntimeFailure
 from declog.frame import Block, Frame, Grouping, Key, batches_of, texts_of
 from declog.plan import EventOp
+
+Report = Callable[[BaseException], None]
 
 
 @dataclass
@@ -45,12 +48,17 @@ class Window:
         for device, event in events.items():
             event.record(torch.cuda.current_stream(device))
 
-    def frames(self, events: Mapping[str, EventOp], rank: int, grouping: Grouping | None) -> dict[str, Frame]:
-        """The window on the host, one frame per event that had a batch. Called by the worker."""
+    def frames(
+        self, events: Mapping[str, EventOp], rank: int, grouping: Grouping | None, report: Report
+    ) -> dict[str, Frame]:
+        """The window on the host, one frame per event that had a batch; ``report`` is told what must be left out.
+
+        Called by the worker.
+        """
         found = {name: frame for name, frame in self.earlier.items() if name in events}
         for name, records in self.batches.items():
             if name in events:
-                made = _frame(events[name], records, rank, grouping)
+                made = _frame(events[name], _counted(events[name], records, rank, grouping, report), rank, grouping)
                 found[name] = Frame.merge([found[name], made]) if name in found else made
         return found
 
@@ -66,6 +74,56 @@ def _frame(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: 
             runs.append([record])
         before = layout
     return Frame.merge([_joined(event, run, rank, grouping) for run in runs])
+
+
+def _counted(
+    event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
+) -> Sequence[BatchRecord]:
+    """The batches without values per group whose number is not that of the groups that begin in them: that is told."""
+    if grouping is None or not any(signal.axis is Axis.GROUP for signal in event.signals):
+        return records
+    names = {grouping.of} if grouping.of is not None else set()
+    named = [
+        replace(
+            record,
+            packs=[pack for pack in record.packs if names & {name for name, _ in pack.keys}],
+            texts={key: given for key, given in record.texts.items() if key[0] in names}, numbers={}, sketches=[],
+        )
+        for record in records
+    ]  # fmt: skip
+    bare = _frame(event, named, rank, grouping)
+    if grouping.of is not None and bare.column(grouping.of) is None:
+        return records
+    try:
+        sizes = bare._sizes(Axis.GROUP).tolist()
+    except RuntimeFailure:  # rows that cannot be grouped: it is told where groups are read
+        return records
+    places = zip(bare.batches.step.tolist(), bare.batches.batch.tolist(), strict=True)
+    begun = dict(zip(places, sizes, strict=True))
+    checked = []
+    for record in records:
+        groups = begun[record.step, record.batch]
+        given = _groups_given(record)
+        wrong = [name for name, count in given.items() if count != groups]
+        if wrong:
+            where = f"step {record.step} of event `{event.name}` has {groups} in its batch {record.batch}"
+            message = f"`{wrong[0]}` has {given[wrong[0]]} groups, and {where}"
+            report(RuntimeFailure("DL505", message, "observe one value per group, with the first rows of the group"))
+            packs = [pack for pack in record.packs if pack.axis is not Axis.GROUP]
+            texts = {key: item for key, item in record.texts.items() if item[0] is not Axis.GROUP}
+            record = replace(record, packs=packs, texts=texts)
+        checked.append(record)
+    return checked
+
+
+def _groups_given(record: BatchRecord) -> dict[str, int]:
+    """How many values each signal per group has in a batch."""
+    packs = {name: pack.data.shape[-1] for pack in record.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
+    texts = {
+        name: len(given) if isinstance(given, list) else given.data.shape[-1]
+        for (name, _), (axis, given) in record.texts.items() if axis is Axis.GROUP
+    }  # fmt: skip
+    return packs | texts
 
 
 def _layout(record: BatchRecord) -> tuple[object, ...]:

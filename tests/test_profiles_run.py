@@ -66,7 +66,7 @@ def test_values_are_split_by_label(tmp_path: Path) -> None:
     bare = {"x": [32.0], "source": [None]}
     assert logged(profile(signals, {"by": by, "few": few}), [labelled, bare], tmp_path) == {
         "a/sum": 2.0, "b/sum": 9.0, "c/sum": 16.0, "a/p50": 2.0, "b/p50": 4.5, "c/p50": 16.0,
-        "few/b": 9.0, "few/other": 18.0,
+        "few/b": 9.0, "few/_other": 18.0,
     }  # fmt: skip
     assert logged(profile(signals, {"by": by, "few": few}), [bare], tmp_path) == {}
 

@@ -336,6 +336,9 @@ def _events(work: _Lowering) -> None:
     for event, name in sorted(needed | work.wished, key=lambda place: places[place[1]]):
         spec, node = draft.signals[name], signal_node(draft, name)
         assert isinstance(node, Node) and spec.axis is not None
+        if spec.axis == "group" and draft.grouping is not None and draft.grouping.split == "ranks":
+            message = f"`{name}` is per group, and groups are spread over ranks: none of them has its values"
+            draft.report("DL310", message, *draft.signal_paths[name], "axis", fix="axis: completion, or split: none")
         op = SignalOp(
             name, spec.from_ or name, KINDS[spec.type], AXES[spec.axis], spec.family, event,
             spec.optional or (event, name) not in needed,

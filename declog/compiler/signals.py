@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from declog.axes import KINDS, Axis, Kind
+from declog.axes import KINDS, Kind
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Problem, did_you_mean
@@ -14,7 +14,7 @@ from declog.frame import Grouping
 from declog.plan import ModeOp
 from declog.spec import MetricSpec, ModeSpec, SignalSpec
 from declog.syntax import WORDS
-from declog.tree import CONST, Node
+from declog.tree import CONST
 
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
 
@@ -269,5 +269,3 @@ def typing(draft: Draft) -> None:
             found = signal_node(draft, name)
             if isinstance(found, Problem):
                 draft.problems.append(found.at(*draft.signal_paths[name], "expr"))
-            elif isinstance(found, Node) and found.type.axis is Axis.BATCH and found.type.event is None:
-                draft.report("DL310", f"`{name}` has no event", *draft.signal_paths[name], "expr")

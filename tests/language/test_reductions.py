@@ -323,11 +323,11 @@ def test_missing_values_are_skipped_shown_or_refused(axis: str, clause: dict[str
 
 
 def test_labels_beyond_the_limit_are_pooled() -> None:
-    """The most frequent labels are kept; the rest is `other`."""
+    """The most frequent labels are kept; the rest is `_other`."""
     profile = {
         "signals": {"x": ROWS, "k": {**ROWS, "type": "int"}},
         "metrics": {"x": {"expr": "x", "by": "k", "max_labels": 2, "reduce": "sum"}},
     }
     logged = one_step(profile, {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "k": [7, 7, 8, 8, 9, 10]})
 
-    assert logged == {"x/7": 3.0, "x/8": 7.0, "x/other": 11.0}
+    assert logged == {"x/7": 3.0, "x/8": 7.0, "x/_other": 11.0}

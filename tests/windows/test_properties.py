@@ -376,3 +376,146 @@ def test_cumulative_is_a_running_sum_over_train_and_eval(data: st.DataObject) ->
         if count:
             expected[step][f"{prefix}n"] = count
     assert sink.scalars == expected
+
+
+# ---- what is there for a batch over all ranks, in some batches only, or in other events
+
+
+@settings(max_examples=25)
+@given(cut(), st.sampled_from([1, 2, 9]))
+def test_a_value_per_batch_counts_once_for_all_its_ranks(frame: pd.DataFrame, every: int) -> None:
+    """However many ranks have rows of the batch: by itself, with rows, by pools, chosen and weighed by it."""
+    value = "max(mean(x, over=completion), over=group)"
+    metrics: dict[str, Any] = {
+        "best": {"expr": value, "reduce": list(REDUCE)}, "groups": {"expr": "size(group)", "reduce": ["sum", "count"]},
+        "gap": f"mean(x - {value})", "chosen": {"expr": "x", "where": f"{value} > 0"},
+        "weighted": {"expr": "x", "weight": "size(group)"}, "pools": {"expr": value, "pool": "step", "combine": "max"},
+        "some": {"expr": value, "where": "size(group) > 1", "reduce": "sum"}, "main": {"expr": value, "ranks": "main"},
+        "share": {"formula": "best.sum / groups.sum"},
+    }  # fmt: skip
+    ranks, steps = frame.attrs["ranks"], frame.attrs["steps"]
+
+    def body(log: Recorder, rank: int) -> None:
+        for step in range(steps):
+            with log.step(step):
+                mine = frame[(frame["rank"] == rank) & (frame["step"] == step)]
+                for _, rows in mine.groupby("batch"):
+                    log.observe(x=rows["x"].tolist(), source=rows["source"].tolist())
+
+    axes = {"group": {"of": "source"}}
+    signals = {"x": ROWS, "source": SIGNALS["source"]}
+    sink = train({"every": every, "axes": axes, "signals": signals, "metrics": metrics}, ranks, body)
+
+    rows = frame.copy()
+    keys = ["step", "batch"]
+    groups = rows.groupby([*keys, "rank", "source"])["x"].mean()
+    rows["best"] = rows.set_index(keys).index.map(groups.groupby(keys).max())
+    rows["groups"] = rows.set_index(keys).index.map(groups.groupby(keys).count())
+    expected = {}
+    for end, part in rows.groupby(np.minimum((rows["step"] // every + 1) * every, steps) - 1):
+        once = part.groupby(keys)[["best", "groups"]].first()
+        best = {f"best/{name}": how(once["best"]) for name, how in REDUCE.items()}
+        expected[end] = logged({
+            **best, "groups/sum": once["groups"].sum(), "groups/count": len(once),
+            "gap": (part["x"] - part["best"]).mean(), "chosen": part.loc[part["best"] > 0, "x"].mean(),
+            "weighted": np.average(part["x"], weights=part["groups"]),
+            "pools": once["best"].groupby("step").mean().max(), "main": once["best"].mean(),
+            "some": once.loc[once["groups"] > 1, "best"].sum(min_count=1),
+            "share": best["best/sum"] / once["groups"].sum(),
+        })  # fmt: skip
+    assert sink.scalars == expected
+
+
+@settings(max_examples=25)
+@given(cut(), st.data())
+def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.DataObject) -> None:
+    """What is computed of an optional signal is that of the batches that have it, on the ranks that do."""
+    keys = ["step", "batch", "rank"]
+    cells = frame[keys].drop_duplicates()
+    has = dict(zip(map(tuple, cells.to_numpy().tolist()), data.draw(
+        st.lists(st.booleans(), min_size=len(cells), max_size=len(cells))), strict=True))  # fmt: skip
+    steps, every = frame.attrs["steps"], data.draw(st.integers(1, 3))
+    optional = ("reward", "source", "logp", "length")
+    metrics = {
+        "low": "mean(not reward > 0)", "either": "mean(reward > 0 or x > 0)", "size": "mean(1 if length > 4 else 0)",
+        "is_a": "mean(source != 'a')", "any": "mean(any(logp > 0, over=token))", "tokens": "mean(not logp > 0)",
+        "guarded": "mean(present(length) and length > 4)", "chosen": {"expr": "x", "where": "not length > 4"},
+        "by": {"expr": "x", "by": "source", "reduce": "sum"}, "all": "mean(x)",
+        "gap": {"formula": "low - size"}, "flag": {"formula": "1 if not low > 0.5 else 0"},
+    }  # fmt: skip
+
+    def body(log: Recorder, rank: int) -> None:
+        for step in range(steps):
+            with log.step(step):
+                mine = frame[(frame["rank"] == rank) & (frame["step"] == step)]
+                for batch, rows in mine.groupby("batch"):
+                    given = {"x": rows["x"].tolist(), **observed(rows)}
+                    del given["rewards"]
+                    if not has[step, batch, rank]:
+                        given = {name: value for name, value in given.items() if name not in optional}
+                    log.observe(**given)
+
+    signals = {
+        name: {**SIGNALS[name], "optional": True} if name in optional else SIGNALS[name]
+        for name in (*optional, "mask")
+    } | {"x": ROWS}  # fmt: skip
+    config = {"every": every, "axes": {"token": {"mask": "mask"}}, "signals": signals, "metrics": metrics}
+    sink = train(config, frame.attrs["ranks"], body)
+
+    frame["has"] = [has[cell] for cell in map(tuple, frame[keys].to_numpy().tolist())]
+    expected = {}
+    for end, rows in frame.groupby(np.minimum((frame["step"] // every + 1) * every, steps) - 1):
+        here = rows[rows["has"]]
+        tokens = [row["logp"][: row["tokens"]] for _, row in here.iterrows()]
+        flat = pd.Series([value for values in tokens for value in values], dtype=float)
+        low, size = (~(here["reward"] > 0)).mean(), (here["length"] > 4).mean()
+        sums = here.groupby("source")["x"].sum()
+        positive = pd.Series([any(value > 0 for value in values) for values in tokens], dtype=float)
+        expected[end] = logged({
+            "low": low, "either": ((here["reward"] > 0) | (here["x"] > 0)).mean(), "size": size,
+            "is_a": (here["source"] != "a").mean(), "any": positive.mean(), "tokens": (~(flat > 0)).mean(),
+            "guarded": (rows["has"] & (rows["length"] > 4)).mean(),
+            "chosen": here.loc[~(here["length"] > 4), "x"].mean(), "all": rows["x"].mean(),
+            "gap": low - size, "flag": math.nan if math.isnan(low) else float(not low > 0.5),
+            **{f"by/{label}": value for label, value in sums.items()},
+        })  # fmt: skip
+    assert sink.scalars == expected
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_a_formula_meets_values_of_two_events_where_both_are(data: st.DataObject) -> None:
+    """By step or rank, whatever the batches of either; a step that one of them lacks adds nothing."""
+    ranks, steps, every = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
+    batches = st.lists(st.lists(FLOATS, min_size=1, max_size=3), max_size=2)
+    made = {(rank, step, name): data.draw(batches) for rank in range(ranks) for step in range(steps) for name in "ab"}
+
+    def body(log: Recorder, rank: int) -> None:
+        for step in range(steps):
+            with log.step(step):
+                for name in "ab":
+                    for values in made[rank, step, name]:
+                        log.observe(**{name: values})
+
+    metrics: dict[str, Any] = {}
+    for pool in ("window", "step", "rank"):
+        pooled = {} if pool == "window" else {"pool": pool, "combine": "sum"}
+        metrics |= {f"a_{pool}": {"expr": "a", **pooled}, f"b_{pool}": {"expr": "b", **pooled},
+                    f"gap_{pool}": {"formula": f"a_{pool} - 2 * b_{pool}"}}  # fmt: skip
+    signals = {"a": {**ROWS, "event": "rollout", "optional": True}, "b": {**ROWS, "event": "update", "optional": True}}
+    sink = train({"every": every, "signals": signals, "metrics": metrics}, ranks, body)
+
+    frame = pd.DataFrame(
+        [(rank, step, name, value) for (rank, step, name), parts in made.items() for part in parts for value in part],
+        columns=["rank", "step", "name", "value"],
+    )
+    expected: dict[int, Any] = {}
+    for end, rows in frame.groupby(np.minimum((frame["step"] // every + 1) * every, steps) - 1):
+        found = {}
+        for pool in ("window", "step", "rank"):
+            key = pd.Series(0, rows.index) if pool == "window" else rows[pool]
+            means = rows.groupby([key, "name"])["value"].mean().unstack().reindex(columns=["a", "b"])
+            columns = {"a": means["a"], "b": means["b"], "gap": means["a"] - 2 * means["b"]}
+            found |= {f"{name}_{pool}": values.sum(min_count=1) for name, values in columns.items()}
+        expected[end] = logged(found)
+    assert sink.scalars == expected

@@ -1,0 +1,278 @@
+"""What is computed from metrics' values: formulas, `when`, alerts and their texts, by one evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.errors import ConfigError
+from declog.recorder import Recorder
+from declog.testing import MemorySink
+from tests.running import logged, profile, run
+
+ROWS = {"axis": "completion"}
+FAMILY = {"rewards": {**ROWS, "family": True}, "x": {**ROWS, "family": True}}
+GIVEN = {
+    "rewards": {"a": [1.0, 2.0], "b": [2.0, 4.0], "c": [0.0, 9.0]},
+    "x": {"c": [1.0] * 2, "b": [20.0] * 2, "a": [0.5] * 2},
+}
+
+
+def once(log: Recorder, *batches: Mapping[str, Any]) -> None:
+    """One step."""
+    with log.step(0):
+        for batch in batches:
+            log.observe(**batch)
+
+
+def problems(config: Mapping[str, Any]) -> list[tuple[str, tuple[str | int, ...]]]:
+    """What is wrong with a profile."""
+    with pytest.raises(ConfigError) as caught:
+        declog.plan(config)
+    return [(problem.code, problem.path) for problem in caught.value.problems]
+
+
+# ---- pieces
+
+
+TWO = {"a": {**ROWS, "event": "rollout"}, "b": {**ROWS, "event": "update"}}
+
+
+@pytest.mark.parametrize("limit", [2**30, 1], ids=["rows", "states"])
+@pytest.mark.parametrize(("reduce", "folds"), [("mean", True), ("p50", False)])
+def test_steps_of_two_events_meet_by_their_numbers(limit: int, reduce: str, folds: bool, tmp_path: Path) -> None:
+    """Unequal numbers of steps and batches; of a window that is folded to states as of one that has its rows."""
+    metrics = {"a": {"reduce": reduce, "pool": "step"}, "b": {"pool": "step"}, "r": {"formula": "a / b"},
+               "more": {"formula": "r + b"}}  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step in range(40):
+            with log.step(step):
+                if step % 2 == 0:
+                    log.observe(a=[10.0 + step])
+                for batch in range(1 + step % 3):
+                    log.observe(b=[1.0 + step + batch])
+
+    found = run(profile(TWO, metrics, every=40, window_bytes=limit), body, tmp_path).scalars[39]
+    b = {step: sum(1.0 + step + batch for batch in range(1 + step % 3)) / (1 + step % 3) for step in range(40)}
+    ratios = {step: (10.0 + step) / b[step] for step in range(0, 40, 2)}
+    assert found == pytest.approx({
+        "a": 29.0, "b": sum(b.values()) / 40, "r": sum(ratios.values()) / 20,
+        "more": sum(ratios[step] + b[step] for step in ratios) / 20,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("formula", ["a / b", "c - 1"])
+@pytest.mark.parametrize("pool", ["batch", "rank_batch"])
+def test_batches_of_two_events_do_not_meet(pool: str, formula: str) -> None:
+    """A generation's second batch is not the second micro-batch of an update; also through another formula."""
+    metrics = {"a": {"pool": pool}, "b": {"pool": pool}, "r": {"formula": formula}}
+    if formula != "a / b":
+        metrics["c"] = {"formula": "a + b"}
+    refused = {"c", "r"} & metrics.keys() if formula == "a / b" else {"c"}
+    assert problems(profile(TWO, metrics)) == [("DL310", ("metrics", name, "formula")) for name in refused]
+    one = {name: {**ROWS, "event": "update"} for name in TWO}
+    declog.plan(profile(one, metrics))
+
+
+def test_the_pieces_of_a_formula_are_combined_in_one_way() -> None:
+    """Metrics that say different ways leave it open, and which of them was meant is not guessed."""
+    metrics = {"a": {"pool": "step", "combine": "max"}, "b": {"pool": "step"}, "r": {"formula": "a / b"}}
+    signals = {"a": ROWS, "b": ROWS}
+    assert problems(profile(signals, metrics)) == [("DL310", ("metrics", "r", "formula"))]
+
+
+# ---- members
+
+
+MEMBERS = [
+    ("max(rewards, over=column)", 4.5), ("mean(rewards, over=column)", 3.0), ("count(rewards, over=column)", 3),
+    ("any(rewards > 4, over=column)", 1.0), ("all(rewards > 4, over=column)", 0.0), ("column(rewards, 'b') * 2", 6.0),
+    ("sum(rewards * x, over=column)", 1.5 * 0.5 + 3 * 20 + 4.5), ("pstd(rewards, over=column) > 1", 1.0),
+    ("max(rewards - column(rewards, 'a'), over=column)", 3.0), ("column(rewards, 'z') + 1", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expr", "expected"), MEMBERS)
+def test_members_of_a_family_in_formulas_and_conditions(expr: str, expected: float | None, tmp_path: Path) -> None:
+    """Reduced over, picked by name, aligned by name whatever their order; so in `when` and in alerts."""
+    test = expr if ">" in expr else f"{expr} > -1"
+    metrics = {
+        "rewards": "mean(rewards)",
+        "x": "mean(x)",
+        "r": {"formula": expr},
+        "when": {"formula": "r * 2", "when": test},
+    }
+    config = profile(FAMILY, metrics, alerts={"alert": {"when": test}})
+    sink = run(config, lambda log: once(log, GIVEN), tmp_path)
+    found = {name: value for name, value in sink.scalars[0].items() if "/" not in name}
+    holds = expected is not None and (expected != 0 or ">" not in expr)
+    assert found == {} if expected is None else found == pytest.approx(
+        {"r": expected, **({"when": 2 * expected} if holds else {})}
+    )  # fmt: skip
+    assert [alert.name for _, alert in sink.alerts] == ["alert"] * holds
+
+
+@pytest.mark.parametrize("where", ["formula", "when", "alert"])
+@pytest.mark.parametrize("call", ["prev(x, 0)", "len('a')", "columns(x * 2)"])
+def test_what_is_of_rows_is_refused_over_metrics(call: str, where: str) -> None:
+    """It would fail at each log event."""
+    given = (
+        {"formula": call} if where == "formula" else {"expr": "x", "when": f"{call} > 0"} if where == "when" else "x"
+    )
+    signals = {"x": FAMILY["x"] if "columns" in call else ROWS}
+    alerts = {"a": {"when": f"{call} > 0"}} if where == "alert" else {}
+    path = ("alerts", "a", "when") if where == "alert" else ("metrics", "r", where)
+    assert problems(profile(signals, {"x": "mean(x)", "r": given}, alerts=alerts)) == [("DL310", path)]
+
+
+# ---- what a condition hides
+
+
+def test_what_a_condition_hides_is_hidden_from_what_reads_it(tmp_path: Path) -> None:
+    """Formulas, formulas of those, alerts, and conditions of other metrics, negated too; in any order."""
+    metrics = {"later": {"formula": "1 + error"}, "last": {"expr": "h", "when": "not error > 9"}, "h": "mean(h)",
+               "error": {"formula": "h - 0.1", "when": "on > 0"}, "on": "mean(on)", "twice": {"formula": "2 * later"},
+               "known": {"formula": "error if present(error) else -1"}}  # fmt: skip
+    alerts = {"high": {"when": "twice > 0"}, "low": {"when": "not twice > 99"}, "lacks": {"when": "not present(error)"}}
+    signals = {"h": ROWS, "on": ROWS}
+
+    def body(log: Recorder) -> None:
+        for step in range(2):
+            with log.step(step):
+                log.observe(h=[0.5], on=[float(step)])
+
+    sink = run(profile(signals, metrics, alerts=alerts), body, tmp_path)
+    assert sink.scalars == {
+        0: {"h": 0.5, "on": 0.0, "known": -1.0},
+        1: pytest.approx({"h": 0.5, "on": 1.0, "error": 0.4, "later": 1.4, "twice": 2.8, "last": 0.5, "known": 0.4}),
+    }
+    assert [(step, alert.name) for step, alert in sink.alerts] == [(0, "lacks"), (1, "high"), (1, "low")]
+
+
+def test_what_is_not_shown_is_hidden_alike(tmp_path: Path) -> None:
+    """`log: false` with a condition, which is compiled for the formula alone."""
+    metrics = {
+        "a": {"expr": "x", "log": False, "when": "b > 1"},
+        "b": {"expr": "x", "log": False},
+        "c": {"formula": "a + 1"},
+    }
+    config = profile({"x": ROWS}, metrics, profiles={"p": {"include": {"c": "c"}}}, profile="p")
+    assert logged(config, [{"x": [0.5]}], tmp_path / "a") == {}
+    assert logged(config, [{"x": [1.5]}], tmp_path / "b") == {"c": 2.5}
+
+
+def test_a_condition_of_a_profile_hides_nothing_from_what_is_computed(tmp_path: Path) -> None:
+    """It is a view: another profile shows the metric."""
+    metrics = {"a": "mean(x)", "b": {"formula": "a * 2"}}
+    profiles = {"p": {"exclude": {"a": {"select": "a", "when": "a > 0"}}}}
+    config = profile({"x": ROWS}, metrics, profiles=profiles, profile="p", alerts={"high": {"when": "a > 0"}})
+    sink = run(config, lambda log: once(log, {"x": [3.0]}), tmp_path)
+    assert (sink.scalars, [alert.name for _, alert in sink.alerts]) == ({0: {"b": 6.0}}, ["high"])
+
+
+def test_a_condition_may_read_its_own_metric(tmp_path: Path) -> None:
+    """Of several reductions one may decide for all."""
+    metrics = {"x": {"reduce": ["mean", "max"], "when": "x.max > 1"}}
+    assert logged(profile({"x": ROWS}, metrics), [{"x": [0.0, 2.0]}], tmp_path / "a") == {"x/mean": 1.0, "x/max": 2.0}
+    assert logged(profile({"x": ROWS}, metrics), [{"x": [0.0, 1.0]}], tmp_path / "b") == {}
+
+
+CIRCLES = {
+    "conditions": {"a": {"expr": "x", "when": "b > 0"}, "b": {"expr": "x", "when": "a > 0"}},
+    "formula": {"a": {"expr": "x", "when": "f > 0"}, "f": {"formula": "a + 1"}},
+    "three": {"a": {"expr": "x", "when": "b > 0"}, "b": {"expr": "x", "when": "f > 0"}, "f": {"formula": "a + 1"}},
+}
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_a_circle_of_conditions_is_refused(name: str) -> None:
+    """What each hides would decide what the other does."""
+    assert [code for code, _ in problems(profile({"x": ROWS}, CIRCLES[name]))] == ["DL309"]
+
+
+def test_a_condition_reads_what_is_known_at_its_log_events(tmp_path: Path) -> None:
+    """A metric of a window as long, or one that fits into it; a longer one has no value most of the time."""
+    metrics = {"fast": "mean(x)", "slow": {"expr": "x", "every": 4, "when": "fast > 3"}}
+
+    def body(log: Recorder) -> None:
+        for step in range(8):
+            with log.step(step):
+                log.observe(x=[float(step)])
+
+    sink = run(profile({"x": ROWS}, metrics, every=2), body, tmp_path)
+    assert {step: values["slow"] for step, values in sink.scalars.items() if "slow" in values} == {7: 5.5}
+    metrics = {"fast": {"expr": "x", "when": "slow > 3"}, "slow": {"expr": "x", "every": 4}}
+    assert problems(profile({"x": ROWS}, metrics, every=2)) == [("DL310", ("metrics", "fast", "when"))]
+
+
+# ---- texts
+
+
+TEXTS: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "combined": ({"expr": "x", "pool": "step", "combine": "max"}, "m > 5", "{m:.2f}", "10.00"),
+    "var": ({"expr": "x", "pool": "step", "combine": "var"}, "m > 5", "{m:.1f}", "50.0"),
+    "last": ({"expr": "x", "reduce": "last"}, "m > 5", "{m:g} {other}", "10 absent"),
+    "member": ({"expr": "f", "name": "m/{column}"}, "m > 3", "{m:g}", "4"),
+    "label": ({"expr": "x", "by": "t", "name": "m/{label}"}, "m > 5", "{m:g}", "10"),
+    "cumulative": ({"expr": "x", "reduce": "sum", "cumulative": True}, "m > 5", "{m:g}", "10"),
+    "empty": ({"expr": "x", "where": "x > 99", "empty": 7}, "m > 5", "{m:g}", "7"),
+    "formula": ({"formula": "other_max * 2"}, "m > 5", "{m:g} {other_max:g}", "20 10"),
+    "several": ({"expr": "f", "name": "m/{column}"}, "max(m, over=column) > 3", "{m:g}", "2"),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_shows_the_value_that_is_logged_and_that_was_judged(name: str, tmp_path: Path) -> None:
+    """For every way in which a value can be made; of members and labels the first for which the condition holds."""
+    metric, when, text, expected = TEXTS[name]
+    signals = {"x": ROWS, "f": {**ROWS, "family": True}, "t": {**ROWS, "type": "text"}, "o": {**ROWS, "optional": True}}
+    metrics = {"m": metric, "other": "mean(o)", "other_max": {"expr": "x", "pool": "step", "combine": "max"}}
+    config = profile(signals, metrics, every=2, alerts={"a": {"when": when, "text": text}})
+
+    def body(log: Recorder) -> None:
+        for step, value in enumerate((0.0, 10.0)):
+            with log.step(step):
+                log.observe(x=[value], f={"a": [2.0], "b": [4.0]}, t=["low" if step == 0 else "high"])
+
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        body(log)
+    assert [alert.text for _, alert in sink.alerts] == [expected]
+    shown = float(expected.split()[0])
+    assert shown in [value for key, value in sink.scalars[1].items() if key.startswith("m")]
+
+
+# ---- labels
+
+
+def test_the_pooled_label_is_no_label_of_a_row(tmp_path: Path) -> None:
+    """Rows labelled `other`, or as the pooled ones are called, keep their label, whether anything is pooled or not."""
+    metrics = {"x": {"by": "t", "max_labels": 2}, "p": {"expr": "x", "by": "t", "max_labels": 2, "reduce": "p50"}}
+    config = profile({"x": ROWS, "t": {**ROWS, "type": "text"}}, metrics)
+    for place, (label, pooled) in enumerate([("other", "_other"), ("_other", "__other")]):
+        found = logged(config, [{"x": [1.0, 2.0, 3.0, 40.0], "t": [label, label, "a", "b"]}], tmp_path / str(place))
+        expected = {label: 1.5, "a": 3.0, pooled: 40.0}
+        assert found == {f"{name}/{key}": value for name in "xp" for key, value in expected.items()}
+
+
+def test_labels_take_the_room_that_they_have(tmp_path: Path) -> None:
+    """One long text among many short ones: an array of texts would give each the room of the longest."""
+    import tracemalloc
+
+    rows, long = 512, "A" * 100_000
+    config = profile(
+        {"x": ROWS, "t": {**ROWS, "type": "text"}}, {"x": {"by": "t"}, "p": {"expr": "x", "by": "t", "reduce": "p50"}}
+    )
+    tracemalloc.start()
+    try:
+        found = logged(config, [{"x": [1.0] * rows, "t": [*(str(row % 5) for row in range(rows - 1)), long]}], tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 12
+    assert peak < rows * len(long)  # fixed-width texts have 4 bytes per character
