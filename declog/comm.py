@@ -207,7 +207,7 @@ class StoreComm:
 
     @classmethod
     def _clone(cls, rank: int, world_size: int, job_store: Any, namespace: str, double: bool) -> StoreComm:
-        with _new_connection() as opened:
+        with _new_connection(_port(job_store)) as opened:
             own = job_store.clone()
         own = dist.PrefixStore(f"declog/{namespace}", own)  # type: ignore[attr-defined]  # torch does not declare it
         return cls(own, rank, world_size, double=double, interrupt=lambda: _end(opened))
@@ -381,15 +381,20 @@ Connection = tuple[int, Any, Any]  # a socket's file descriptor, its own address
 
 
 @contextlib.contextmanager
-def _new_connection() -> Iterator[list[Connection]]:
-    """The connection that torch makes inside the block, which it does not tell; none where it cannot be told apart."""
+def _new_connection(port: int | None) -> Iterator[list[Connection]]:
+    """The connection to a port that torch makes inside the block, which it does not tell; none where there are more."""
     opened: list[Connection] = []
     before = _connections()
     yield opened
-    new = _connections() - before
-    served = {where for *_, where in before}  # where this process was connected already: the job's store among them
-    own = [one for one in new if one[2] in served]
+    own = [one for one in _connections() - before if one[2][1:2] == (port,)]
     opened += own if len(own) == 1 else []
+
+
+def _port(store: Any) -> int | None:
+    """Where a job's store listens; None of one that does not."""
+    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
+        store = store.underlying_store
+    return int(store.port) if isinstance(store, dist.TCPStore) else None  # type: ignore[attr-defined]
 
 
 def _end(opened: list[Connection]) -> None:

@@ -164,7 +164,7 @@ class Recorder:
             )
         if self.plan.strict and not failed:
             first = failures.first or next(
-                (raisable(error, told(error)) for report in reports if (error := report.first_error) is not None), None
+                (raisable(one, told(one)) for report in reports if (one := report.first_error) is not None), None
             )
             if first is not None:
                 raise first

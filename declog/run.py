@@ -294,7 +294,7 @@ def _open(
     def others() -> None:
         nonlocal run
         until = time.monotonic() + start_s
-        folder, run_id = json.loads(told)
+        folder, run_id = json.loads(opened)
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -309,7 +309,7 @@ def _open(
         _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
         if each:
             place = "" if run is None else json.dumps([str(run.output_dir), run.run_id])
-            told = channel.agree("folder", place, start_s)[0]
+            opened = channel.agree("folder", place, start_s)[0]
             _all_or_none(channel, "each", None if channel.collects or twin else others, runners, 2 * start_s)
     except BaseException:
         if home is not None:

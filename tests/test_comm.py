@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch.distributed as dist
@@ -132,3 +134,34 @@ def test_ranks_that_cannot_be(rank: int, size: int, message: str) -> None:
     with pytest.raises(UsageError) as error:
         comm.connect(rank, size)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("via", ["store", "clone"])
+def test_interrupting_shuts_no_connection_of_others(via: Literal["store", "clone"]) -> None:
+    """Whoever connects to anything while a rank connects, a tracker or a client of data, goes on."""
+    job = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    made: list[socket.socket] = []
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as server:
+
+        def others() -> None:
+            while not stop.is_set():
+                made.append(socket.create_connection(server.getsockname()))
+                time.sleep(0.0005)
+
+        thread = threading.Thread(target=others)
+        thread.start()
+        ranks = [StoreComm.connect(rank, 2, job, 10.0, "others", via) for rank in range(2)]
+        stop.set()
+        thread.join()
+        ranks[1].interrupt()
+        sent = [one.send(b"x") for one in made]
+        assert sent == [1] * len(made) and made
+        job.set("a", "b")
+        assert job.get("a") == b"b"
+        for one in made:
+            one.close()
+    with pytest.raises(CommError, match="the connection of rank 1 to rank 0 is lost"):
+        ranks[1].send(Event("train", 0), b"")
+    for rank in reversed(ranks):
+        rank.close()

@@ -49,6 +49,7 @@ def sink(kind: str, **options: Any) -> dict[str, Any]:
     return {"sinks": {"bad": {"kind": f"tests.faults.sinks:{kind}", **options}}}
 
 
+EVALUATES = {"modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}}}
 BLOCKING = {"blocking": True}  # where a rank dies without a word, so that what it observed before was sent
 SHORT = {"wait_s": 0.5}  # rank 0 gives up on a rank that takes three times as long
 GONE = {"wait_s": 3.0}  # rank 0 learns only by waiting that a rank was killed
@@ -149,5 +150,15 @@ FAULTS: Mapping[str, Fault] = {
     "a message comes that is none": Fault(garble=strikes.no_message, partial=THEN, told="DL603"),
     "a message comes without its chunks": Fault(garble=strikes.lacking, partial=THEN, told="DL603"),
     "an empty message comes": Fault(garble=strikes.empty, partial=THEN, told="DL603"),
+    "a message of another mode comes": Fault(
+        garble=strikes.other_mode, profile=EVALUATES, partial=THEN, told="rank 1 sent another log event than this one"
+    ),
+    "a message of another step comes": Fault(
+        garble=strikes.other_step, partial=THEN, told="rank 1 sent another log event than this one"
+    ),
+    "strangers connect to rank 0's port": Fault(strikes.strangers, on=(0,)),
+    "a rank alone evaluates": Fault(
+        strikes.evaluate, profile=EVALUATES, told="that rank 0 does not: they are not logged"
+    ),
     "DataLoader workers are forked": Fault(strikes.load_data, on=(0, 1)),
 }  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import declog
 from declog.comm import Event, StoreComm
+from declog.message import decode, encode
 from declog.recorder import Recorder
 
 STEPS = 8
@@ -122,6 +125,28 @@ def observed(rows: list[int]) -> list[int]:
     return rows
 
 
+def strangers(run: Run) -> None:
+    """Somebody found the port, and says what opens another store, nothing at all, and half of a greeting."""
+    if run.log is None:
+        return
+    store: Any = run.log._comm._store  # type: ignore[attr-defined]
+    for said in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(10), b"\xff" * 10_000, encode({}, {})):
+        held = socket.create_connection((store.host, store.port), 5.0)
+        with contextlib.suppress(OSError):
+            held.sendall(said)
+        KEPT.append(held)
+
+
+KEPT: list[socket.socket] = []  # strangers hang up when they like
+
+
+def evaluate(run: Run) -> None:
+    """An evaluation that other ranks do not make."""
+    if run.log is not None:
+        with run.log.mode("eval"):
+            run.log.observe(reward=[1e6], kl=[[1.0]], text=["an evaluation's"])
+
+
 class Garbling(StoreComm):
     """A rank whose message of one log event is not what rank 0 can read."""
 
@@ -141,6 +166,22 @@ def cut(data: bytes) -> bytes:
 def other_version(data: bytes) -> bytes:
     """A message of another version of declog."""
     return (1).to_bytes(4, "little") + data[:6] + (99).to_bytes(2, "little") + data[8:]
+
+
+def other_mode(data: bytes) -> bytes:
+    """A message that was meant for a window of another mode."""
+    return told_otherwise(data, mode="eval")
+
+
+def other_step(data: bytes) -> bytes:
+    """A message of the step before."""
+    return told_otherwise(data, step=AT - 1, count=AT)
+
+
+def told_otherwise(data: bytes, **others: Any) -> bytes:
+    """A whole message that says something else of itself."""
+    frames, meta = decode(data, None)
+    return (1).to_bytes(4, "little") + encode(frames, meta | others)
 
 
 def no_message(data: bytes) -> bytes:
