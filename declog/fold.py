@@ -40,9 +40,16 @@ class TokenView:
     """
 
     def __init__(
-        self, signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions = DEFAULT
+        self,
+        signals: Mapping[str, Tensor],
+        layout: Layout,
+        device: torch.device,
+        functions: Functions = DEFAULT,
+        *,
+        whole: bool = False,
     ) -> None:
         self.layout = layout
+        self._whole = whole  # all signals came: nothing is absent
         self._device = device
         self._signals = signals
         self._functions = functions
@@ -72,7 +79,7 @@ class TokenView:
 
     def absent(self, node: Node) -> Absence:
         """Where a value is absent: what is computed of a signal that did not come with this batch."""
-        if node.op == "const":
+        if self._whole or node.op == "const":
             return False
         if node.op == "signal":
             return node.param("name") not in self._signals
@@ -279,7 +286,7 @@ def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> in
 def _fold(
     ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
 ) -> Folded:
-    view = TokenView(signals, layout, device, functions)
+    view = TokenView(signals, layout, device, functions, whole=all(op.reads <= signals.keys() for op in ops))
     folded = Folded()
     for op in ops:
         what: Sequence[Node] = op.mask
