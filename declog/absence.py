@@ -15,6 +15,7 @@ from declog.tree import Node, walk
 
 Absence = Any  # False: none of it, True: all of it, or a bool array over its rows
 PRESENT = "present"
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "isclose"})
 
 
 def either(*parts: Absence) -> Absence:

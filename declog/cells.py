@@ -31,9 +31,10 @@ WHOLE: tuple[Piece, ...] = ((),)  # the only piece of a window that is not cut
 class Cells:
     """A metric's values over a window: ``values[members, labels, pieces]``, NaN for none.
 
-    ``kept`` marks a NaN that is a value (``nan: propagate``). ``skipped`` counts missing values that were
-    left out. ``histograms`` holds (counts, edges) instead, by (member, label). ``pieces`` names each piece: by step,
-    batch and rank, as far as `pool` tells them apart.
+    ``kept`` marks a NaN that is a value: of nothing but missing values, or under ``nan: propagate``. ``skipped`` counts
+    missing values, ``broken`` those that made a NaN, and the values that are infinite. ``histograms`` holds
+    (counts, edges) instead, by (member, label). ``pieces`` names each piece: by step, batch and rank, as far as `pool`
+    tells them apart.
     """
 
     values: Array
@@ -41,6 +42,7 @@ class Cells:
     labels: tuple[str, ...] = ()
     kept: Array | None = None
     skipped: int = 0
+    broken: int = 0
     histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
     pieces: tuple[Piece, ...] = WHOLE
 
@@ -83,13 +85,27 @@ class Cells:
         return combined, some
 
 
-def settled(op: MetricOp, cells: Cells, missing: Array) -> Cells:
-    """The cells, with what `nan` and `empty` say about missing values."""
+def settled(op: MetricOp, cells: Cells, missing: Array, odd: Array | None = None) -> Cells:
+    """The cells, with what `nan` and `empty` say about missing values; ``odd`` is NaN though nothing is missing.
+
+    What is missing here and there may be left out. A piece of which nothing else came is NaN, and not absent: `empty`
+    is for those in which nothing came.
+    """
+    there = present(cells.values)
     if op.empty is not None:
-        cells.values = np.where(present(cells.values), cells.values, op.empty)
-    if op.nan == "propagate" and missing.any():
+        cells.values = np.where(there | missing, cells.values, op.empty)
+    if op.nan == "propagate":
+        kept = missing
         cells.values = np.where(missing, np.nan, cells.values)
-        cells.kept = missing
+    else:
+        kept = missing & ~there & ~there.any((0, 1), keepdims=True)
+    broken = int(cells.skipped) if kept.any() else 0
+    if odd is not None:
+        kept = kept | odd
+        broken += int(odd.sum())
+    if kept.any():
+        cells.kept = kept
+    cells.broken = broken + int(np.isinf(cells.values).sum())
     return cells
 
 
@@ -118,7 +134,7 @@ def finished(op: MetricOp, state: State) -> Cells:
         lacking = np.stack([lacking[:, part].sum(1) for part in parts], 1)
     result = np.asarray(op.reduction.run(moments), np.float64)
     cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces)
-    return settled(op, cells, lacking > 0)
+    return settled(op, cells, lacking > 0, (moments.n > 1) & np.isnan(result))
 
 
 def _arrays(moments: Moments) -> tuple[Array, ...]:
@@ -139,7 +155,7 @@ def _by_values(op: MetricOp, view: View) -> Cells:
         labels, label = (*(labels[item] for item in frequent), pools.pooled(labels)), place[label]
     shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
     cell = label * max(shape[1], 1) + placed.piece
-    columns = [np.asarray(view.rows(node, axis)) for node in op.args]
+    columns = [np.asarray(view.judged(node, axis)) for node in op.args]
     columns = [
         column if column.dtype.kind in "fiu" and op.reduction.keeps_kind else column.astype(np.float64)
         for column in columns

@@ -34,6 +34,7 @@ from declog.tree import Node
 log = logging.getLogger("declog")
 NO_FIGURES: Mapping[str, float] = {}
 SKIPPED = "declog/skipped"
+NONFINITE = "nonfinite/"  # of a metric's id: how many of its values are NaN where that is no gap, or infinite
 Report = Callable[[BaseException], None]
 
 
@@ -130,6 +131,7 @@ class Dispatcher:
             outputs += self._outputs(period, found, held.partial is not None, report)
             picked += self._tables(period, held.table_rows, report)
         alerts = tuple(self._alerts(mode, everything, due.keys(), report))
+        broken = self._broken(everything)
         skipped = sum(item.skipped for item in everything.values())
         own = []
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
@@ -140,7 +142,10 @@ class Dispatcher:
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
                 hidden = self._hidden(self._plan.profiles[route.profile], everything, report)
                 shown = [item for item in outputs if (item.key, item.alias) not in hidden]
-                records = self._share(route, shown, picked, alerts, route.prefix + prefix, blank, partial, own, report)
+                told = [Scalar(NONFINITE + id, n, key) for key, (id, n) in broken.items() if (key, False) not in hidden]
+                records = self._share(
+                    route, shown, picked, alerts, route.prefix + prefix, blank, partial, own, told, report
+                )
             else:  # an alert waits for no sink's turn
                 records = replace(blank, alerts=alerts if "alert" in route.accepts else ())
             if records:
@@ -192,6 +197,11 @@ class Dispatcher:
             when = group[0].when
             if when is not None and not self._holds(when, {**known, **found}, f"the metric `{group[0].id}`", report):
                 found |= {op.key: found[op.key].hidden() for op in group if op.key in found}
+
+    def _broken(self, found: Mapping[str, Cells]) -> dict[str, tuple[str, int]]:
+        """By key, of the metrics that are NaN or infinite: the id, and how many values are."""
+        counts = {op.key: _infinite(found[op.key], op) for op in self._plan.outputs if op.shown and op.key in found}
+        return {op.key: (op.id, counts[op.key]) for op in self._plan.outputs if counts.get(op.key)}
 
     def _add_up(self, op: MetricOp, found: dict[str, Cells]) -> None:
         """A cumulative metric is what it was at the last log event, plus this window."""
@@ -338,10 +348,13 @@ class Dispatcher:
         blank: Records,
         partial: int | None,
         own: Sequence[Scalar],
+        broken: Sequence[Scalar],
         report: Report,
     ) -> Records:
         profile = self._plan.profiles[route.profile]
         mine = [_prefixed(item.record, prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
+        counts = {item.name: item for item in broken if (item.metric, False) in profile.outputs}
+        mine = [*(_prefixed(item, prefix) for item in counts.values()), *mine]  # first: what shows a few shows them
         if mine and partial is not None:
             mine.append(Scalar(route.prefix + RANKS, partial, RANKS))
         if profile.self_metrics:
@@ -362,6 +375,12 @@ class Dispatcher:
 
 
 CODE = "<code>"  # the route of sinks that are given in code
+
+
+def _infinite(whole: Cells, op: MetricOp | FormulaOp) -> int:
+    if isinstance(op, MetricOp):
+        return whole.broken
+    return int(np.isinf(whole.values).sum()) + (0 if whole.kept is None else int(whole.kept.sum()))
 
 
 def _failure(what: str, error: BaseException) -> RuntimeFailure:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog import kernels
-from declog.absence import Absence, either, elementwise
+from declog.absence import COMPARISONS, Absence, either, elementwise
 from declog.axes import COLUMN, Axis, Kind
 from declog.errors import RuntimeFailure
 from declog.frame import Frame
@@ -75,6 +75,40 @@ class View:
             return gone
         assert node.type.axis is not None
         return self.frame.spread(gone if gone.ndim == 1 else gone.all(0), node.type.axis, axis)
+
+    def judged(self, node: Node, axis: Axis) -> Array:
+        """The value over ``axis`` as it is reduced: a comparison of a missing value is missing, neither true nor false.
+
+        So a mean of comparisons is of those that could be made, and not healthy where none could.
+        """
+        values, unknown = self.rows(node, axis), self.undecided(node)
+        if unknown is False or node.type.axis is None:
+            return values
+        return _blanked(values, self.frame.spread(np.asarray(unknown), node.type.axis, axis))
+
+    def undecided(self, node: Node) -> Absence:
+        """Where a bool is neither true nor false, since something that it compares is missing."""
+        function = self._functions.get(node.op)
+        if node.type.kind is not Kind.BOOL or function is None or function.stage != "elementwise" or not node.args:
+            return False
+        values = [self.value(arg) for arg in node.args]
+        if node.op in COMPARISONS:
+            gaps: list[Absence] = [False if kernels.present(one).all() else ~kernels.present(one) for one in values]
+        else:
+            gaps = [self.undecided(arg) for arg in node.args]
+        if all(gap is False for gap in gaps):
+            return False
+        order = self._order(node) if node.type.family else {}
+
+        def across(place: int, part: Any) -> Any:
+            spread = self._across(part, node.args[place], node.type.axis) if np.ndim(part) else part
+            return spread[order[place]] if place in order and np.ndim(spread) > 1 else spread
+
+        found = elementwise(
+            node, [across(place, gap) for place, gap in enumerate(gaps)],
+            lambda place: kernels.truth(np.asarray(across(place, values[place]))),
+        )  # fmt: skip
+        return found if isinstance(found, np.ndarray) and found.any() else False
 
     # -- absence
 
@@ -277,6 +311,8 @@ class View:
         (arg,) = node.args
         over = node.over
         values = self._own(arg)
+        if node.op not in ("any", "all") and (unknown := self.undecided(arg)) is not False:
+            values = _blanked(values, unknown)
         if over == COLUMN:
             if values.ndim < 2 and not self.members(arg):
                 return np.asarray(np.nan)

@@ -13,11 +13,12 @@ import math
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
-from declog.absence import Absence, elementwise
+from declog.absence import COMPARISONS, Absence, elementwise
 from declog.axes import Axis, Kind
 from declog.errors import RuntimeFailure
 from declog.functions import DEFAULT, Functions
@@ -27,7 +28,6 @@ from declog.tensors import HALF, INTEGERS
 from declog.tree import Node
 
 Tensor = torch.Tensor
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all that is computed from them stays in the cache
 _GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; more blocks would be more kernels to launch
 
@@ -56,7 +56,8 @@ class TokenView:
         self._values: dict[int, Any] = {}
         self._gone: dict[int, Absence] = {}
         self._masks: dict[int | frozenset[int], Tensor | None] = {}
-        self._failed: dict[int, Exception] = {}
+        self._undecided: dict[int, Absence] = {}
+        self._failed: dict[int, BaseException] = {}
 
     def value(self, node: Node) -> Any:
         """The value of a node: a tensor, or a Python constant. What failed once is not called again."""
@@ -66,7 +67,7 @@ class TokenView:
         if known is None:
             try:
                 known = self._values[node.index] = self._found(node)
-            except Exception as error:
+            except BaseException as error:
                 self._failed[node.index] = error
                 raise
         return known
@@ -97,6 +98,12 @@ class TokenView:
             return False if not gone or gone[0] is False else self._without(gone[0], tuple(node.args[0].mask))
         if all(part is False for part in gone):
             return False
+        found = self._passed_on(node, gone)
+        # of a batch without the signal one answer is enough, and it is known without waiting for a device
+        return bool(found) if isinstance(found, Tensor) and not found.ndim and found.is_cpu else found
+
+    def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
+        """Where an elementwise value lacks something, by where its arguments do."""
         per_token = node.type.axis is Axis.TOKEN
 
         def over(place: int, value: Any) -> Any:
@@ -111,9 +118,37 @@ class TokenView:
             value = torch.as_tensor(over(place, self.value(node.args[place])))
             return value if value.dtype is torch.bool else (value != 0) & (value == value)
 
-        found = elementwise(node, [over(place, part) for place, part in enumerate(gone)], truth)
-        # of a batch without the signal one answer is enough, and it is known without waiting for a device
-        return bool(found) if isinstance(found, Tensor) and not found.ndim and found.is_cpu else found
+        return elementwise(node, [over(place, part) for place, part in enumerate(parts)], truth)
+
+    def undecided(self, node: Node) -> Absence:
+        """Where a bool is neither true nor false, since something that it compares is missing."""
+        function = self._functions.get(node.op)
+        if node.type.kind is not Kind.BOOL or function is None or function.stage != "elementwise" or not node.args:
+            return False
+        known = self._undecided.get(node.index)
+        if known is None:
+            find = self._gaps if node.op in COMPARISONS else self.undecided
+            parts = [find(arg) for arg in node.args]
+            known = False if all(part is False for part in parts) else self._passed_on(node, parts)
+            self._undecided[node.index] = known
+        return known
+
+    def _gaps(self, node: Node) -> Absence:
+        """Where a value is missing; on a GPU one does not wait to learn whether any is."""
+        value = self.value(node)
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return False
+        gaps = value != value
+        return gaps if not gaps.is_cpu or bool(gaps.any()) else False
+
+    def counted(self, node: Node, masks: Sequence[Node]) -> Tensor | None:
+        """The tokens of a mask for which a value is reduced: a comparison of a missing value is missing."""
+        mask, unknown = self.mask(masks), self.undecided(node)
+        if unknown is False:
+            return mask
+        own = self.layout.spread(unknown) if node.type.axis is Axis.COMPLETION else unknown
+        there = torch.broadcast_to(~own, self.layout.shape)
+        return there if mask is None else mask & there
 
     def _without(self, gone: Tensor, masks: Sequence[Node]) -> Tensor:
         """The completions all of whose tokens are absent."""
@@ -151,7 +186,8 @@ class TokenView:
         if node.over is Axis.TOKEN:
             (arg,) = node.args
             value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
-            return _AGGREGATES[node.op](self.layout.fold(value, self.mask(tuple(arg.mask)), _NEEDS[node.op]))
+            mask = (self.mask if node.op in ("any", "all") else partial(self.counted, arg))(tuple(arg.mask))
+            return _AGGREGATES[node.op](self.layout.fold(value, mask, _NEEDS[node.op]))
         function = self._functions.get(node.op)
         if function is None:
             raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
@@ -184,7 +220,7 @@ def _promoted(node: Node, values: list[Any]) -> list[Any]:
     """Arguments as they are computed with: no integer is narrower than the numbers per completion are."""
     for place, (value, arg) in enumerate(zip(values, node.args, strict=True)):
         if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.kind is not Kind.BOOL:
-            exact = node.op in _COMPARISONS and all(one.type.kind is Kind.INT for one in node.args)
+            exact = node.op in COMPARISONS and all(one.type.kind is Kind.INT for one in node.args)
             values[place] = value.to(torch.int64 if exact else torch.float64)
     return values
 
@@ -224,7 +260,7 @@ class Folded:
     """The columns ``{fold}.{stat}``, each ``[completions]``, and of folds that failed what it was that did."""
 
     columns: dict[str, Tensor] = field(default_factory=dict)
-    failed: dict[str, tuple[str, Exception]] = field(default_factory=dict)
+    failed: dict[str, tuple[str, BaseException]] = field(default_factory=dict)
 
 
 def run(
@@ -298,12 +334,15 @@ def _fold(
             if op.expr is None:
                 found = layout.fold(None, mask, op.stats)
             else:
+                mask = view.counted(op.expr, op.mask)
                 value = view._tensor(view._spread(op.expr))
                 value = value if value.ndim else value.to(device)
                 found = layout.fold(
                     value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
                 )
-        except Exception as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
+        except (KeyboardInterrupt, SystemExit):  # on the training thread they may be a signal's
+            raise
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
             folded.failed[op.name] = " and ".join(f"`{node}`" for node in what), error
         else:
             folded.columns.update((op.column(stat), column) for stat, column in found.items())

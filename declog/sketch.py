@@ -57,7 +57,7 @@ class Sketch:
         first, second = (
             self._value(int(np.searchsorted(ranks, rank, side="right")), rank, total) for rank in (below, above)
         )
-        return first + (second - first) * (place - below)
+        return first if first == second or place == below else first + (second - first) * (place - below)
 
     def _value(self, bin: int, rank: int, total: int) -> float:
         if rank == 0:
@@ -65,12 +65,14 @@ class Sketch:
         return self.high if rank == total - 1 else float(np.clip(VALUES[bin], self.low, self.high))
 
     def histogram(self, bins: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Counts in equal bins from the smallest to the greatest value, and the bins' edges."""
+        """Counts in equal bins from the smallest to the greatest value, and the edges; an infinity is ±``GREATEST``."""
         used = np.flatnonzero(self.counts)
-        edges = (
-            np.histogram_bin_edges([], bins, range=(self.low, self.high)) if len(used) else np.linspace(0, 1, bins + 1)
-        )
-        counts, edges = np.histogram(np.clip(VALUES[used], self.low, self.high), bins=edges, weights=self.counts[used])
+        if not len(used):
+            return np.zeros(bins, np.int64), np.linspace(0, 1, bins + 1)
+        low = self.low if math.isfinite(self.low) else float(VALUES[used[0]])  # an infinity is in the outermost bin
+        high = self.high if math.isfinite(self.high) else float(VALUES[used[-1]])
+        edges = np.histogram_bin_edges([], bins, range=(low, high))
+        counts, edges = np.histogram(np.clip(VALUES[used], low, high), bins=edges, weights=self.counts[used])
         return counts.astype(np.int64), edges
 
 

@@ -124,7 +124,7 @@ def state_of(op: MetricOp, view: View) -> State:
         if tokens is not None:
             sought = np.bincount(cell, tokens[chosen], minlength=shape[0] * shape[1])
     else:
-        values = np.asarray(view.rows(op.args[0], axis), np.float64)
+        values = np.asarray(view.judged(op.args[0], axis), np.float64)
         values = (values[None] if values.ndim == 1 else values)[:, chosen]
         members = view.members(op.args[0])
         sought = np.bincount(cell, _sought(op, view, axis)[chosen], minlength=shape[0] * shape[1])

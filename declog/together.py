@@ -95,13 +95,14 @@ class _Together:
             values = np.asarray(reduction.run(moments.take(index)), np.float64)[:, None, None]
             for op, start, end in places:
                 cells = Cells(values[start:end], view.members(op.args[0]) if op.family else ())
+                span = index[start:end]
+                odd = (moments.n[span] > 1)[:, None, None] & np.isnan(cells.values)  # infinities against each other
                 if gaps is not None or op.tokens is not None:
-                    span = index[start:end]
                     missing = _missing_tokens(op, view, rows, moments.n[span]) if gaps is None else gaps[span]
                     cells.skipped = int(missing.sum())
-                    settled(op, cells, (missing > 0)[:, None, None])
-                elif op.empty is not None:
-                    settled(op, cells, np.zeros(cells.values.shape, bool))
+                    settled(op, cells, (missing > 0)[:, None, None], odd)
+                elif op.empty is not None or not np.isfinite(cells.values).all():
+                    settled(op, cells, np.zeros(cells.values.shape, bool), odd)
                 found[op.key] = cells
 
     def _lost(self, view: View, node: Node, rows: Array | None) -> int:
@@ -112,7 +113,7 @@ class _Together:
         return int(np.count_nonzero(gone if rows is None else gone[rows]))
 
     def _rows(self, view: View, place: int) -> Array:
-        values = np.asarray(view.rows(self._nodes[place], self._axis), np.float64)
+        values = np.asarray(view.judged(self._nodes[place], self._axis), np.float64)
         return values[None] if values.ndim == 1 else values
 
     def _moments(self, pieces: Sequence[Array]) -> Moments:

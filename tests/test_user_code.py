@@ -111,6 +111,23 @@ def test_a_function_may_raise_anything(kind: str, where: str, tmp_path: Path) ->
     assert len(log.failures) == 1 and kind in next(iter(log.failures))
 
 
+@pytest.mark.parametrize("kind", [name for name in KINDS if name not in WORKER_ONLY])
+def test_a_function_of_tokens_may_raise_anything(kind: str, tmp_path: Path) -> None:
+    """On the training thread: the step goes on."""
+    registry = functions.Functions(functions.BUILTIN)
+
+    @functions.function(registry=registry)
+    def odd(x: torch.Tensor) -> torch.Tensor:
+        if x.device.type != "meta" and float(x.flatten()[0]) == AT:
+            raise KINDS[kind]("mine")
+        return x * 1
+
+    sink, log = train(profile({"odd": "mean(odd(k))"}), tmp_path, functions=registry)
+    good(sink)
+    assert [step for step, values in sink.scalars.items() if "odd" in values] == [0, 1, 3, 4, 5]
+    assert len(log.failures) == 1 and kind in next(iter(log.failures))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_function_of_a_column_may_raise_anything(kind: str, tmp_path: Path) -> None:
     """The cell is null, or without `nullable` the table misses that step; metrics do not."""

@@ -231,8 +231,7 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
         name = work.fold(event, expr, mask, ("n", "min", "max", "hist"))
     else:
         name = work.fold(event, expr, mask, tuple(op.reduction.stats))
-    asked = op.nan != "skip" or f"nan_count:{op.key}" in work.asked
-    tokens = work.fold(event, None, mask, ("n",)) if asked and op.reduction.foldable else None
+    tokens = work.fold(event, None, mask, ("n",)) if op.reduction.foldable else None
     return replace(
         op,
         args=(),

@@ -87,7 +87,11 @@ class Report:
         if self._merge == "prefix":
             found = {f"{mode}{self._prefix}{name.removeprefix(mode)}": value for name, value in found.items()}
         own = {f"{mode}{name}" for name in self._capture.given.metrics}
-        values = {name: value for name, value in found.items() if name not in given and name not in own}
+        values = {
+            name: value
+            for name, value in found.items()
+            if name not in given and name not in own and not math.isnan(value)
+        }
         return Merged(logs, values, whole=whole)
 
     def _missed(self, merged: Merged) -> None:
