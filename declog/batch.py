@@ -16,6 +16,7 @@ import torch
 from declog import fold
 from declog.axes import Axis
 from declog.errors import InputError, MissingSignalError, RuntimeFailure
+from declog.failures import told
 from declog.frame import Grouping, Key
 from declog.functions import DEFAULT, Functions
 from declog.given import Counts, Given, Place, Tokens, of_other_tokens
@@ -209,7 +210,7 @@ class OpenBatch:
         for what, error in folded.failed.values():
             failure = RuntimeFailure(
                 "DL605",
-                f"{what} of event `{self.event.name}` could not be computed per token: {type(error).__name__}: {error}",
+                f"{what} of event `{self.event.name}` could not be computed per token: {told(error)}",
             )
             failure.__cause__ = error
             self.failures.append(failure)

@@ -59,7 +59,7 @@ ROOMS = (
          "catalogue",
          "errors places", "hydra omegaconf yaml"),
     Room("spec", "model rehearsal_spec spec validation", "errors", "pydantic"),
-    Room("compiler", "compiler", "errors patterns language plan spec sinks", lazily="torch"),
+    Room("compiler", "compiler", "errors failures patterns language plan spec sinks", lazily="torch"),
     # where the arrows meet
     Room("pages", "error_pages", "errors"),
     Room("reference", "reference json_schema", "errors pages language spec sinks", "pydantic"),

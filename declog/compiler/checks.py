@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from declog.axes import Axis, Kind
 from declog.compiler.draft import Draft
 from declog.errors import Path
+from declog.failures import told
 from declog.plan import FilterOp
 from declog.reducers import quantile_level
 from declog.tree import Node, walk
@@ -99,8 +100,10 @@ def _lie(run: object, arity: int, kind: Kind, *, per_token: bool) -> str | None:
     ]
     try:
         result = run(*arguments)  # type: ignore[operator]
-    except Exception as error:  # noqa: BLE001  whatever a user's function raises is told as its problem
-        return f"failed on tensors of shape {list(shape)}: {type(error).__name__}: {error}"
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  whatever a user's function raises is told as its problem
+        return f"failed on tensors of shape {list(shape)}: {told(error)}"
     if not isinstance(result, torch.Tensor):
         return f"returned {type(result).__name__}, not a tensor"
     if result.shape != shape:
