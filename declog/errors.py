@@ -113,7 +113,7 @@ def nesting(data: object) -> Problem | None:
 # What other libraries call things that have another name here.
 SYNONYMS: Mapping[str, str] = {
     "average": "mean", "avg": "mean", "median": "p50", "stddev": "std", "stdev": "std", "std_dev": "std",
-    "variance": "var", "total": "sum", "maximum": "max", "minimum": "min", "quantile": "p95", "percentile": "p95",
+    "variance": "var", "total": "sum", "maximum": "max", "minimum": "min",
     "topk": "top_bottom", "top_k": "top_bottom", "top": "top_bottom", "sample": "random", "distinct": "unique",
     "length": "len", "pass_at_k": "pass_at", "ln": "log",
 }  # fmt: skip

@@ -170,6 +170,10 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
         )
     elif "\\t" in told or "\t" in told:
         cause, fix = "YAML does not take a tab as indentation", "indent with spaces"
+    elif "mapping values are not allowed" in told and (plain := _unquoted(lines, context or mark, mark)):
+        _, start, value = plain
+        mark, width = yaml.Mark(mark.name, 0, mark.line, start, None, 0), len(value)
+        cause, fix = "a colon and a space start a map, and this is inside a text", f'"{value}"'
     elif "mapping values are not allowed" in told:
         cause, fix = _stray_colon(line, mark.column)
     elif "could not find expected ':'" in told:
@@ -177,6 +181,15 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     elif context is not None and "while parsing a flow" in (error.context or "") and "???" in line:
         cause, fix, width = "inside braces and brackets, ??? needs quotes", "'???'", 3
         mark = yaml.Mark(mark.name, 0, mark.line, line.index("???"), None, 0)
+    elif (
+        context is not None
+        and "while parsing a flow" in (error.context or "")
+        and (plain := _unquoted(lines, context, mark))
+    ):
+        row, start, value = plain
+        mark, line, width = yaml.Mark(mark.name, 0, row, start, None, 0), lines[row], len(value)
+        cause = "inside {...} and [...], a text with {, }, [, ], a comma, `: ` or ` #` in it needs quotes"
+        fix = f'"{value}"' if '"' not in value else f"'{value}'"
     elif context is not None and "while parsing a flow" in (error.context or ""):
         bracket = lines[context.line][context.column :][:1] or "{" if context.line < len(lines) else "{"
         mark, line = context, lines[context.line]
@@ -194,6 +207,36 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     excerpt = Excerpt(str(mark.line + 1), line, mark.column, mark.column + width)
     where = Where(shown_path(mark.name), mark.line + 1, mark.column + 1, excerpt=excerpt)
     return Problem("DL101", f"this is not valid YAML: {cause}", fix=fix, where=where)
+
+
+def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[int, int, str] | None:
+    """The row, the column and the text of a value in {...} that YAML took apart; None where that is not the matter."""
+    for row in range(context.line, min(mark.line + 1, len(lines))):
+        for start, value in _values_in_braces(lines[row]):
+            if value[:1] in ("{", "["):
+                end = next((at for at in range(len(value)) if _depth(value[: at + 1]) == 0), len(value) - 1)
+                torn = value[end] == {"{": "}", "[": "]"}[value[0]] and value[end + 1 :].strip() != ""
+            else:
+                torn = re.search(r"[{}\[\]]|: | #", value) is not None and value[:1] not in ('"', "'", "&", "*", "!")
+            if torn:
+                return row, start, value.rstrip()
+    return None
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at the end of a text."""
+    return sum((char in "([{") - (char in ")]}") for char in text)
+
+
+def _values_in_braces(line: str) -> Iterator[tuple[int, str]]:
+    """The values behind `key: ` in the innermost {...} of a line, each up to its own comma or bracket."""
+    for found in re.finditer(r"(?<=[{,])\s*[\w-]+: +", line):
+        depth = 0
+        for at in range(found.end(), len(line)):
+            depth += (line[at] in "([{") - (line[at] in ")]}")
+            if depth < 0 or (depth == 0 and line[at] == ","):
+                yield found.end(), line[found.end() : at]
+                break
 
 
 def _stray_colon(line: str, column: int) -> tuple[str, str]:

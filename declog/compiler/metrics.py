@@ -6,9 +6,11 @@ import ast
 import re
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from declog.axes import Axis, Kind, per
+from declog.compiler import intended
 from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
@@ -105,6 +107,9 @@ class _Metric:
             return Compiler(text, scope, self.draft.pool, self.draft.functions).visit(parsed.body)
         except ExpressionError as error:
             problem = error.problem
+            meant = self._meant(parsed, problem)
+            if meant is not None:
+                problem = replace(problem, fix=meant, span=(0, len(problem.source or "")))
             if self.spec.expr is None and problem.code == "DL302":
                 fix = "give `expr`, or declare the signal here with `axis`"
                 if (close := nearest(self.id, self.draft.signal_names)) is not None:
@@ -112,6 +117,20 @@ class _Metric:
                 problem = Problem("DL302", f"there is no signal `{self.id}` for this metric to reduce", fix=fix)
             self.draft.problems.append(problem.at(*self._where_from()))
             return None
+
+    def _meant(self, parsed: Parsed, problem: Problem) -> str | None:
+        """The fix that keeps what an expression of reductions says, where it is one."""
+        draft = self.draft
+        if problem.code not in ("DL303", "DL306", "DL304"):
+            return None
+        if isinstance(parsed.body, ast.Call) and self.spec.reduce is None:
+            short = intended.reduction(parsed.body)
+            if short is not None:
+                return f"did you mean `{short}`?"
+        if problem.code == "DL304" or self.spec.reduce is not None:
+            return None
+        taken = {*draft.spec.metrics, *draft.spec.signals}
+        return intended.as_formula(self.id, self.spec, parsed.body, draft.reductions, draft.constants, taken)
 
     def _compile(self, text: str, path: tuple[str | int, ...]) -> Node | None:
         with self.draft.at(*path):
@@ -341,10 +360,10 @@ class _Metric:
     ) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
-            fix = f"reduce the tokens first: `{reduction.name}(mean({expr}, over=token))`"
+            fix = f"per completion it is another number: `{reduction.name}(mean({expr}, over=token))`"
             self.draft.report("DL312", f"`{reduction.name}` cannot be computed over tokens", *place, fix=fix)
             return
-        fix = f"reduce the tokens first: `mean({expr}, over=token)`"
+        fix = f"per completion it is another number, and possible: `mean({expr}, over=token)`"
         if by is not None:
             message = f"`{reduction.name}` over tokens is a histogram per batch, and has no labels"
             self.draft.report("DL312", message, "metrics", self.id, "by", fix=fix)
@@ -370,7 +389,7 @@ class _Metric:
         if not needs_axis(node.type, axis):
             finer = node.type.axis
             fix = (
-                f"any({node}, over={finer.label})"
+                f"any({node}, over={finer.label})  or  all({node}, over={finer.label})"
                 if finer is not None and node.type.kind is Kind.BOOL
                 else f"mean({node}, over={finer.label if finer else 'token'})"
             )

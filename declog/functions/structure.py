@@ -19,6 +19,31 @@ if TYPE_CHECKING:
     from declog.tree import Node
 
 
+_LEFT = {Axis.TOKEN: "completion", Axis.COMPLETION: "group", Axis.GROUP: "batch", Axis.STEP: "window"}
+
+
+def _without_axis(call: Call, node: Node) -> str:
+    """Over what was meant nobody can know: the nearest axis, or all rows, which is a metric's own reduction."""
+    axis = node.type.axis
+    nearest = f"`{call.name}({node}, over={_finest_label(node)})`"
+    if axis not in _LEFT:
+        return nearest
+    return f"{nearest} is that of each {_LEFT[axis]}; that of all is a metric of its own, which a `formula:` can read"
+
+
+def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
+    """A value for each of ``over`` mostly means that the next finer axis goes; or all of them go, one by one."""
+    first = f"`{call.name}({node}, over={axis.label})`, one value per {_LEFT[axis]}"
+    if over is Axis.STEP:
+        return f"{first}; a value for each step is `pool: step` of the metric"
+    inner = call.name if call.name in ("sum", "min", "max", "any", "all") else "mean"
+    text = str(node)
+    for finer in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):
+        if over < finer <= axis:
+            text = f"{inner}({text}, over={finer.label})"
+    return f"{first}  or  `{call.name}({text}, over={over.label})`, of those one per {_LEFT[over]}"
+
+
 def remove_axis(call: Call, *, accept: Sequence[Kind]) -> Type:
     """The argument's shape without the axis ``over``, which must be its finest (or the column axis)."""
     need(call, *accept)
@@ -27,7 +52,7 @@ def remove_axis(call: Call, *, accept: Sequence[Kind]) -> Type:
     if over is None:
         call.fail(
             f"`{call.name}` inside an expression needs `over=`",
-            f"`{call.name}({node}, over={_finest_label(node)})`",
+            _without_axis(call, node),
             code="DL306",
         )
     if over == COLUMN:
@@ -48,10 +73,8 @@ def remove_axis(call: Call, *, accept: Sequence[Kind]) -> Type:
             code="DL306",
         )
     if axis > over:
-        call.fail(
-            f"`{node}` is {per(axis)}; its {axis.label} axis must go before {over.label}",
-            f"`{call.name}(mean({node}, over={axis.label}), over={over.label})`", arg=0, code="DL306",
-        )  # fmt: skip
+        message = f"`{node}` is {per(axis)}; its {axis.label} axis must go before {over.label}"
+        call.fail(message, _readings(call, node, axis, over), arg=0, code="DL306")
     if over is Axis.STEP:
         call.fail(
             "nothing is left when the step axis goes: a window is reduced by `reduce`",

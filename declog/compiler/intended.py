@@ -1,0 +1,81 @@
+"""What was meant by an expression that is wrong: a fix that gives that number when it is pasted."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Container
+
+from declog.errors import SYNONYMS
+from declog.reducers import Reductions, quantile_level
+from declog.spec import MetricSpec
+
+_PLAIN = frozenset({"short", "expr", "help", "name", "tags"})  # what a formula may say as well
+_SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")
+
+
+def quoted(text: str) -> str:
+    """A text as YAML takes it in a flow map, in quotes only where it needs them."""
+    return json.dumps(text, ensure_ascii=False) if _SPECIAL.search(text) or not text else text
+
+
+def as_formula(
+    id: str, spec: MetricSpec, body: ast.expr, reductions: Reductions, constants: Container[str], taken: Container[str]
+) -> str | None:
+    """``mean(a) / mean(b)`` computes with reduced values: a metric for each, and a formula. None for anything else."""
+    parts: dict[str, str] = {}
+    rest = _Parts(id, reductions, taken, parts).visit(ast.parse(ast.unparse(body), mode="eval").body)
+    names = {node.id for node in ast.walk(rest) if isinstance(node, ast.Name)}
+    called = {node.func.id for node in ast.walk(rest) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    if not parts or any(name not in parts and name not in constants for name in names - called):
+        return None
+    if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN:
+        return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
+    entries = [f"{name}: {{expr: {quoted(text)}, log: false}}" for name, text in parts.items()]
+    own = [f"{key}: {quoted(str(getattr(spec, key)))}" for key in ("help", "name") if key in spec.model_fields_set]
+    own += [f"tags: [{', '.join(map(quoted, spec.tags))}]"] if spec.tags else []
+    inside = ", ".join([f"formula: {quoted(ast.unparse(rest))}", *own])
+    return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
+
+
+class _Parts(ast.NodeTransformer):
+    """Takes the reductions out of an expression, each as a metric of its own."""
+
+    def __init__(self, id: str, reductions: Reductions, taken: Container[str], parts: dict[str, str]) -> None:
+        self._id, self._reductions, self._taken, self._parts = id, reductions, taken, parts
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """A call of a reduction without an axis becomes the name of its metric."""
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        over = any(keyword.arg in ("over", "within") for keyword in node.keywords)
+        if over or self._reductions.get(name) is None:
+            self.generic_visit(node)
+            return node
+        text = ast.unparse(node)
+        for known, other in self._parts.items():
+            if other == text:
+                return ast.Name(known)
+        count = len(self._parts) + 1
+        while f"{self._id}_{count}" in self._taken:
+            count += 1
+        self._parts[f"{self._id}_{count}"] = text
+        return ast.Name(f"{self._id}_{count}")
+
+
+def reduction(call: ast.Call) -> str | None:
+    """The reduction that another library's word stands for, as it would be called: ``median(x)`` is ``p50(x)``."""
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    given = ast.unparse(call.args[0]) if call.args else None
+    if given is None:
+        return None
+    level = call.args[1] if len(call.args) == 2 else next((item.value for item in call.keywords), None)
+    if name in ("quantile", "percentile", "nanquantile", "nanpercentile"):
+        if not isinstance(level, ast.Constant) or not isinstance(level.value, int | float):
+            return None
+        percent = level.value * (100 if name.endswith("quantile") else 1)
+        return f"p{percent:g}({given})" if 0 <= percent <= 100 else None
+    meant = SYNONYMS.get(name.removeprefix("nan"))
+    if meant is not None and quantile_level(meant) is not None and len(call.args) == 1 and not call.keywords:
+        return f"{meant}({given})"
+    return None
