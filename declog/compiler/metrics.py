@@ -109,7 +109,8 @@ class _Metric:
             problem = error.problem
             meant = self._meant(parsed, problem)
             if meant is not None:
-                problem = replace(problem, fix=meant, span=(0, len(problem.source or "")))
+                whole = (0, len(problem.source or "")) if meant.startswith("did you mean") else problem.span
+                problem = replace(problem, fix=meant, span=whole)
             if self.spec.expr is None and problem.code == "DL302":
                 fix = "give `expr`, or declare the signal here with `axis`"
                 if (close := nearest(self.id, self.draft.signal_names)) is not None:

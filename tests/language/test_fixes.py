@@ -35,6 +35,7 @@ PROFILE: dict[str, Any] = {
 MEANS = REWARD.reshape(2, 4).mean(1)
 TOKENS = KL[MASK]
 BY_ROW = np.array([row[kept].mean() for row, kept in zip(KL, MASK, strict=True)])
+BY_GROUP = BY_ROW.reshape(2, 4).mean(1)
 MAX_BY_ROW = np.array([row[kept].max() for row, kept in zip(KL, MASK, strict=True)])
 
 
@@ -108,8 +109,8 @@ CASES: dict[str, tuple[Any, list[float]]] = {
     "a quantile by a keyword": ("quantile(reward, q=0.25)", [np.quantile(REWARD, 0.25)]),
     "a percentile": ("percentile(reward, 25)", [np.quantile(REWARD, 0.25)]),
     "the spread of values per group": ("std(mean(reward, over=group))", [MEANS.std(ddof=1), 0.0]),
-    "the best of a group": ("mean(max(reward, over=group))", [MEANS_OF_MAX := 5.0, 9.0]),
-    "tokens to groups": ("p50(mean(kl, over=completion))", [np.median(BY_ROW), np.median(BY_ROW.reshape(2, 4).mean(1))]),
+    "the best of a group": ("mean(max(reward, over=group))", [5.0, 9.0]),
+    "tokens to groups": ("p50(mean(kl, over=completion))", [np.median(BY_ROW), np.median(BY_GROUP)]),
     "maxima of tokens": ("mean(max(kl, over=completion))", [MAX_BY_ROW.mean(), MAX_BY_ROW.reshape(2, 4).max(1).mean()]),
     "a finer condition": (
         {"expr": "reward", "where": "kl > 4"},
@@ -156,7 +157,7 @@ def test_what_cannot_be_known_is_not_offered_to_paste(wrong: Any) -> None:
 def test_a_fix_takes_no_name_that_is_taken() -> None:
     """The metrics of a formula get names of their own."""
     profile = {**PROFILE, "metrics": {"m_1": "mean(length)", "m_2": "max(length)", "m": "mean(reward) / mean(length)"}}
-    assert declog.plan(pasted(profile, problem(profile), 0)).names().keys() == {"m_1", "m_2", "m", "{column}"}
+    assert declog.plan(pasted(profile, problem(profile), 0)).names().keys() == {"m_1", "m_2", "m", "logged/{column}"}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_a_quoted_text_is_read_as_it_was(text: str) -> None:
 
 
 FLOW = {
-    "metrics: {m: {expr: reward, name: loss/{reduce}}}": "loss/mean",
+    "metrics: {m: {expr: reward, name: loss/{reduce}}}": "loss/",
     "metrics: {m: {expr: reward, help: what: it is}}": "m",
     "metrics: {m: {expr: reward, name: run #3}}": "run #3",
     "metrics: {m: {expr: reward, name: [a] b}}": "[a] b",
