@@ -142,9 +142,11 @@ class Dispatcher:
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
                 hidden = self._hidden(self._plan.profiles[route.profile], everything, report)
                 shown = [item for item in outputs if (item.key, item.alias) not in hidden]
-                told = [Scalar(NONFINITE + id, n, key) for key, (id, n) in broken.items() if (key, False) not in hidden]
+                counts = [
+                    Scalar(NONFINITE + id, n, key) for key, (id, n) in broken.items() if (key, False) not in hidden
+                ]
                 records = self._share(
-                    route, shown, picked, alerts, route.prefix + prefix, blank, partial, own, told, report
+                    route, shown, picked, alerts, route.prefix + prefix, blank, partial, own, counts, report
                 )
             else:  # an alert waits for no sink's turn
                 records = replace(blank, alerts=alerts if "alert" in route.accepts else ())
@@ -154,8 +156,8 @@ class Dispatcher:
                 except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
                     report(error)
         scalars = [item.record for item in outputs if isinstance(item.record, Scalar)]
-        found = {prefix + scalar.name: scalar.value for scalar in scalars}
-        return found if partial is None else {**found, RANKS: partial}
+        logged = {prefix + scalar.name: scalar.value for scalar in scalars}
+        return logged if partial is None else {**logged, RANKS: partial}
 
     # -- values
 

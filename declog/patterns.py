@@ -124,7 +124,9 @@ def _item(kind: str, what: Any, flags: int) -> str:
             return "(?s:.)" if flags & re.DOTALL else r"[^\n]"
         case "IN":
             negated = bool(what) and str(what[0][0]) == "NEGATE"
-            return _set([part for one in what[negated:] for part in _ranges(*one, flags)], flags, negated=negated)
+            return _set(
+                [part for one in what[negated:] for part in _ranges(one[0], one[1], flags)], flags, negated=negated
+            )
         case "AT" if str(what) == "AT_END":  # also before a line break that ends the text, which is kept as a group
             return "(?m:$)" if flags & re.MULTILINE else r"(\n?)\z"
         case "AT":

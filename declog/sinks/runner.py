@@ -299,8 +299,8 @@ class SinkRunner:
             failed: Mapping[int, BaseException] = sink.write_many(events)
         except BaseException as error:  # noqa: BLE001  (isolated: counted and reported, whatever a backend raises)
             failed = dict.fromkeys(range(len(events)), error)
-        for place, error in failed.items():
-            self._fail(f"write step {events[place][0]}", error)
+        for place, cause in failed.items():
+            self._fail(f"write step {events[place][0]}", cause)
 
     def _fail(self, what: str, error: BaseException) -> None:
         with self._changed:

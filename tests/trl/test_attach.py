@@ -199,7 +199,7 @@ def test_an_alert_of_a_loss_that_is_nan(model: Path, tmp_path: Path) -> None:
     case = Case(args={"logging_steps": 1, "eval_strategy": "no", "max_steps": 1, "scale_rewards": "none"})
     outcome = cases.run(case, model, tmp_path, rewards=[reward])
     assert outcome.sink is not None
-    assert [alert.name for _, alert in outcome.sink.alerts] == ["broken_loss"]
+    assert [alert.name for _, alert in outcome.sink.alerts] == ["broken_loss", "broken_reward"]
 
 
 # ---- presets, modes and the end -----------------------------------------------------------------------
