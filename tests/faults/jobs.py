@@ -111,6 +111,7 @@ def server() -> Iterator[Server]:
 def run(made: Server, folder: Path, ranks: int, arguments: list[str], *, limit_s: float) -> Ended:
     """Run one job: every rank with the environment that torchrun would give it, in a folder of the job's own."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.faults.sinks"]\n')
     outputs = [folder / f"output_{rank}.txt" for rank in range(ranks)]
     job = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": str(free_port())}
     started = [

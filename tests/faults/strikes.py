@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
@@ -65,8 +66,13 @@ def kill_when_written(run: Run) -> None:
 def written(run: Run) -> None:
     """Wait until the log events before this step are in rank 0's files."""
     files = run.folder / "run" / "files"
-    while run.log is not None and len(list(files.rglob("tables/t/*/*.parquet"))) < AT:  # the last that is written
+    while run.log is not None and rows_in(files) < AT * ROWS * run.ranks:  # tables are the last that is written
         time.sleep(0.01)
+
+
+def rows_in(files: Path) -> int:
+    """How many rows of the table are in whole files; several log events may be one."""
+    return sum(pq.read_metadata(file).num_rows for file in files.rglob("tables/t/*/*.parquet"))
 
 
 def interrupt(run: Run) -> None:
