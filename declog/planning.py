@@ -18,6 +18,7 @@ from declog.errors import ConfigError, Problem
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
 from declog.ineffective import null_of_nothing, self_first
+from declog.outside import asked_outside
 from declog.plan import Plan
 from declog.projects import load_imports
 from declog.provenance import imports_of
@@ -64,6 +65,7 @@ def plan(
 
     prefix = prefix_of(config)
     odd = [*surprises(config, prefix), *null_of_nothing(config, data, named_nulls(data), prefix)]
+    odd += asked_outside(config, data, prefix)
     try:
         made = compiled(data)
     except ConfigError as error:

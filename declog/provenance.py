@@ -122,6 +122,15 @@ def packages_of(config: object) -> list[str]:
     )
 
 
+def package_of(config: object, path: Path) -> str | None:
+    """The installed package whose preset sets a key; None where it is declog's or one's own, or nobody knows."""
+    found = provenance_of(config) if team_folders() else None
+    layers = () if found is None else found.find(path)[1]
+    place = layers[-1].place if layers else None
+    file = place.file if isinstance(place, FilePlace) else ""
+    return next((name for name, folder in team_folders() if _inside(file, folder)), None)
+
+
 def _inside(file: str, folder: str) -> bool:
     return FilePath(folder) in FilePath(file).parents
 

@@ -29,7 +29,7 @@ class CaptureSpec(Model):
     queue: int | str = 256_000_000
     """How many bytes may wait to be written; where there are more, steps are left out."""
     folder: str | None = None
-    """Where the files go; by default `capture` in the run's folder."""
+    """Where the files go, below the run's folder if relative; by default `capture`."""
 
     @model_validator(mode="before")
     @classmethod

@@ -40,6 +40,7 @@ from declog.records import RunInfo
 from declog.reducers import DEFAULT as REDUCTIONS
 from declog.reducers import Reductions
 from declog.sinks import Sink
+from declog.sinks._shared import below
 from declog.sinks.runner import SinkRunner
 from declog.spec import LogSpec
 from declog.tape import Tape
@@ -220,7 +221,10 @@ def locate(config: Any, error: MissingSignalError) -> MissingSignalError:
 def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float) -> Tape | None:
     """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
     op = made.capture
-    base = op.folder if op is not None and op.folder is not None else folder and folder / "capture"
+    named = None if op is None else op.folder
+    base = folder and folder / "capture"
+    if named is not None:
+        base = Path(named) if folder is None else below(folder, named)
     offered = "" if base is None else str(free_folder(Path(base).absolute(), channel.rank))
     chosen = channel.agree("capture", offered, start_s)[0]
     twin = isinstance(channel, comms.StoreComm) and channel.double

@@ -55,8 +55,8 @@ ROOMS = (
     # from YAML to the plan
     Room("places", "places scalars yaml11 diagnostics", "errors", "yaml"),
     Room("composer",
-         "searchpath loading provenance surprises ineffective file_errors composition_errors resolve compose words "
-         "catalogue",
+         "searchpath loading provenance outside surprises ineffective file_errors composition_errors resolve compose "
+         "words catalogue",
          "errors places", "hydra omegaconf yaml"),
     Room("spec", "model rehearsal_spec spec validation", "errors", "pydantic"),
     Room("compiler", "compiler", "errors failures patterns language plan spec sinks", lazily="torch"),

@@ -30,7 +30,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
     (signals.constants, signals.switches),
     (signals.modes, signals.declarations, signals.default_event, signals.groups, signals.masks, signals.typing,
      metrics.metrics, formulas.formulas, formulas.conditions,
-     outputs.names, outputs.modes, outputs.destinations, outputs.profiles,
+     outputs.names, outputs.modes, outputs.destinations, outputs.places, outputs.profiles,
      filters.filters, tables.tables, tables.alerts),
     (outputs.selection, checks.empty, checks.quantiles, checks.surprises, checks.tensors),
     (lowering.lower,),

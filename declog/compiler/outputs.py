@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 from declog import sinks
 from declog.compiler.draft import Draft
@@ -117,6 +120,47 @@ def destinations(draft: Draft) -> None:
                 accepts,
             )
         )
+
+
+WRITTEN = frozenset({"scalars", "histograms", "alerts", "tables", ".scratch"})  # what file sinks make in their folders
+
+
+def places(draft: Draft) -> None:
+    """Folders of the profile: a relative one stays in the run's, and no two sinks write to one."""
+    folder = draft.spec.capture.folder
+    if folder is not None and (wrong := leaving(folder)) is not None:
+        draft.report("DL202", f"`folder` {wrong}", "capture", "folder", fix="folder: capture, or an absolute one")
+    taken: dict[str, str] = {}
+    for op in draft.sinks:
+        given = dict(op.options).get("dir")
+        text = given if isinstance(given, str) else op.id
+        if (wrong := leaving(text)) is not None:
+            draft.report("DL202", f"`dir` {wrong}", "sinks", op.id, "dir", fix=f"dir: {op.id}, or an absolute one")
+        elif op.kind in sinks.FILES:  # as file systems that do not tell upper case from lower case see it
+            here = posixpath.normpath(text).casefold()
+            for other, name in taken.items():
+                if _collide(here, other) or _collide(other, here):
+                    message = f"the sinks `{name}` and `{op.id}` would write to one folder, `{text}`"
+                    draft.report("DL609", message, "sinks", op.id, fix=f"dir: {op.id}")
+            taken[here] = op.id
+
+
+def leaving(folder: str) -> str | None:
+    """Why a folder is not one inside the run's; None for one that is, and for an absolute one."""
+    if "\0" in folder:
+        return "holds a NUL character, which no folder's name can have"
+    if ".." in PurePosixPath(folder).parts and not PurePosixPath(folder).is_absolute():
+        return f"leaves the run's folder: {folder}"
+    return None
+
+
+def _collide(inner: str, outer: str) -> bool:
+    """Whether a sink in ``inner`` would meet files of the one in ``outer``."""
+    if inner == outer:
+        return True
+    below = inner.removeprefix("" if outer == "." else f"{outer}/")
+    first = below.partition("/")[0]
+    return (below != inner or outer == ".") and (first in WRITTEN or re.fullmatch(r"rank\d+", first) is not None)
 
 
 def profiles(draft: Draft) -> None:

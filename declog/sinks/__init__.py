@@ -28,6 +28,7 @@ KINDS: Mapping[str, str] = {
     "wandb": "declog.sinks.wandb:WandbSink",
 }
 ENTRY_POINTS = "declog.sinks"
+FILES = frozenset({"jsonl", "parquet", "tensorboard"})  # kinds that write into a folder of the run's
 PER_RANK = frozenset({"jsonl", "parquet"})  # kinds that write on every rank, each into a folder of its own
 
 

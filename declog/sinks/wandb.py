@@ -13,7 +13,9 @@ after 100; every row stays in the table's artifact. A table whose columns change
 
 from __future__ import annotations
 
+import hashlib
 import os
+import weakref
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
@@ -27,11 +29,17 @@ STEP = "declog/step"
 INCREMENTS = 100
 MAX_BINS = 512
 TITLE_CHARS = 63
+KEY_BYTES = 90  # wandb adds a step and two digests to make a file's name
 TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "text": str, "json": str}
+
+
+_opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs of wandb's that sinks opened: each is its recorder's own
 
 
 class WandbSink:
     """Logs to a wandb run. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and ``new`` insist.
+
+    A run that another recorder opened is never joined: it ends with that one.
 
     ``project`` and ``name`` are wandb's environment variables, else the profile's name and the run's id. ``id``
     continues that run of wandb's. ``mode: null`` leaves the choice to wandb and ``WANDB_MODE``.
@@ -63,7 +71,7 @@ class WandbSink:
 
     def open(self, run: RunInfo) -> None:
         """Join or start the run, and send the run config once."""
-        joined = None if self._choice == "new" else self._wandb.run
+        joined = None if self._choice == "new" or self._wandb.run in _opened else self._wandb.run
         if joined is None and self._choice == "join":
             raise SinkError("DL601", "no wandb run is open", "call wandb.init() before, or use `run: auto`")
         config = tracker_config(run)
@@ -77,10 +85,11 @@ class WandbSink:
             project=self._project or os.environ.get("WANDB_PROJECT") or run.name,
             name=self._name or os.environ.get("WANDB_NAME") or run.run_id,
             config=config,
-            reinit="create_new" if self._choice == "new" else None,
+            reinit="create_new" if self._choice == "new" or self._wandb.run is not None else None,
             resume="allow" if self._options["id"] else None,
             **self._options,
         )
+        _opened.add(self._run)
         self._owned = self._own_steps = True
 
     def write(self, step: int, records: Records) -> None:
@@ -91,7 +100,7 @@ class WandbSink:
         try:
             for table in filter(attrgetter("rows"), records.tables):
                 key, value = self._table(table)
-                values[clean_text(key)] = value
+                values[file_key(key)] = value
             if values:
                 self._log(step, values)
             for alert in records.alerts:
@@ -153,6 +162,16 @@ class WandbSink:
             value.add_data(*row)
         self._tables[table.name, names] = (key, value, increments + 1)
         return key, value
+
+
+def file_key(name: str) -> str:
+    """A table's name as a key that wandb can make a file's name of: it stays in wandb's folder, and is not too long."""
+    parts = [part.replace(".", "%2E") if part in ("", ".", "..") else part for part in visible(name).split("/")]
+    key = "/".join(part for part in parts if part).replace("\\", "%5C")
+    if len(key.encode()) <= KEY_BYTES:
+        return key
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
+    return f"{key.encode()[: KEY_BYTES - 13].decode(errors='ignore')}-{digest}"
 
 
 def _bins(histogram: Histogram) -> tuple[list[int], list[float]]:
