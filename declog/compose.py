@@ -24,7 +24,7 @@ from declog.file_errors import first_line, lost
 from declog.places import FilePlace
 from declog.provenance import ORIGIN, Origin, overrides_of, provenance_of
 from declog.resolve import Resolved, at, has, key_path, resolved
-from declog.searchpath import GROUP, HYDRA_ERRORS, config_loader, current_hydra, settle
+from declog.searchpath import GROUP, HYDRA_ERRORS, config_loader, current_hydra, preset_folders, settle
 
 Error = TypeVar("Error", bound=ConfigError)
 
@@ -216,6 +216,32 @@ def defaulted(config: DictConfig | Mapping[str, Any]) -> frozenset[str] | None:
             place = layers[0].place
             first.setdefault(str(path[len(prefix) + 1]), place.file if isinstance(place, FilePlace) else None)
     return frozenset(name for name, file in first.items() if file in setters)
+
+
+def columns_settled(config: DictConfig | Mapping[str, Any], data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The profile, in which signals that an installed package declares say `extra: false`, unless they say something.
+
+    So what a reward function logs is never such a signal because of its name. Of a mapping nobody knows who declared
+    what: there nothing is added.
+    """
+    found = provenance_of(config)
+    if found is None:
+        return data
+    folders = [FilePath(place) for place in preset_folders()]
+    prefix = prefix_of(config)
+    settled = dict(data)
+    for section in ("signals", "metrics"):
+        entries = data.get(section)
+        for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+            first = next(iter(found.layers.get((*prefix, section, name), ())), None)
+            packaged = (
+                first is not None
+                and isinstance(first.place, FilePlace)
+                and any(FilePath(first.place.file).is_relative_to(folder) for folder in folders)
+            )
+            if packaged and isinstance(entry, Mapping) and entry.get("axis") and entry.get("extra") is None:
+                settled[section] = {**settled[section], name: {**entry, "extra": False}}
+    return settled
 
 
 def deleted(config: DictConfig | Mapping[str, Any]) -> frozenset[str]:

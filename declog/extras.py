@@ -1,13 +1,22 @@
 """Columns of ``log_extra``: checked where they are given, so that a wrong one is an error on its own line.
 
-Plain data only: numbers, texts, None, and lists and maps of those, which are copied: what the training code does with
-them later changes nothing. Imports errors, numpy, torch and the plan.
+They are kept as plain data, numbers, texts, None, and lists and maps of those, which are copied: what the training
+code does with them later changes nothing. Imports errors, numpy, torch and the plan.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
 import json
 import logging
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -46,40 +55,121 @@ class Undeclared:
 
 
 def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
-    """The column as a list of plain data, one per completion; raises ``InputError`` DL509 for anything else.
+    """The column as a list of plain data, one per completion; raises ``InputError`` DL509 where it is no column.
 
-    A tensor is copied where it is: reading its values here would wait for its device.
+    A tensor, and a list of numbers that are tensors, is copied where it is: reading its values would wait for its
+    device. Other values become ``plain_value``, whatever they are.
     """
-    if isinstance(values, torch.Tensor) and values.ndim:
+    if isinstance(values, list | tuple) and values and all(_is_number(value) for value in values):
+        values = _stacked(values)
+    if isinstance(values, torch.Tensor) and values.ndim and values.dtype in _KEPT and values.layout is torch.strided:
         kept = values.detach().clone()
         return kept.float() if kept.dtype in (torch.bfloat16, torch.float16) else kept
-    if isinstance(values, str | bytes) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
+    if isinstance(values, torch.Tensor | np.ndarray):
+        values = plain_value(values)
+    elif hasattr(values, "tolist"):
+        values = values.tolist()  # of pandas and the like
+    if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
         raise InputError(
             "DL509",
             f"the column `{column}` needs one value per completion, and {type(values).__name__} came",
             "give a list",
         )
-    plain = values.tolist() if hasattr(values, "tolist") else list(values)
-    if not isinstance(plain, list):
-        raise InputError("DL509", f"the column `{column}` needs one value per completion, and one value came", "a list")
-    for place, item in enumerate(plain):
-        if type(item) not in _PLAIN:
-            try:
-                plain[place] = plain_value(item)
-            except ValueError as error:
-                raise InputError(
-                    "DL509",
-                    f"the column `{column}` holds {type(item).__name__} at {place}, which no sink can write: {error}",
-                    "give numbers, texts, or lists and maps of those",
-                ) from error
-    return plain
+    return [item if type(item) in _PLAIN else plain_value(item) for item in values]
 
 
-def plain_value(item: Any) -> Any:
-    """A copy of a value as JSON holds it; raises ``ValueError`` where it cannot."""
-    if isinstance(item, np.generic):
-        return item.item()
+_KEPT = frozenset({
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+})  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.ndim and value.dtype in _KEPT
+
+
+def _stacked(values: Sequence[torch.Tensor]) -> Any:
+    """One tensor of numbers that are of one kind, and on one device."""
+    alike = len({(value.dtype, value.device) for value in values}) == 1
+    return torch.stack([value.detach() for value in values]) if alike and not values[0].is_meta else values
+
+
+# ---- values
+
+DEPTH = 32  # how deep lists and maps may be nested; what lies deeper, or holds itself, is shown as text
+SHOWN = 200  # characters of what has no form of its own
+
+
+def plain_value(item: Any, above: tuple[int, ...] = ()) -> Any:
+    """A copy of a value as JSON holds it; what JSON does not know is made readable. Never fails.
+
+    Tensors and arrays are lists, data classes and maps are maps, sets are sorted lists. Dates and times are in ISO
+    8601, bytes UTF-8 or else hexadecimal; enums are their values, where those are plain, or names. Of anything else
+    it is what `repr` says, shortened.
+    """
     try:
-        return json.loads(json.dumps(item))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+        return _copied(item, above)
+    except Exception:  # noqa: BLE001  (an object of somebody's class may raise anything)
+        return _shown(item)
+
+
+def _copied(item: Any, above: tuple[int, ...]) -> Any:
+    kind = type(item)
+    if kind in _PLAIN:
+        return item if kind is not int or item.bit_length() < 10_000 else hex(item)  # Python prints no longer ones
+    if len(above) > DEPTH or id(item) in above:
+        return _shown(item)
+    if isinstance(item, enum.Enum):
+        return item.value if type(item.value) in _PLAIN else item.name
+    if isinstance(item, str):
+        return str.__str__(item)
+    if isinstance(item, torch.Tensor):
+        dense = item.detach().to_dense() if item.layout is not torch.strided else item.detach()
+        dense = dense.dequantize() if dense.is_quantized else dense
+        dense = dense.float() if dense.is_floating_point() and dense.dtype not in _KEPT else dense
+        return plain_value(dense.tolist(), above)
+    if isinstance(item, np.ndarray | np.generic):
+        found = np.datetime_as_string(item) if item.dtype.kind == "M" else item
+        found = found.astype(str) if found.dtype.kind == "m" else found
+        return plain_value(found.tolist() if isinstance(found, np.ndarray | np.generic) else found, above)
+    if isinstance(item, bool | int | float):  # of a subclass
+        return _copied(next(base for base in (bool, int, float) if isinstance(item, base))(item), above)
+    if isinstance(item, datetime.date | datetime.time):
+        return item.isoformat()
+    if isinstance(item, decimal.Decimal | fractions.Fraction | complex | datetime.timedelta | PurePath | uuid.UUID):
+        return str(item)
+    if isinstance(item, bytes | bytearray | memoryview):
+        return _text(bytes(item))
+    inside = (*above, id(item))
+    if isinstance(item, Mapping):
+        return {_key(key): plain_value(value, inside) for key, value in item.items()}
+    if isinstance(item, set | frozenset):
+        return sorted((plain_value(value, inside) for value in item), key=lambda value: (str(type(value)), str(value)))
+    if isinstance(item, list | tuple | deque | range):
+        return [plain_value(value, inside) for value in item]
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        named = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+        return {name: plain_value(value, inside) for name, value in named.items()}
+    return _shown(item)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return str.__str__(key)
+    plain = plain_value(key)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+
+
+def _shown(item: Any) -> str:
+    try:
+        text = repr(item)
+        return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    except Exception:  # noqa: BLE001  (code of a user's class)
+        return f"<{type(item).__name__}, whose repr fails>"

@@ -247,7 +247,9 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
         if op.kind is Kind.TEXT and value is not None and not isinstance(value, str):
             raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came")
-        return [_object(op, label, value)] if op.kind is Kind.OBJECT else value
+        return [plain_value(value)] if op.kind is Kind.OBJECT else value
+    if op.kind is Kind.OBJECT and isinstance(value, Tensor):
+        value = plain_value(value)
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
         raise InputError(
             "DL503",
@@ -256,7 +258,7 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
         )
     items = list(value)
     if op.kind is Kind.OBJECT:
-        return [_object(op, f"{label}[{place}]", item) for place, item in enumerate(items)]
+        return [plain_value(item) for item in items]
     if op.kind is Kind.TEXT:
         for place, item in enumerate(items):
             if item is not None and not isinstance(item, str):
@@ -266,20 +268,6 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
                     f"convert it, or declare `{op.name}: {{type: object}}`",
                 )
     return items
-
-
-def _object(op: SignalOp, label: str, item: Any) -> Any:
-    """A copy of an object, which JSON must be able to hold: it is sent and written as that."""
-    if item is None or isinstance(item, str):
-        return item
-    try:
-        return plain_value(item)
-    except ValueError as error:
-        raise InputError(
-            "DL504",
-            f"`{label}` is declared {_declared(op)}, and JSON cannot hold it: {error}",
-            "give numbers, texts, and lists and maps of those",
-        ) from error
 
 
 def length(op: SignalOp, value: Observed) -> int | None:

@@ -116,7 +116,7 @@ class Intake:
 
     def extra(self, column: str, values: Any, step: int) -> None:
         """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
-        if column in self._plan.known:
+        if column in self._plan.extras:
             self.observe({column: values}, step)
             return
         if not self._undeclared.wanted(column):

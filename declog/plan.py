@@ -353,6 +353,7 @@ class Plan:
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
     warnings: tuple[str, ...] = ()  # what is allowed and probably not meant
     known: frozenset[str] = frozenset()  # names that may be observed, needed or not
+    extras: frozenset[str] = frozenset()  # those that columns of log_extra are observed as
     known_events: frozenset[str] = frozenset()  # events that the profile has, needed or not
     signal_types: tuple[tuple[str, str], ...] = ()
     run_config: Mapping[str, Any] = field(default_factory=dict)

@@ -13,7 +13,17 @@ from typing import Any
 from declog.columns import DEFAULT as COLUMNS
 from declog.columns import RowFunctions
 from declog.compiler import compile
-from declog.compose import compose, defaulted, deleted, located, masked, prefix_of, profile_of, working_directory
+from declog.compose import (
+    columns_settled,
+    compose,
+    defaulted,
+    deleted,
+    located,
+    masked,
+    prefix_of,
+    profile_of,
+    working_directory,
+)
 from declog.errors import ConfigError, Problem
 from declog.functions import DEFAULT as FUNCTIONS
 from declog.functions import Functions
@@ -45,8 +55,8 @@ def plan(
     if isinstance(config, str):
         config = compose(config)
     imports = frozenset({*load_imports(working_directory()), *imports_of(config)})
-    data = profile_of(config)
-    shown = masked(config)
+    data = columns_settled(config, profile_of(config))
+    shown = columns_settled(config, masked(config))
     gone = deleted(config)
 
     def compiled(some: Mapping[str, Any]) -> Plan:

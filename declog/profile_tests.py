@@ -19,7 +19,7 @@ from declog.columns import DEFAULT as COLUMNS
 from declog.columns import RowFunctions
 from declog.comparing import Difference, Seen
 from declog.compiler import compile
-from declog.compose import compose, defaulted, located, profile_of, working_directory
+from declog.compose import columns_settled, compose, defaulted, located, profile_of, working_directory
 from declog.dispatch import CODE
 from declog.errors import ConfigError, DeclogError, Problem, did_you_mean
 from declog.functions import DEFAULT as FUNCTIONS
@@ -97,7 +97,7 @@ def profile_tests(
     """
     if isinstance(config, str):
         config = compose(config, overrides)
-    data = profile_of(config)
+    data = columns_settled(config, profile_of(config))
     known = defaulted(config) if "metric_defaults" in data else None
     make = partial(compile, functions=functions, reductions=reductions, columns=columns, defaulted=known,
                    imports={*load_imports(working_directory()), *imports_of(config)})  # fmt: skip

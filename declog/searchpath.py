@@ -81,6 +81,12 @@ def team_folders() -> list[tuple[str, str]]:
     ]
 
 
+def preset_folders() -> list[str]:
+    """The folders of presets that installed packages bring, declog's own among them."""
+    package = Path(__file__).resolve().parent
+    return [str(package / "conf"), str(package.parent / "conf"), *(folder for _, folder in team_folders())]
+
+
 class FolderOfPresets(FileConfigSource):
     """A folder whose files are presets although it is not called `declog`: ``declog:///home/me/profiles``."""
 

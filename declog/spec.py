@@ -97,6 +97,8 @@ class SignalSpec(Model):
     """Which of its tokens exist; ``all``: every one."""
     optional: bool = False
     """It may never come; what derives from it is then absent."""
+    extra: bool | None = None
+    """Whether columns of log_extra are observed as it; by default only where no installed package declares it."""
     enabled: bool | str = True
     """A constant expression; switched off, it takes what only it feeds with it."""
     expr: Scalar | None = None
@@ -175,6 +177,7 @@ class MetricSpec(Model):
     family: bool = False
     event: str | None = None
     optional: bool = False
+    extra: bool | None = None
     help: str = ""
     short: bool = Field(False, exclude=True)
 

@@ -153,11 +153,6 @@ WRONG: Mapping[str, tuple[Mapping[Any, Any], str]] = {
     "one value": ({"x": 0.5}, "the reward function `odd` returns float as the column `x`, and 2 rewards"),
     "a text": ({"x": "ab"}, "the reward function `odd` returns str as the column `x`, and 2 rewards"),
     "no name": ({7: [1, 2]}, "the reward function `odd` returns a column 7, whose name is no text"),
-    "no data": (
-        {"x": [object, 2]},
-        "the reward function `odd`: the column `x` holds type at 0, which no sink can write: "
-        "Object of type type is not JSON serializable",
-    ),
     "a signal of another type": ({"confidence": ["high", "low"]}, "the reward function `odd`: "),
 }
 

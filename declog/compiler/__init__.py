@@ -89,6 +89,11 @@ def compile(
         inactive=tuple(draft.inactive.items()),
         warnings=tuple(draft.warnings),
         known=frozenset(signal.from_ or name for name, signal in draft.signals.items() if signal.expr is None),
+        extras=frozenset(
+            signal.from_ or name
+            for name, signal in draft.signals.items()
+            if signal.expr is None and signal.extra is not False
+        ),
         known_events=draft.known_events,
         run_config=spec.run_config if config is None else config.get("run_config") or {},
         config={key: value for key, value in (config or {}).items() if key != "tests"},

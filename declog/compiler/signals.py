@@ -113,7 +113,12 @@ def declarations(draft: Draft) -> None:
 
 def _in_place(metric: MetricSpec) -> SignalSpec:
     return SignalSpec(
-        axis=metric.axis, type=metric.type, family=metric.family, event=metric.event, optional=metric.optional
+        axis=metric.axis,
+        type=metric.type,
+        family=metric.family,
+        event=metric.event,
+        optional=metric.optional,
+        extra=metric.extra,
     )
 
 

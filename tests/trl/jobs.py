@@ -92,8 +92,19 @@ def killed(model: Path, folder: Path) -> None:
     trainer.train()
 
 
+def faulty(model: Path, folder: Path) -> None:
+    """A fault of each kind on rank 1, late, beside a run without declog."""
+    from tests.trl import faults
+
+    rank = os.environ["RANK"]
+    own = faults.outcome(model, folder / "alone", None)
+    for name in faults.FAULTS:
+        found = faults.outcome(model, folder / name, name, late=True, rank=1)
+        keep(folder, f"{name}-{rank}", (own, found))
+
+
 JOBS: dict[str, Callable[[Path, Path], None]] = {
-    "values": values, "best": best, "resumed": resumed, "killed": killed,
+    "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty,
 }  # fmt: skip
 
 
