@@ -255,11 +255,6 @@ EXTRA: dict[str, tuple[Any, str]] = {
     ),
     "a text": ("abc", "[DL509] the column `x` needs one value per completion, and str came\n  fix: give a list"),
     "a number": (3, "[DL509] the column `x` needs one value per completion, and int came\n  fix: give a list"),
-    "a set in it": (
-        [1, {2}],
-        "[DL509] the column `x` holds set at 1, which no sink can write: Object of type set is not JSON serializable\n"
-        "  fix: give numbers, texts, or lists and maps of those",
-    ),
 }
 
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import declog
-from declog.testing import MemorySink
+from declog.testing import MemorySink, run_ranks
 from tests.trl import cases, faults
-from tests.trl.cases import Case
+from tests.trl.cases import STRICT, Case
 from tests.trl.jobs import torchrun
 
 LENIENT = "declog/sinks=[]"
@@ -299,6 +299,27 @@ def test_a_number_of_log_metric(value: Any, expected: float | None, model: Path,
     assert [entry["score"] for entry in history[:3]] == [expected] * 3
     assert [values.get("score") for _, _, values in cases.events(sink)[:3]] == [expected] * 3
     assert failures == []
+
+
+def test_nan_on_one_of_two_ranks(tmp_path: Path) -> None:
+    """TRL has no value of that generation then, and the mean is of the others: 3, and not 2.25."""
+    sink = MemorySink()
+
+    def rank(comm: Any) -> None:
+        sinks = [sink] if comm.rank == 0 else []
+        constants = {"sees_updates": False}
+        with declog.start(
+            "trl_grpo", STRICT, constants=constants, sinks=sinks, output_dir=tmp_path / str(comm.rank), comm=comm
+        ) as log:
+            for step in (1, 2):
+                with log.step(step):
+                    nan = step == 1 and comm.rank == 1
+                    total = {"x": 0.0 if nan else 3.0}
+                    log.observe(logged_total=total, logged_calls={"x": 1}, logged_nans={"x": int(nan)})
+            log.flush()
+
+    run_ranks(2, rank)
+    assert sink.scalars == {2: {"x": 3.0}}
 
 
 def test_a_metric_of_trls_own_name(model: Path, tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ class Capture:
                 with self._guard(self.given.of(column), "the column is left out"):
                     self._log.log_extra(column, values)
         with self._guard("what reward functions gave to `log_metric` could not be recorded"):
-            self.observe({"logged_total": dict(self.given.totals), "logged_calls": dict(self.given.calls)})
+            given = self.given
+            calls = {"logged_calls": dict(given.calls), "logged_nans": dict(given.nans)}
+            self.observe({"logged_total": dict(given.totals), **calls})
         self._forwards.clear()
         self._generated = self._scored = ()
         return {**output, ROW: rows}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -26,13 +27,14 @@ class Given:
         self.metrics: set[str] = set()  # all names that were given to log_metric
         self.totals: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
+        self.nans: dict[str, int] = {}
         self._trainer = trainer
         self._guard = guard
         self._pieces: dict[str, dict[str, list[Any]]] = {}  # by column and function
 
     def clear(self) -> None:
         """A generation begins."""
-        for kept in (self.totals, self.calls, self._pieces):
+        for kept in (self.totals, self.calls, self.nans, self._pieces):
             kept.clear()
 
     # -- hooks
@@ -42,8 +44,9 @@ class Given:
         self.metrics.add(name)
         with self._guard(f"`{name}` of {self._caller()} is no number that could be recorded"):
             number = float(value)
-            self.totals[name] += number
+            self.totals[name] += 0.0 if math.isnan(number) else number
             self.calls[name] += 1
+            self.nans[name] = self.nans.get(name, 0) + math.isnan(number)  # one, on any rank, and TRL has no value
 
     def log_extra(self, column: str, values: Any) -> Part:
         kept = self._trainer._pending_extra_logs
