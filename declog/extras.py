@@ -129,9 +129,12 @@ def _copied(item: Any, above: tuple[int, ...]) -> Any:
         dense = dense.float() if dense.is_floating_point() and dense.dtype not in _KEPT else dense
         return plain_value(dense.tolist(), above)
     if isinstance(item, np.ndarray | np.generic):
-        found = np.datetime_as_string(item) if item.dtype.kind == "M" else item
-        found = found.astype(str) if found.dtype.kind == "m" else found
-        return plain_value(found.tolist() if isinstance(found, np.ndarray | np.generic) else found, above)
+        values: Any = item
+        if item.dtype.kind == "M":
+            values = np.datetime_as_string(values)
+        elif item.dtype.kind == "m":
+            values = values.astype(str)
+        return plain_value(values.tolist(), above)
     if isinstance(item, bool | int | float):  # of a subclass
         return _copied(next(base for base in (bool, int, float) if isinstance(item, base))(item), above)
     if isinstance(item, datetime.date | datetime.time):

@@ -151,7 +151,7 @@ def plain(completions: Sequence[str], log_extra: Any, **given: Any) -> list[floa
     return [float(len(each)) for each in completions]
 
 
-LOGGED: list[Callable[[int], Any]] = [list]
+LOGGED: list[Callable[[int], Any]] = [np.zeros]
 GIVEN: Mapping[str, tuple[Callable[[int], Any], Any]] = {
     "too few": (lambda n: [1], None), "too many": (lambda n: [1] * (n + 1), None), "none": (lambda n: [], None),
     "a tensor": (lambda n: torch.arange(n) / 2, [0.0, 0.5, 1.0, 1.5]),
@@ -197,7 +197,12 @@ async def awaited(completions: Sequence[str], log_extra: Any, **given: Any) -> l
     return [1.0] * len(completions)
 
 
-NAMED = {"method": Judge().method, "helped": helped, "awaited": awaited, "<lambda>": lambda **given: helped(**given)}
+NAMED: Mapping[str, Callable[..., Any]] = {
+    "method": Judge().method,
+    "helped": helped,
+    "awaited": awaited,
+    "<lambda>": lambda **given: helped(**given),
+}
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -71,18 +71,18 @@ class Capture:
     # -- what TRL's methods return
 
     def _forward(self, *args: Any, **kwargs: Any) -> Part:
-        result = yield
+        result = yield None
         self._forwards.append((result[0].detach(), None if result[1] is None else result[1].detach()))
 
     def _generate(self, *args: Any, **kwargs: Any) -> Part:
-        self._generated = yield
+        self._generated = yield None
 
     def _call_tools(self, *args: Any, **kwargs: Any) -> Part:
-        result = yield
+        result = yield None
         self._tools = result[4], result[5]
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Part:
-        rewards = yield
+        rewards = yield None
         self._scored = prompts, completions, completion_ids_list, rewards
 
     # -- a generation
@@ -95,7 +95,7 @@ class Capture:
             return None
         known = self._rollout in self._log.plan.known_events
         with self._log.batch(self._rollout) if known else contextlib.nullcontext():
-            output = yield
+            output = yield None
             count = len(output["completion_ids"])
             rows = torch.arange(self.rows, self.rows + count)
             self.rows += count
@@ -170,7 +170,7 @@ class Capture:
             return
         reported = self._trainer._metrics["train" if self._trainer.model.training else "eval"]
         before = {name: len(reported.get(name, ())) for name in REPORTED}
-        loss = yield
+        loss = yield None
         signals = self._update(inputs)
         for name, count in before.items():
             if len(reported.get(name, ())) > count:
@@ -203,7 +203,7 @@ class Capture:
 
     def _train(self, *args: Any, **kwargs: Any) -> Part:
         before = len(self._times())
-        loss = yield
+        loss = yield None
         if self._log.in_step:
             self.observe({"loss": loss})
             if len(times := self._times()) > before:

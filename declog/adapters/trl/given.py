@@ -40,7 +40,7 @@ class Given:
     # -- hooks
 
     def log_metric(self, name: str, value: Any) -> Part:
-        yield
+        yield None
         self.metrics.add(name)
         with self._guard(f"`{name}` of {self._caller()} is no number that could be recorded"):
             number = float(value)
@@ -51,7 +51,7 @@ class Given:
     def log_extra(self, column: str, values: Any) -> Part:
         kept = self._trainer._pending_extra_logs
         before = len(kept.get(column, ()))
-        yield
+        yield None
         taken = kept[column][before:]  # what came may have been a generator
         self._pieces.setdefault(column, {}).setdefault(self._caller(), []).extend(taken)
 

@@ -67,7 +67,7 @@ class Report:
             self._pass_on({**self._others(), **self._stripped(given), **self._epoch()})
         merged = self._merged(logs, given)  # also where a part failed: other ranks flush, too
         if merged is None:
-            yield
+            yield None
             return
         yield (args, {**kwargs, "logs": merged}) if "logs" in kwargs else ((merged, *args[1:]), kwargs)
         self._missed(merged)

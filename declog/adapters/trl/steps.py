@@ -64,7 +64,7 @@ class Steps:
         if resume_from_checkpoint and not self.over:
             self._load(resume_from_checkpoint)
         try:
-            yield
+            yield None
         except BaseException as error:
             self.end(type(error), error, error.__traceback__)
             raise
@@ -78,7 +78,7 @@ class Steps:
         self.evaluating = True
         try:
             with self._recorder.mode("eval"):
-                yield
+                yield None
         finally:
             self.evaluating = False
 
