@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,22 @@ def test_rloo_runs_with_its_own_preset(tmp_path: Path) -> None:
     assert trackio(rloo.run, "arithmetic_rloo") == expected
 
 
+def test_two_runs_at_once_in_one_folder(tmp_path: Path) -> None:
+    """Started together where Hydra gives both the same folder: two whole runs, each with a record of its own."""
+    with ThreadPoolExecutor(2) as pool:
+        for started in [pool.submit(demo, tmp_path, "steps=3", "hydra.run.dir=job", f"seed={seed}") for seed in (1, 2)]:
+            started.result()
+    runs = [tmp_path / "job", tmp_path / "job" / "2"]
+    said = [json.loads((run / "run.json").read_text()) for run in runs]
+    assert [each["state"] for each in said] == ["finished"] * 2
+    assert len({each["run_id"] for each in said}) == 2
+    for run, each in zip(runs, said, strict=True):
+        expected = jsonl(run)
+        assert {step for step, _ in expected} == {0, 1, 2}
+        assert parquet(run) == expected
+        assert set(pd.read_parquet(run / "parquet" / "scalars").run_id) == {each["run_id"]}
+
+
 def test_a_multirun_has_a_folder_per_job_and_one_dashboard(tmp_path: Path) -> None:
     """Two jobs of one process log the same numbers to their own files and to a database of both."""
     first = demo(
@@ -215,4 +232,4 @@ def test_a_multirun_has_a_folder_per_job_and_one_dashboard(tmp_path: Path) -> No
         expected = jsonl(run)
         assert {step for step, _ in expected} == {0, 1}
         assert parquet(run) == expected
-        assert trackio(run.parent, project) == expected
+        assert trackio(tmp_path, project) == expected

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 import pytest
@@ -74,7 +74,7 @@ def test_one_event_that_cannot_be_written_costs_no_other_of_its_part(tmp_path: P
 class Paced:
     """A sink that is let through one write at a time."""
 
-    accepts = frozenset({"scalar"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"scalar"})
 
     def __init__(self, pause_s: float) -> None:
         self.steps: list[int] = []
