@@ -88,8 +88,8 @@ class Cells:
 def settled(op: MetricOp, cells: Cells, missing: Array, odd: Array | None = None) -> Cells:
     """The cells, with what `nan` and `empty` say about missing values; ``odd`` is NaN though nothing is missing.
 
-    What is missing here and there may be left out. A piece of which nothing else came is NaN, and not absent: `empty`
-    is for those in which nothing came.
+    What is missing here and there may be left out. A metric of which nothing else came is NaN, and not absent; `empty`
+    is for pieces in which nothing came.
     """
     there = present(cells.values)
     if op.empty is not None:
@@ -98,7 +98,7 @@ def settled(op: MetricOp, cells: Cells, missing: Array, odd: Array | None = None
         kept = missing
         cells.values = np.where(missing, np.nan, cells.values)
     else:
-        kept = missing & ~there & ~there.any((0, 1), keepdims=True)
+        kept = missing & ~there & (not there.any())
     broken = int(cells.skipped) if kept.any() else 0
     if odd is not None:
         kept = kept | odd
