@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import string
 import time
@@ -141,9 +142,9 @@ class Dispatcher:
         for route in self._routes:
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
                 hidden = self._hidden(self._plan.profiles[route.profile], everything, report)
-                shown = [item for item in outputs if (item.key, item.alias) not in hidden]
+                shown = [item for item in outputs if not _named(item, hidden)]
                 counts = [
-                    Scalar(NONFINITE + id, n, key) for key, (id, n) in broken.items() if (key, False) not in hidden
+                    Scalar(NONFINITE + id, n, key) for key, (id, n) in broken.items() if (key, False, "*") not in hidden
                 ]
                 records = self._share(
                     route, shown, picked, alerts, route.prefix + prefix, blank, partial, own, counts, report
@@ -227,8 +228,8 @@ class Dispatcher:
             report(_failure(what, error))
             return None
 
-    def _hidden(self, profile: ProfileOp, found: Mapping[str, Cells], report: Report) -> set[tuple[str, bool]]:
-        """The outputs that the profile's conditions hide at this log event."""
+    def _hidden(self, profile: ProfileOp, found: Mapping[str, Cells], report: Report) -> set[tuple[str, bool, str]]:
+        """The names that the profile's conditions hide at this log event."""
         what = f"a condition of the profile `{profile.name}`"
         return {
             item
@@ -333,7 +334,8 @@ class Dispatcher:
         for op in self._plan.alerts:
             if not all(self._periods[key] in due for key in read(op.when)):
                 continue
-            place = self._holds(op.when, found, f"the alert `{op.id}`", report)
+            here = any(key in found for key in read(op.when))  # else nothing of them is of this mode
+            place = self._holds(op.when, found, f"the alert `{op.id}`", report) if here else None
             self._streaks[mode, op.id] = 0 if place is None else self._streaks[mode, op.id] + 1
             if place is not None and self._streaks[mode, op.id] == op.patience:
                 yield Alert(op.id, op.level, _worded(op, computed.shown(dict(op.fields), found, self._combine, place)))
@@ -354,7 +356,14 @@ class Dispatcher:
         report: Report,
     ) -> Records:
         profile = self._plan.profiles[route.profile]
-        mine = [_prefixed(item.record, prefix) for item in outputs if (item.key, item.alias) in profile.outputs]
+        some = {item[:2] for item in profile.only}
+        mine = [
+            _prefixed(item.record, prefix)
+            for item in outputs
+            if (item.key, item.alias) in profile.outputs
+            and ((item.key, item.alias) not in some or _named(item, profile.only))
+            and not _named(item, profile.without)
+        ]
         counts = {item.name: item for item in broken if (item.metric, False) in profile.outputs}
         mine = [*(_prefixed(item, prefix) for item in counts.values()), *mine]  # first: what shows a few shows them
         if mine and partial is not None:
@@ -401,6 +410,14 @@ def _present(whole: Cells, how: str) -> Iterable[tuple[int, int, float]]:
         return ((0, 0, value),) if value == value else ()
     values, there = whole.combined(how)
     return [(member, label, values[member, label]) for member, label in np.argwhere(there).tolist()]
+
+
+def _named(item: _Output, names: Collection[tuple[str, bool, str]]) -> bool:
+    """Whether an output's name is among some."""
+    return any(
+        (key, alias) == (item.key, item.alias) and (word == "*" or fnmatch.fnmatchcase(item.record.name, word))
+        for key, alias, word in names
+    )
 
 
 def _prefixed(record: Any, prefix: str) -> Any:

@@ -211,6 +211,7 @@ class ColumnOp:
     undeclared: str | None = None
     call: RowFunction | None = None
     args: tuple[tuple[str, Node], ...] = ()
+    role: str | None = None  # who says the text, in a conversation
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -246,16 +247,19 @@ class TableOp:
 class ProfileOp:
     """What a profile shows: outputs by (key, alias), tables by id.
 
-    ``conditions`` hide outputs at a log event: (outputs, a condition, whether they are hidden where it holds or where
-    it does not).
+    ``only`` and ``without`` are of outputs whose members or labels are not all shown, with a glob of their names.
+    ``conditions`` hide names at a log event: (names, a condition, whether they are hidden where it holds or where it
+    does not).
     """
 
     name: str
     outputs: frozenset[tuple[Key, bool]]
     tables: frozenset[str]
-    conditions: tuple[tuple[frozenset[tuple[Key, bool]], Node, bool], ...] = ()
+    conditions: tuple[tuple[frozenset[tuple[Key, bool, str]], Node, bool], ...] = ()
     runtime: bool = True  # values of log_metric are shown
     self_metrics: bool = False  # what declog itself costs is shown
+    only: frozenset[tuple[Key, bool, str]] = frozenset()
+    without: frozenset[tuple[Key, bool, str]] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,12 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Column:
-    """A table column's contract."""
+    """A table column's contract. ``role``: its text is a message of the row's conversation, and who says it."""
 
     name: str
     type: ColumnType
     nullable: bool = True
+    role: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Table:
 
     ``table`` is the id in the profile, ``name`` what trackers show. Values are Python ints, floats,
     bools and strings; a ``json`` column holds values made of dicts, lists and those. ``as_trace``: each row is a
-    conversation, whose messages are those of its ``json`` columns; what cannot show one shows a table. ``cut``: how
-    many more rows were picked, which `max_bytes` left out.
+    conversation, whose messages are those of its ``json`` columns and the texts of columns with a ``role``; what
+    cannot show one shows a table. ``cut``: how many more rows were picked, which `max_bytes` left out.
     """
 
     name: str

@@ -230,6 +230,8 @@ class ColumnSpec(Model):
     """Regular expressions whose matches are replaced by `[label]`, also inside lists and maps."""
     undeclared: Literal["keep", "drop", "error"] | None = None
     """What happens to columns of log_extra that the schema does not name; `error` raises where they are given."""
+    role: Literal["system", "user", "assistant", "tool"] | None = None
+    """Who says the text, where rows are shown as conversations."""
     help: str = ""
 
     @model_validator(mode="before")

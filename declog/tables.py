@@ -98,7 +98,7 @@ class Tables:
                 f"the column `{column.id}` of the table `{op.id}` has a missing value and is not nullable",
                 f"schemas: {{...: {{{column.id}: {{nullable: true}}}}}}",
             )
-        return _Made(Column(name, column.type, column.nullable), values, runtime)
+        return _Made(Column(name, column.type, column.nullable, column.role), values, runtime)
 
     def _family(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_Made]:
         """A column per member. One that came before, and not in this window, is null where it may be."""

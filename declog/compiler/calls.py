@@ -45,13 +45,16 @@ def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> 
         draft.report("DL404", f"the name `{spec.name}` has fields that are not known here", *path, "name", fix="{id}")
     if (spec.max_chars or spec.redact) and type not in (None, "text", "object"):
         draft.report("DL202", "`max_chars` and `redact` are for text", *path, fix="drop them")
+    if spec.role is not None and type not in (None, "text"):
+        draft.report("DL202", "`role` is of a text: messages say theirs", *path, "role", fix="drop it")
     if type is None or len(draft.problems) > before:
         return None
     template = (spec.name or name).replace("{id}", name)
     redact = tuple(spec.redact.items())
     return ColumnOp(
-        name, template, _COLUMN[type], None, False, spec.nullable, spec.max_chars, redact, call=function, args=args
-    )
+        name, template, _COLUMN[type], None, False, spec.nullable, spec.max_chars, redact, call=function, args=args,
+        role=spec.role,
+    )  # fmt: skip
 
 
 def _type(draft: Draft, function: RowFunction, name: str, spec: ColumnSpec, path: Path) -> TypeName | None:

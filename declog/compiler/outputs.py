@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import posixpath
 import re
@@ -19,6 +20,8 @@ from declog.spec import ProfileSpec, SelectorSpec
 from declog.tree import Node
 
 Output = tuple[str, bool]
+Names = tuple[str, bool, str]  # an output, and a glob of the names of its members or labels
+EVERY = "*"
 
 
 def names(draft: Draft) -> None:
@@ -185,8 +188,9 @@ def profiles(draft: Draft) -> None:
 def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     every = {(op.key, item.alias) for op in draft.outputs if op.shown for item in op.names}
     tables = {table for table in draft.spec.tables if f"tables.{table}" not in draft.inactive}
-    shown, kept = set(every), set(tables)
-    conditions: list[tuple[frozenset[Output], Node, bool]] = []
+    shown, kept = {(*output, EVERY) for output in every}, set(tables)
+    without: set[Names] = set()
+    conditions: list[tuple[frozenset[Names], Node, bool]] = []
     if spec.include:
         shown, named = set(), set()
         by_table = False
@@ -202,24 +206,29 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
         if selector.when is not None:  # hidden where the condition holds
             _conditional(draft, selector, outputs, ("profiles", name, "exclude", key), conditions, hide=True)
             continue
-        shown -= outputs
+        without |= outputs
         kept -= matched
+    gone = {(key, alias) for key, alias, word in without if word == EVERY}
+    there = {item for item in shown if item[:2] in every - gone}
+    whole = {(key, alias) for key, alias, word in there if word == EVERY}
     return ProfileOp(
         name,
-        frozenset(shown & every),
+        frozenset((key, alias) for key, alias, _ in there),
         frozenset(kept),
         tuple(conditions),
         runtime=not spec.include,
         self_metrics=spec.self_metrics,
+        only=frozenset(item for item in there if item[:2] not in whole),
+        without=frozenset(item for item in without if item[2] != EVERY and item[:2] in every - gone),
     )
 
 
 def _conditional(
     draft: Draft,
     selector: SelectorSpec,
-    outputs: set[Output],
+    outputs: set[Names],
     path: tuple[str, ...],
-    conditions: list[tuple[frozenset[Output], Node, bool]],
+    conditions: list[tuple[frozenset[Names], Node, bool]],
     *,
     hide: bool,
 ) -> None:
@@ -231,8 +240,8 @@ def _conditional(
         conditions.append((frozenset(outputs), node, hide))
 
 
-def _select(draft: Draft, selector: SelectorSpec, path: tuple[str, ...]) -> tuple[set[Output], set[str], bool]:
-    outputs: set[Output] = set()
+def _select(draft: Draft, selector: SelectorSpec, path: tuple[str, ...]) -> tuple[set[Names], set[str], bool]:
+    outputs: set[Names] = set()
     tables: set[str] = set()
     had_table = False
     for word in selector.select.split():
@@ -249,7 +258,7 @@ def _select(draft: Draft, selector: SelectorSpec, path: tuple[str, ...]) -> tupl
                 )
             tables |= found
             continue
-        matched = set(_matching(draft, word))
+        matched = {(*output, EVERY) for output in _matching(draft, word)} or set(_named(draft, word))
         if not matched and not _is_off(draft, word):
             draft.report("DL401", f"`{word}` matches nothing", *path, fix=_suggestion(draft, word))
         outputs |= matched
@@ -269,6 +278,42 @@ def _matching(draft: Draft, word: str) -> Iterable[Output]:
                 yield op.key, item.alias
 
 
+def _named(draft: Draft, word: str) -> Iterable[Names]:
+    """Outputs of which members or labels may have names that a selector means, as trackers show them."""
+    for op in draft.outputs:
+        for item in op.names:
+            glob = item.template.replace("{column}", "*").replace("{label}", "*")
+            if glob != item.template and _meet(word, glob):
+                yield op.key, item.alias, word
+
+
+def _meet(one: str, two: str) -> bool:
+    """Whether some name matches both globs; a set of characters may be any of them."""
+    one, two = (re.sub(r"\[[^\]]+\]", "?", glob) for glob in (one, two))
+    ends = {0}  # places in `two` that can be reached with what is read of `one`
+    for char in f"{one}\0":
+        ends = set(_starred(ends, two))
+        if char == "\0":
+            return len(two) in ends
+        if char == "*":
+            ends = set(range(min(ends), len(two) + 1)) if ends else ends
+        else:
+            ends = {
+                end + (two[end] != "*") for end in ends
+                if end < len(two) and (two[end] in ("*", "?", char) or char == "?")
+            }  # fmt: skip
+    return False
+
+
+def _starred(ends: set[int], glob: str) -> Iterable[int]:
+    """The places, and those that can be reached from them with nothing read."""
+    for end in ends:
+        yield end
+        while end < len(glob) and glob[end] == "*":
+            end += 1
+            yield end
+
+
 def _is_off(draft: Draft, word: str) -> bool:
     """Whether the selector means something that is only switched off."""
     off = [key.removeprefix("metrics.") for key in draft.inactive if key.startswith("metrics.")]
@@ -286,6 +331,10 @@ def _suggestion(draft: Draft, word: str) -> str:
         tags = Counter(tag for op in draft.outputs for tag in op.tags)
         return did_you_mean(word, [f"tag:{tag}" for tag in tags], what="tags")
     head = word.split(".")[0]
+    family = next((op for op in draft.outputs if op.family and word.startswith(f"{op.id}.")), None)
+    if family is not None and not difflib.get_close_matches(word, draft.output_keys, n=1, cutoff=0.8):
+        name = family.names[0].template.replace("{column}", word.removeprefix(f"{family.id}."))
+        return f"a member is selected by the name that trackers show, such as `{name}`"
     if draft.deleted(f"metrics.{head}"):
         return f"`{head}` was deleted (null): delete this selector too"
     return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")

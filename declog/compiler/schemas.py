@@ -123,6 +123,8 @@ def _typed_column(
         return None
     if (spec.max_chars or spec.redact) and type not in ("text", "json"):
         draft.report("DL202", "`max_chars` and `redact` are for text", *path, fix="drop them")
+    if spec.role is not None and type != "text":
+        draft.report("DL202", "`role` is of a text: messages say theirs", *path, "role", fix="drop it")
     template = spec.name or ("{id}/{column}" if node.type.family else "{id}")
     for field in sorted(set(re.findall(r"\{(\w*)\}", template)) - (FIELDS - {"reduce", "label"})):
         draft.report("DL404", f"`{{{field}}}` is not known in a column's name", *path, "name", fix="fields: column, id")
@@ -151,6 +153,7 @@ def _typed_column(
         spec.nullable,
         spec.max_chars,
         tuple(spec.redact.items()),
+        role=spec.role,
     )
 
 

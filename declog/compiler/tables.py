@@ -99,13 +99,15 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     made = columns(draft, spec.schema_, axis) if spec.schema_ in draft.spec.schemas else None
     if made is None or len(draft.problems) > before:
         return None
-    if spec.as_ == "trace" and all(column.type != "json" or column.undeclared for column in made):
+    if spec.as_ == "trace" and all(
+        (column.type != "json" and column.role is None) or column.undeclared for column in made
+    ):
         draft.report(
             "DL203",
             f"`as: trace` shows conversations, and the schema `{spec.schema_}` has no column of those",
             *path,
             "as",
-            fix="a column of `type: object`, whose values are lists of messages",
+            fix="a column of `type: object`, whose values are lists of messages, or of text with a `role: user`",
         )
         return None
     table = TableOp(

@@ -31,6 +31,8 @@ def conversation(table: Table, row: int) -> tuple[list[Message], dict[str, Any]]
         value = table.data[column.name][row]
         if column.type == "json" and is_conversation(value):
             messages += value
+        elif column.role is not None and value is not None:
+            messages.append({"role": column.role, "content": value})
         else:
             others[column.name] = value
     return messages, others

@@ -13,6 +13,7 @@ import declog
 from declog.comm import Comm
 from declog.errors import ConfigError, InputError
 from declog.recorder import Recorder
+from declog.sinks._conversations import conversation
 from declog.testing import MemorySink, run_ranks
 from tests.running import run, scores, tables_of
 
@@ -81,8 +82,41 @@ def test_a_trace_without_a_conversation_is_refused() -> None:
         declog.plan(scores(None, **TRACE))
     [problem] = caught.value.problems
     assert (problem.code, problem.path, problem.fix) == (
-        "DL203", ("tables", "t", "as"), "a column of `type: object`, whose values are lists of messages",
+        "DL203", ("tables", "t", "as"),
+        "a column of `type: object`, whose values are lists of messages, or of text with a `role: user`",
     )  # fmt: skip
+
+
+def test_texts_are_messages_of_those_whom_their_columns_name(tmp_path: Path) -> None:
+    """A prompt and a completion that are plain texts make a conversation; a text without a role is about it."""
+    schema = {
+        "text": {"type": "text", "role": "user", "nullable": True},
+        "score": {"type": "float"},
+        "answer": {"type": "text", "role": "assistant", "expr": "text", "nullable": True},
+        "note": {"expr": "text"},
+    }
+    schema["note"] |= {"type": "text", "nullable": True}
+    given = {"score": [1.0, 2.0], "text": ["a", None]}
+    [(_, table)] = run(scores(None, schema=schema, **TRACE), lambda log: _observe(log, given), tmp_path).tables("t")
+    assert table.as_trace
+    assert [conversation(table, row) for row in range(2)] == [
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}], {"score": 1.0, "note": "a"}),
+        ([], {"text": None, "score": 2.0, "answer": None, "note": None}),
+    ]
+
+
+def _observe(log: Recorder, given: dict[str, Any]) -> None:
+    with log.step(0):
+        log.observe(**given)
+
+
+def test_a_role_is_of_a_text() -> None:
+    """Messages of `object` columns say theirs, and a number says nothing."""
+    with pytest.raises(ConfigError) as caught:
+        declog.plan(scores(None, schema={"score": {"type": "float", "role": "user"}}))
+    assert [(problem.code, problem.path) for problem in caught.value.problems] == [
+        ("DL202", ("schemas", "s", "score", "role"))
+    ]
 
 
 # ---- bytes
