@@ -126,7 +126,7 @@ class Dispatcher:
         outputs: list[_Output] = []
         picked: list[Table] = []
         everything: dict[str, Cells] = {}
-        for period, held in due.items():
+        for period, held in sorted(due.items()):  # a condition may read metrics of shorter windows
             found = self._metrics(period, held, everything, report)
             everything.update(found)
             outputs += self._outputs(period, found, held.partial is not None, report)

@@ -6,7 +6,7 @@ of the second alone, whatever is computed, and a window of the first alone has n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ DERIVED = [
 ]  # fmt: skip
 
 
-def values(expr: str, batches: list[Mapping[str, Any]], folder: Path, **metric: Any) -> dict[str, float]:
+def values(expr: str, batches: Sequence[Mapping[str, Any]], folder: Path, **metric: Any) -> dict[str, float]:
     """What a metric logs of some batches in one window."""
     config = profile(SIGNALS, {"r": "sum(reward)", "value": {"expr": expr, **metric}}, **CONFIG)
 
@@ -224,7 +224,7 @@ def test_what_is_computed_of_an_absent_metric_is_absent(formula: str, tmp_path: 
                       "exclude": {"hidden": {"select": "hidden", "when": f"not ({test})"}}}}  # fmt: skip
     config = profile(SIGNALS, metrics, **CONFIG, alerts=alerts, profiles=profiles, profile="p")
     sink = run(config, lambda log: _once(log, HERE), tmp_path / "never", functions=OWN)
-    assert (sink.scalars[0].keys(), sink.alerts) == ({"reward", "hidden"}, [])
+    assert (set(sink.scalars[0]), [alert.name for _, alert in sink.alerts]) == ({"reward", "hidden"}, [])
     there = run(config, lambda log: _once(log, {**HERE, **LATE}), tmp_path / "there", functions=OWN)
     assert {"r", "rr"} <= there.scalars[0].keys() and len({"when", "unless"} & there.scalars[0].keys()) == 1
     assert len(there.alerts) == 1

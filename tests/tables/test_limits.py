@@ -89,13 +89,12 @@ def test_a_trace_without_a_conversation_is_refused() -> None:
 
 def test_texts_are_messages_of_those_whom_their_columns_name(tmp_path: Path) -> None:
     """A prompt and a completion that are plain texts make a conversation; a text without a role is about it."""
-    schema = {
+    schema: dict[str, Any] = {
         "text": {"type": "text", "role": "user", "nullable": True},
         "score": {"type": "float"},
         "answer": {"type": "text", "role": "assistant", "expr": "text", "nullable": True},
-        "note": {"expr": "text"},
+        "note": {"type": "text", "expr": "text", "nullable": True},
     }
-    schema["note"] |= {"type": "text", "nullable": True}
     given = {"score": [1.0, 2.0], "text": ["a", None]}
     [(_, table)] = run(scores(None, schema=schema, **TRACE), lambda log: _observe(log, given), tmp_path).tables("t")
     assert table.as_trace

@@ -103,7 +103,7 @@ def observed(rows: pd.DataFrame) -> dict[str, Any]:
     }  # fmt: skip
 
 
-SIGNALS = {
+SIGNALS: Mapping[str, Mapping[str, Any]] = {
     "reward": ROWS, "length": {**ROWS, "type": "int"}, "rewards": {**ROWS, "family": True},
     "source": {**ROWS, "type": "text"}, "mask": {"axis": "token", "type": "bool"}, "logp": {"axis": "token"},
 }  # fmt: skip
@@ -455,10 +455,8 @@ def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.Data
                         given = {name: value for name, value in given.items() if name not in optional}
                     log.observe(**given)
 
-    signals = {
-        name: {**SIGNALS[name], "optional": True} if name in optional else SIGNALS[name]
-        for name in (*optional, "mask")
-    } | {"x": ROWS}  # fmt: skip
+    late = {name: {**SIGNALS[name], "optional": True} for name in optional}
+    signals = {"x": ROWS, "mask": SIGNALS["mask"], **late}
     config = {"every": every, "axes": {"token": {"mask": "mask"}}, "signals": signals, "metrics": metrics}
     sink = train(config, frame.attrs["ranks"], body)
 
@@ -511,7 +509,7 @@ def test_a_formula_meets_values_of_two_events_where_both_are(data: st.DataObject
     )
     expected: dict[int, Any] = {}
     for end, rows in frame.groupby(np.minimum((frame["step"] // every + 1) * every, steps) - 1):
-        found = {}
+        found: dict[str, float] = {}
         for pool in ("window", "step", "rank"):
             key = pd.Series(0, rows.index) if pool == "window" else rows[pool]
             means = rows.groupby([key, "name"])["value"].mean().unstack().reindex(columns=["a", "b"])
