@@ -16,7 +16,7 @@ from declog.functions import BUILTIN, Functions
 from declog.reducers import BUILTIN as REDUCTIONS
 from declog.reducers import Reductions
 
-BASE = {"signals": {"r": {"axis": "completion"}}, "metrics": {"r": "mean(r)"}}
+BASE: dict[str, Any] = {"signals": {"r": {"axis": "completion"}}, "metrics": {"r": "mean(r)"}}
 FULL = """
 constants: {beta: {default: 1}}
 modes: {eval: {prefix: eval/}}
