@@ -96,7 +96,7 @@ def _further(
     """What is wrong with names and expressions beside the entries that are wrong already: told in one go with them."""
     wrong = {problem.path[:2] for problem in problems}
     missing = any(not each.path or (len(each.path) == 1 and each.code == "DL201") for each in problems)
-    if missing or any(path[0] in _ROOTS for path in wrong):
+    if missing or any(path[0] in _ROOTS or path == ("metrics",) for path in wrong):
         return []  # what others need is not there: most of what would be found has this one cause
     rest = {
         key: {name: entry for name, entry in value.items() if (key, str(name)) not in wrong}
