@@ -7,18 +7,14 @@ The pipeline is ``compose`` -> ``validate`` -> ``compile`` -> ``start`` -> sinks
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from declog.with_hydra import register as _register
+from declog.config._hydra_hook import register as _register
 
 if TYPE_CHECKING:
-    from declog.active import current, log_extra, log_metric, merge, observe, timer
-    from declog.adapters.trl import attach
-    from declog.columns import column
+    from declog.api import start
     from declog.compiler import compile
-    from declog.compose import compose, presets, profile_of
+    from declog.config.compose import compose, presets, profile_of
     from declog.errors import (
         CommError,
         CompositionError,
@@ -31,27 +27,42 @@ if TYPE_CHECKING:
         UnknownSignalError,
         UsageError,
     )
-    from declog.functions import function
-    from declog.plan import Plan
+    from declog.integrations.trl import attach
+    from declog.language.functions import function
+    from declog.language.reductions import reducer
+    from declog.language.row_functions import column
+    from declog.language.spec import LogSpec
+    from declog.language.validation import validate
     from declog.planning import plan
-    from declog.recorder import Recorder
-    from declog.reducers import reducer
-    from declog.rewards import reward
-    from declog.run import start
-    from declog.spec import LogSpec
-    from declog.validation import validate
+    from declog.plans.ops import Plan
+    from declog.runtime.context import current, log_extra, log_metric, merge, observe, timer
+    from declog.runtime.recorder import Recorder
+    from declog.runtime.rewards import reward
 
 _HOMES = {
-    "attach": "adapters.trl",
-    "column": "columns", "compile": "compiler", "compose": "compose", "presets": "compose", "profile_of": "compose",
-    "CommError": "errors", "CompositionError": "errors", "ConfigError": "errors", "DeclogError": "errors",
-    "InputError": "errors", "MissingSignalError": "errors", "PlanMismatchError": "errors", "SinkError": "errors",
-    "UnknownSignalError": "errors", "UsageError": "errors",
-    "function": "functions", "Plan": "plan", "Recorder": "recorder", "current": "active", "log_extra": "active",
-    "log_metric": "active", "merge": "active", "observe": "active", "timer": "active", "reducer": "reducers",
-    "reward": "rewards", "plan": "planning", "start": "run",
-    "LogSpec": "spec", "validate": "validation",
-}  # fmt: skip
+    name: home
+    for home, names in {
+        "api": ("start"),
+        "compiler": ("compile"),
+        "config.compose": ("compose presets profile_of"),
+        "errors": (
+            "CommError CompositionError ConfigError DeclogError InputError MissingSignalError "
+            "PlanMismatchError SinkError UnknownSignalError UsageError"
+        ),
+        "integrations.trl": ("attach"),
+        "language.functions": ("function"),
+        "language.reductions": ("reducer"),
+        "language.row_functions": ("column"),
+        "language.spec": ("LogSpec"),
+        "language.validation": ("validate"),
+        "planning": ("plan"),
+        "plans.ops": ("Plan"),
+        "runtime.context": ("current log_extra log_metric merge observe timer"),
+        "runtime.recorder": ("Recorder"),
+        "runtime.rewards": ("reward"),
+    }.items()
+    for name in names.split()
+}
 
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
@@ -75,17 +86,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-class _Package(ModuleType):
-    """Keeps ``declog.plan`` and ``declog.compose`` the functions: importing a submodule would set the module there."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """By name, as other modules: Ray sends functions that use ``declog`` to other processes."""
-        return importlib.import_module, (__name__,)
-
-
-sys.modules[__name__].__class__ = _Package
 _register()

@@ -10,10 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declog.columns import DEFAULT as COLUMNS
-from declog.columns import RowFunctions
 from declog.compiler import compile
-from declog.compose import (
+from declog.config.compose import (
     columns_settled,
     compose,
     defaulted,
@@ -24,18 +22,20 @@ from declog.compose import (
     profile_of,
     working_directory,
 )
+from declog.config.ineffective import null_of_nothing, self_first
+from declog.config.outside import asked_outside
+from declog.config.project import load_imports
+from declog.config.provenance import imports_of
+from declog.config.yaml_pitfalls import surprises
 from declog.errors import ConfigError, Problem
-from declog.functions import DEFAULT as FUNCTIONS
-from declog.functions import Functions
-from declog.ineffective import null_of_nothing, self_first
-from declog.outside import asked_outside
-from declog.plan import Plan
-from declog.projects import load_imports
-from declog.provenance import imports_of
-from declog.reducers import DEFAULT as REDUCTIONS
-from declog.reducers import Reductions
-from declog.surprises import surprises
-from declog.validation import named_nulls, validate
+from declog.language.functions import DEFAULT as FUNCTIONS
+from declog.language.functions import Functions
+from declog.language.reductions import DEFAULT as REDUCTIONS
+from declog.language.reductions import Reductions
+from declog.language.row_functions import DEFAULT as COLUMNS
+from declog.language.row_functions import RowFunctions
+from declog.language.validation import named_nulls, validate
+from declog.plans.ops import Plan
 
 
 def plan(

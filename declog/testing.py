@@ -12,8 +12,8 @@ from declog.errors import CommError
 from declog.records import Alert, Records, RunInfo, Table
 
 if TYPE_CHECKING:
-    from declog.comm import Event
-    from declog.profile_tests import ProfileTest
+    from declog.replay.profile_tests import ProfileTest
+    from declog.runtime.comm import Event
 
 Result = TypeVar("Result")
 
@@ -185,7 +185,7 @@ def profile_tests(
     ``select`` is a part of the names, or a pattern; ``registries`` are ``functions``, ``reductions``, ``columns``, as
     ``start`` takes them. Raises ``ConfigError`` where the profile is wrong.
     """
-    from declog import profile_tests as found
+    from declog.replay import profile_tests as found
 
     return found.profile_tests(config, overrides, select=select, **registries)
 

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import declog
-from declog.recorder import Recorder
+from declog.runtime.recorder import Recorder
 
 PROFILE: dict[str, Any] = {
     "name": "forking", "every": 1,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import declog
-from declog.comm import Comm
-from declog.recorder import Recorder
 from declog.records import Table
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 
 Body = Callable[[Recorder], object]

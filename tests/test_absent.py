@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import declog
-from declog.comm import Comm
-from declog.functions import BUILTIN, Functions
-from declog.functions.user import function
-from declog.recorder import Recorder
+from declog.language.functions import BUILTIN, Functions
+from declog.language.functions.user import function
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import logged, profile, rows, run
 

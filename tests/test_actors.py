@@ -10,7 +10,7 @@ import torch
 
 import declog
 from declog.errors import CommError, PlanMismatchError, UsageError
-from declog.recorder import Recorder
+from declog.runtime.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from declog.errors import ConfigError
-from declog.recorder import Recorder
 from declog.records import Alert
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import declog
-from declog.comm import Comm
 from declog.errors import UsageError
-from declog.recorder import PART, Recorder
 from declog.records import Records
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import PART, Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import pytest
 import torch.distributed as dist
 
-from declog import comm
-from declog.comm import CHUNK, Event, LocalComm, StoreComm
 from declog.errors import CommError, UsageError
+from declog.runtime import comm
+from declog.runtime.comm import CHUNK, Event, LocalComm, StoreComm
 
 HOURS = 3600.0  # a deadline that no test could wait for
 

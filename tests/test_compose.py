@@ -20,9 +20,9 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 
-from declog.compose import compose, located, prefix_of, presets, profile_of
+from declog.config.compose import compose, located, prefix_of, presets, profile_of
+from declog.config.search_path import DeclogSearchPath, conf_location, register
 from declog.errors import CompositionError, ConfigError, Problem
-from declog.searchpath import DeclogSearchPath, conf_location, register
 from tests.conftest import WritePreset
 
 REPOSITORY = Path(__file__).parents[1]

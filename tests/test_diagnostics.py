@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from declog.diagnostics import as_dict, attach_places, located
+from declog.config.diagnostics import as_dict, attach_places, located
+from declog.config.provenance import provenance
+from declog.config.source_map import Provenance
 from declog.errors import CompositionError, ConfigError, Problem
-from declog.places import Provenance
-from declog.provenance import provenance
 from tests.conftest import WritePreset
 
 PRESET = r"""

@@ -27,10 +27,11 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import declog
-from declog import error_pages, meter, sinks
+from declog import error_pages, sinks
 from declog.cli import main
 from declog.errors import CODES
-from declog.spec import SinkSpec
+from declog.language.spec import SinkSpec
+from declog.runtime import self_metrics
 from tests.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out
 
 RUN_PYTHON = """
@@ -298,7 +299,7 @@ def test_a_sinks_options_are_those_of_its_class(kind: str) -> None:
 def test_the_self_metrics_are_those_of_the_meter() -> None:
     """All that declog logs about itself where a profile asks, with its meaning."""
     described = section("runtime.md", "What declog itself costs")
-    assert dict(re.findall(r"^\| `(declog/\w+)` \| (.*?) \|$", described, re.MULTILINE)) == meter.HELP
+    assert dict(re.findall(r"^\| `(declog/\w+)` \| (.*?) \|$", described, re.MULTILINE)) == self_metrics.HELP
 
 
 def test_the_keys_of_every_sink_are_those_of_the_model() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import declog
-from declog.diagnostics import shown_path
+from declog.config.diagnostics import shown_path
 from tests.conftest import WritePreset
 
 ROOT = Path(__file__).parents[1]

@@ -22,8 +22,8 @@ import pytest
 import torch
 
 import declog
-from declog.extras import plain_value
-from declog.recorder import Recorder
+from declog.runtime.extras import plain_value
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, rows, run
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import declog
-from declog import functions, reducers
-from declog.recorder import Recorder
+from declog.language import functions, reductions
 from declog.records import Records
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
 
-REDUCTIONS = reducers.Reductions(reducers.BUILTIN)
+REDUCTIONS = reductions.Reductions(reductions.BUILTIN)
 FUNCTIONS = functions.Functions(functions.BUILTIN)
 SIGNALS = {"x": {"axis": "completion"}, "kl": {"axis": "token", "mask": "all", "optional": True}}
 HALF_BROKEN: dict[str, Any] = {
@@ -27,7 +27,7 @@ HALF_BROKEN: dict[str, Any] = {
 }
 
 
-@reducers.reducer(registry=REDUCTIONS)
+@reductions.reducer(registry=REDUCTIONS)
 def broken(values: Any) -> float:
     """A user's reduction with a bug."""
     raise ZeroDivisionError("mine")

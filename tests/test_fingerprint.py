@@ -19,17 +19,19 @@ import pytest
 import torch
 
 import declog
-from declog import columns, fingerprint, plan, tree
-from declog.axes import Kind, Type
-from declog.columns import RowFunctions
-from declog.comm import Comm
-from declog.functions import BUILTIN, DEFAULT, Functions
-from declog.origins import origin
-from declog.plan import Plan
+from declog import plan
+from declog.language import nodes, row_functions
+from declog.language.dtypes import Kind, Type
+from declog.language.functions import BUILTIN, DEFAULT, Functions
+from declog.language.origins import origin
+from declog.language.row_functions import RowFunctions
+from declog.plans import fingerprint
+from declog.plans.ops import Plan
+from declog.runtime.comm import Comm
 from declog.testing import MemorySink, run_ranks
 
 FUNCTIONS = Functions(BUILTIN)
-COLUMNS = RowFunctions(columns.DEFAULT)
+COLUMNS = RowFunctions(row_functions.DEFAULT)
 
 
 @declog.function(registry=FUNCTIONS)
@@ -87,10 +89,10 @@ def changed(value: Any) -> Any:
     """Something else of the same kind."""
     if isinstance(value, Enum):
         return next(one for one in type(value) if one is not value)
-    if isinstance(value, tree.Node):
-        return tree.Pool().make("const", type=Type(Kind.NUMBER), value=12345.0)
+    if isinstance(value, nodes.Node):
+        return nodes.Pool().make("const", type=Type(Kind.NUMBER), value=12345.0)
     if isinstance(value, tuple | frozenset):
-        more = tree.Pool().constant(1) if any(isinstance(one, tree.Node) for one in value) else "more"
+        more = nodes.Pool().constant(1) if any(isinstance(one, nodes.Node) for one in value) else "more"
         return (*value, more) if isinstance(value, tuple) else value | {more}
     if isinstance(value, Mapping):
         return {**value, "more": "more"}

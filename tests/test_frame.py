@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from declog.axes import Axis
+from declog.engine.frame import Batches, Block, Frame, Grouping, Key, batches_of, texts_of
 from declog.errors import RuntimeFailure
-from declog.frame import Batches, Block, Frame, Grouping, Key, batches_of, texts_of
+from declog.language.dtypes import Axis
 from tests.frames import assert_equal, frame
 
 # ---- groups

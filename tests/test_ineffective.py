@@ -12,9 +12,9 @@ import pytest
 import declog
 from declog.cli import main
 from declog.errors import ConfigError
-from declog.functions import BUILTIN, Functions
-from declog.reducers import BUILTIN as REDUCTIONS
-from declog.reducers import Reductions
+from declog.language.functions import BUILTIN, Functions
+from declog.language.reductions import BUILTIN as REDUCTIONS
+from declog.language.reductions import Reductions
 
 BASE: dict[str, Any] = {"signals": {"r": {"axis": "completion"}}, "metrics": {"r": "mean(r)"}}
 FULL = """

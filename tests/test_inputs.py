@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from declog.recorder import Recorder
+from declog.runtime.recorder import Recorder
 from tests.running import logged, profile, run
 
 SIGNALS = {

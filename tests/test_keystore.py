@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declog import keystore
-from declog.keystore import Client, Server
+from declog.runtime import keystore
+from declog.runtime.keystore import Client, Server
 
 SECRET = b"s" * 32
 CALLS = st.tuples(st.sampled_from([b"g", b"c", b"d", b"n", b"w", b"x"]), st.binary(max_size=9)).map(

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declog.axes import Axis
+from declog.engine.frame import Block, Frame, Grouping, batches_of
 from declog.errors import CommError
-from declog.frame import Block, Frame, Grouping, batches_of
-from declog.message import VERSION, decode, encode
+from declog.language.dtypes import Axis
+from declog.runtime.message import VERSION, decode, encode
 from tests.frames import assert_equal, frame, frames
 
 

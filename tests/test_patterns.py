@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.patterns import PatternError, pattern, redacted
+from declog.language.patterns import PatternError, pattern, redacted
 from declog.testing import MemorySink
 
 # Each needs more than any run has time for in `re`, on a text that a model may well write.

@@ -15,8 +15,8 @@ import torch
 import declog
 from declog.cli import main
 from declog.errors import ConfigError
-from declog.functions import BUILTIN, Functions
-from declog.profile_tests import Result
+from declog.language.functions import BUILTIN, Functions
+from declog.replay.profile_tests import Result
 from declog.testing import MemorySink, profile_tests, run_profile_tests
 
 PRESETS = ("grpo", "rloo", "trl_grpo", "trl_rloo")

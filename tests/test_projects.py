@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 
 import declog
 from declog.cli import main
+from declog.config.project import load_imports
 from declog.errors import ConfigError
-from declog.profile_tests import profile_tests
-from declog.projects import load_imports
+from declog.replay.profile_tests import profile_tests
 
 BASE: dict[str, Any] = {"signals": {"r": {"axis": "completion"}}, "metrics": {"r": "mean(r)"}}
 MODULE = "declog_test_own"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from declog.compose import compose, profile_of
-from declog.diagnostics import shown_path
+from declog.config.compose import compose, profile_of
+from declog.config.diagnostics import shown_path
+from declog.config.provenance import provenance
+from declog.config.source_map import FilePlace, OverridePlace, Provenance, Span
 from declog.errors import Path as KeyPath
-from declog.places import FilePlace, OverridePlace, Provenance, Span
-from declog.provenance import provenance
 from tests.conftest import WritePreset
 
 REPOSITORY = Path(__file__).parents[1]

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.comm import Comm
-from declog.functions import DEFAULT, Functions
-from declog.recorder import Recorder
+from declog.language.functions import DEFAULT, Functions
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.ranks import work
 

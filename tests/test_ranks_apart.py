@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.axes import Axis
-from declog.comm import Comm, Event, StoreComm
+from declog.engine.frame import Block, Frame, batches_of, texts_of
 from declog.errors import CommError
-from declog.frame import Block, Frame, batches_of, texts_of
-from declog.message import VERSION, decode, encode
-from declog.recorder import Recorder
+from declog.language.dtypes import Axis
+from declog.runtime.comm import Comm, Event, StoreComm
+from declog.runtime.message import VERSION, decode, encode
+from declog.runtime.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {

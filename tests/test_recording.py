@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog import functions
-from declog.recorder import Recorder
+from declog.language import functions
+from declog.runtime.recorder import Recorder
 from tests.running import logged, profile, rows, run
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from declog import reference
+from declog.language import reference
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import declog
-from declog.comm import Comm
 from declog.errors import UsageError
+from declog.runtime.comm import Comm
 from declog.testing import MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {

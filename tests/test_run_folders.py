@@ -18,9 +18,10 @@ import pytest
 import yaml
 
 import declog
-from declog import folders, manifest
 from declog.errors import ConfigError, SinkError
-from declog.locks import Held, Lock
+from declog.runtime import manifest
+from declog.sinks import run_folder
+from declog.sinks.locks import Held, Lock
 from declog.testing import MemorySink, run_ranks
 from tests.markdown import ROOT
 
@@ -396,4 +397,4 @@ def test_a_run_that_writes_no_file_leaves_the_folder_free(tmp_path: Path) -> Non
         train(range(1), 1.0, config, sinks=[sink], output_dir=tmp_path)
         assert sink.scalars == {0: {"reward": 1.0}}
     assert len(said(tmp_path)["earlier"]) == 1
-    assert folders.run_of(tmp_path) == said(tmp_path)
+    assert run_folder.run_of(tmp_path) == said(tmp_path)

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declog.scalars import within
+from declog.config.quoting import within
 
 
 @pytest.mark.parametrize(

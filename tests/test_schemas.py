@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declog.recorder import Recorder
 from declog.records import Column
+from declog.runtime.recorder import Recorder
 from tests.running import rows, run, scores, tables_of
 
 

@@ -9,10 +9,10 @@ import pytest
 from omegaconf import OmegaConf
 
 import declog
-from declog import capture
 from declog.cli import main
-from declog.compose import masked
+from declog.config.compose import masked
 from declog.errors import ConfigError
+from declog.replay import capture_reader
 from declog.testing import MemorySink
 
 KEY, SHORT = "hunter2-very-secret", "q7"
@@ -100,7 +100,7 @@ def test_a_capture_is_replayed_with_the_environment_that_is_there(
             with log.step(step):
                 log.observe(reward=[1.0, 3.0])
     monkeypatch.delenv("MY_KEY")
-    events = capture.replay(tmp_path / "capture")["<code>"]
+    events = capture_reader.replay(tmp_path / "capture")["<code>"]
     assert [(step, records.scalars[0].value) for step, records in events if records.scalars] == [(1, 2.0), (3, 2.0)]
 
 

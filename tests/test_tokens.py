@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog import sketch
-from declog.layout import Packed, Padded
+from declog.language import sketch
+from declog.runtime.token_layout import Packed, Padded
 from declog.testing import MemorySink
 
 STATS = ("n", "total", "m2", "min", "max", "first", "last")

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import declog
-from declog import columns, functions, reducers
 from declog.errors import RuntimeFailure, SinkError
+from declog.language import functions, reductions, row_functions
 from declog.records import Records, RunInfo
 from declog.testing import MemorySink
 
@@ -69,22 +69,22 @@ def good(sink: MemorySink) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reducer_may_raise_anything(kind: str, blocking: bool, tmp_path: Path) -> None:
     """Its metric misses that step; it is told with its name; `strict` raises an ordinary error."""
-    reductions = reducers.Reductions(reducers.BUILTIN)
+    own = reductions.Reductions(reductions.BUILTIN)
 
-    @reducers.reducer(registry=reductions)
+    @reductions.reducer(registry=own)
     def odd(values: Any) -> float:
         if values[0] == AT:
             raise KINDS[kind]("mine")
         return float(values.mean())
 
     made = profile({"odd": "odd(x)"}, blocking=blocking)
-    sink, log = train(made, tmp_path, reductions=reductions)
+    sink, log = train(made, tmp_path, reductions=own)
     good(sink)
     assert [step for step, values in sink.scalars.items() if "odd" in values] == [0, 1, 3, 4, 5]
     ((message, count),) = log.failures.items()
     assert ("the metric `odd`" in message, kind in message, count) == (True, True, 1)
     with pytest.raises(RuntimeFailure, match=kind):
-        train({**made, "strict": True}, tmp_path / "strict", reductions=reductions)
+        train({**made, "strict": True}, tmp_path / "strict", reductions=own)
 
 
 @pytest.mark.parametrize("where", ["metric", "where", "filter"])
@@ -131,9 +131,9 @@ def test_a_function_of_tokens_may_raise_anything(kind: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_function_of_a_column_may_raise_anything(kind: str, tmp_path: Path) -> None:
     """The cell is null, or without `nullable` the table misses that step; metrics do not."""
-    registry = columns.RowFunctions()
+    registry = row_functions.RowFunctions()
 
-    @columns.column(registry=registry)
+    @row_functions.column(registry=registry)
     def odd(t: str) -> str:
         if t == str(AT):
             raise KINDS[kind]("mine")
@@ -246,11 +246,11 @@ def test_a_program_ends_while_a_tracker_still_hangs(tmp_path: Path) -> None:
 
 def test_numbers_of_numpy_warn_nobody(tmp_path: Path) -> None:
     """A user's reducer that divides by zero gives what numpy gives, and no warning on the worker."""
-    reductions = reducers.Reductions(reducers.BUILTIN)
+    own = reductions.Reductions(reductions.BUILTIN)
 
-    @reducers.reducer(registry=reductions)
+    @reductions.reducer(registry=own)
     def odd(values: Any) -> float:
         return float(np.float64(1.0) / np.float64(0.0))
 
-    sink, log = train(profile({"odd": "odd(x)"}), tmp_path, reductions=reductions)
+    sink, log = train(profile({"odd": "odd(x)"}), tmp_path, reductions=own)
     assert (sink.scalars[0]["odd"], log.failures) == (float("inf"), {})

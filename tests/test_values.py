@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import declog
-from declog.comm import Comm
 from declog.errors import CommError
 from declog.records import Records, RunInfo
+from declog.runtime.comm import Comm
 from declog.sinks import Sink
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile, run

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from declog.compose import compose, profile_of
+from declog.config.compose import compose, profile_of
 from declog.errors import CODES
 
 REPOSITORY = Path(__file__).parents[1]

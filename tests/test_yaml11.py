@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import declog
-from declog.yaml11 import surprise, suspicious
+from declog.config.yaml_lint import surprise, suspicious
 from tests.conftest import WritePreset
 
 WORDS = ["on", "Off", "YES", "no", "010", "-07", "0_17", "1:30", "12:30:45", "-1:10"]

@@ -89,7 +89,7 @@ def _run(words: list[str]) -> int:
     except ConfigError as error:
         if "format" not in given or given.format != "json":
             raise
-        from declog.diagnostics import as_dict
+        from declog.config.diagnostics import as_dict
 
         write_json({"ok": False, "problems": [as_dict(problem) for problem in error.problems]})
         return UNCOMPOSED if isinstance(error, CompositionError) else INVALID

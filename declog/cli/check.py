@@ -22,7 +22,7 @@ from declog.visible import visible, visible_lines
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from declog.plan import Plan
+    from declog.plans.ops import Plan
 
 
 def arguments(parser: Parser) -> None:
@@ -58,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _shadowed(config: DictConfig) -> list[str]:
     """Where two installed packages ship an option of one name, and this profile uses it."""
-    from declog.catalogue import clashes
+    from declog.config.presets import clashes
 
     return [
         f"{clash.option} is shipped by {clash.loser} too, which nobody sees: that of {clash.winner} is used"

@@ -18,7 +18,7 @@ from declog.cli.arguments import DIVIDER, Parser, Wrong
 from declog.cli.output import BOLD, GREEN, RED, YELLOW, paint, write_json
 
 if TYPE_CHECKING:
-    from declog.plan import FilterOp, FormulaOp, MetricOp, Plan, TableOp
+    from declog.plans.ops import FilterOp, FormulaOp, MetricOp, Plan, TableOp
 
 Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whatever else decides its values
 
@@ -139,8 +139,8 @@ def _steps(n: int) -> str:
 
 def _definition(op: MetricOp | FormulaOp) -> str:
     """Expressions down to what is observed: derived signals of one name may be computed in two ways."""
-    from declog.plan import FormulaOp
-    from declog.tree import definition
+    from declog.language.nodes import definition
+    from declog.plans.ops import FormulaOp
 
     if isinstance(op, FormulaOp):
         return definition(op.expr)
@@ -157,7 +157,7 @@ def _without_names(canonical: Mapping[str, str], key: str) -> str:
 
 
 def _cost(made: Plan) -> Facts:
-    from declog.explain import completion_bytes
+    from declog.plans.explain import completion_bytes
 
     bytes_of = {
         f"bytes per completion of {event.name}": (str(completion_bytes(event)),) for event in made.events.values()

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from declog.config.interpolation import at, has
 from declog.errors import ConfigError, Path
-from declog.resolve import at, has
 from declog.visible import visible_lines
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from declog.places import Layer, Place, Provenance
+    from declog.config.source_map import Layer, Place, Provenance
 
 
 __all__ = ["Known", "Layered", "at", "has", "known", "layered", "leaves", "shown_place", "shown_value"]
@@ -51,10 +51,10 @@ class Layered:
 
 def layered(config: DictConfig) -> Layered:
     """A composed configuration with its layers."""
-    from declog.compose import prefix_of, written
-    from declog.places import Provenance
-    from declog.provenance import provenance_of
-    from declog.spec import LogSpec
+    from declog.config.compose import prefix_of, written
+    from declog.config.provenance import provenance_of
+    from declog.config.source_map import Provenance
+    from declog.language.spec import LogSpec
 
     data, as_written = written(config)
     order = list(LogSpec.model_fields)  # the language's own order: that of composition puts the sinks first
@@ -64,8 +64,8 @@ def layered(config: DictConfig) -> Layered:
 
 def shown_place(place: Place) -> str:
     """A place as people would type it here."""
-    from declog.diagnostics import shown_path
-    from declog.places import FilePlace, OverridePlace
+    from declog.config.diagnostics import shown_path
+    from declog.config.source_map import FilePlace, OverridePlace
 
     if isinstance(place, FilePlace):
         at = place.key or place.value
@@ -91,8 +91,8 @@ class Known:
 
 def known(data: Mapping[str, Any], path: Path) -> Known | None:
     """The key as the language has it; None if it has none here, or the profile is not valid."""
-    from declog.model import Model
-    from declog.validation import validate
+    from declog.language.model import Model
+    from declog.language.validation import validate
 
     value: Any
     try:

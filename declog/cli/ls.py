@@ -18,7 +18,7 @@ from declog.errors import SinkError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from declog.cli.layers import Layered
-    from declog.reducers import Reduction
+    from declog.language.reductions import Reduction
     from declog.registry import Registry
 
 Row = tuple[str, ...]  # a name, and what is to be known of it
@@ -86,15 +86,15 @@ def _named(registry: Registry[Any], shown: Callable[[Any], Row]) -> list[Row]:
 
 
 def _functions() -> list[Row]:
-    from declog.expr import OPERATORS
-    from declog.functions import DEFAULT
+    from declog.language.expression import OPERATORS
+    from declog.language.functions import DEFAULT
 
     rows = _named(DEFAULT, lambda item: (item.signature, item.help))
     return [row for row in rows if row[0].partition("(")[0] not in OPERATORS]
 
 
 def _reductions() -> list[Row]:
-    from declog.reducers import DEFAULT
+    from declog.language.reductions import DEFAULT
 
     def shown(item: Reduction) -> Row:
         params = ", ".join(f"{key}={value}" for key, value in (item.params or {}).items())
@@ -104,7 +104,7 @@ def _reductions() -> list[Row]:
 
 
 def _calls() -> list[Row]:
-    from declog.columns import DEFAULT
+    from declog.language.row_functions import DEFAULT
 
     return _named(DEFAULT, lambda item: (f"{item.name}({', '.join(name for name, _ in item.params)})", item.help))
 
@@ -123,7 +123,7 @@ def _sinks() -> list[Row]:
 
 
 def _filter_kinds() -> list[Row]:
-    from declog.spec import FilterSpec
+    from declog.language.spec import FilterSpec
 
     return [(kind, FILTERS.get(kind, "")) for kind in FilterSpec.model_fields["kind"].annotation.__args__]  # type: ignore[union-attr]
 
@@ -139,7 +139,7 @@ FILTERS = {
 
 
 def _presets(given: argparse.Namespace) -> list[Row]:
-    from declog.catalogue import options
+    from declog.config.presets import options
 
     rows: list[Row] = []
     for option in options(given.config_dir):

@@ -21,9 +21,9 @@ from declog.cli.output import BOLD, DIM, YELLOW, paint, write_json
 from declog.visible import visible, visible_lines
 
 if TYPE_CHECKING:
-    from declog.capture import Capture
-    from declog.plan import Plan
-    from declog.rehearsal import Events, Rehearsal
+    from declog.plans.ops import Plan
+    from declog.replay.capture_reader import Capture
+    from declog.replay.playback import Events, Rehearsal
 
 Steps = Callable[[int], bool]
 
@@ -40,7 +40,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Execute one profile or two, and print what each sink would have got."""
-    from declog.capture import load
+    from declog.replay.capture_reader import load
 
     wanted = _steps(given.steps)
     logging.getLogger("declog").addHandler(logging.NullHandler())  # failures are printed once, below
@@ -76,7 +76,7 @@ def _chosen(given: argparse.Namespace, words: Sequence[str], *, other: bool = Fa
 
 
 def _executed(capture: Capture, config: Any) -> tuple[Plan, Rehearsal]:
-    from declog.capture import execute, plan_for
+    from declog.replay.capture_reader import execute, plan_for
 
     made = plan_for(capture, config)
     return made, execute(capture, made, config)

@@ -20,7 +20,7 @@ from declog.errors import nearest
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from declog.provenance import Origin
+    from declog.config.provenance import Origin
 
 DEFAULT = "grpo"
 
@@ -32,7 +32,7 @@ def chosen(given: argparse.Namespace) -> DictConfig:
 
 def configured(given: argparse.Namespace, words: Sequence[str]) -> DictConfig:
     """The configuration that ``words`` name: a profile first, if one is named, then overrides."""
-    from declog.compose import composed
+    from declog.config.compose import composed
 
     imported(given)
     return composed(replace(origin(given, words), imports=tuple(given.modules or ())))
@@ -40,7 +40,7 @@ def configured(given: argparse.Namespace, words: Sequence[str]) -> DictConfig:
 
 def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     """What is to be composed, in Hydra's words."""
-    from declog.provenance import Origin
+    from declog.config.provenance import Origin
 
     names = [word for word in words if "=" not in word and word[:1] not in ("+", "~")]
     if DIVIDER in words:
@@ -65,7 +65,7 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
 
 def imported(given: argparse.Namespace) -> None:
     """Load the modules of ``--import``, and those of the project that one works in."""
-    from declog.projects import load_imports
+    from declog.config.project import load_imports
 
     load_imports()
     for name in given.modules or ():
@@ -83,8 +83,8 @@ def _import(name: str) -> None:
 
 
 def _in_hydras_words(words: tuple[str, ...], base: Origin) -> Origin:
-    from declog.spec import SECTIONS, LogSpec
-    from declog.words import Adds, in_hydras_words
+    from declog.config.overrides import Adds, in_hydras_words
+    from declog.language.spec import SECTIONS, LogSpec
 
     adds: dict[str, Adds] = {key: "entries" if key in SECTIONS else "anything" for key in LogSpec.model_fields}
     return in_hydras_words(words, base, {**adds, "constants": "nothing"})
@@ -99,8 +99,8 @@ def _directory(name: str) -> Path:
 
 def _of_file(file: Path) -> Origin:
     """A profile in a file: a preset in a folder `declog`, one in any other folder, or an application's own."""
-    from declog.loading import bounded
-    from declog.provenance import Origin, chooses_profile
+    from declog.config.loading import bounded
+    from declog.config.provenance import Origin, chooses_profile
 
     if not file.is_file():
         beside = [each.name for each in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from declog.cli.layers import Layered
-    from declog.plan import Plan
+    from declog.plans.ops import Plan
 
 COMMENTS_AT = 64  # no comment starts further to the right, unless its line is longer
 

@@ -27,7 +27,7 @@ def arguments(parser: Parser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Run the tests and print what is not as expected."""
     from declog.cli.profiles import chosen
-    from declog.profile_tests import profile_tests
+    from declog.replay.profile_tests import profile_tests
 
     logging.getLogger("declog").addHandler(logging.NullHandler())  # what fails is a difference, and told as one
     tests = profile_tests(chosen(given), select=given.select)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from declog.cli.layers import Layered
-    from declog.places import Layer
-    from declog.plan import Plan
+    from declog.config.source_map import Layer
+    from declog.plans.ops import Plan
 
 # Keys whose texts are expressions or names of signals.
 READERS = frozenset(
@@ -158,7 +158,7 @@ def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
 
 def _said(layer: Layer, found: Layered) -> str | None:
     """What a layer gives a key, as it was written; None for a map."""
-    from declog.places import FilePlace, OverridePlace
+    from declog.config.source_map import FilePlace, OverridePlace
 
     place = layer.place
     if not layer.replaces:

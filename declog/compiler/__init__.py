@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declog import columns as _columns
-from declog import functions as _functions
-from declog import reducers as _reducers
 from declog.compiler import captures, checks, filters, formulas, lowering, metrics, outputs, signals, tables
 from declog.compiler.draft import Constant, Draft
 from declog.errors import ConfigError, Problem
-from declog.fingerprint import expressions
-from declog.origins import origin
-from declog.plan import Plan
-from declog.spec import LogSpec
-from declog.tree import walk
+from declog.language import functions as _functions
+from declog.language import reductions as _reducers
+from declog.language import row_functions as _columns
+from declog.language.nodes import walk
+from declog.language.origins import origin
+from declog.language.spec import LogSpec
+from declog.plans.fingerprint import expressions
+from declog.plans.ops import Plan
 
 Pass = Callable[[Draft], None]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import typing
 
-from declog.axes import Axis, per
-from declog.columns import RowFunction
 from declog.compiler.draft import Draft, SwitchedOff, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import UsageError, did_you_mean
-from declog.expr import compile_expression
-from declog.plan import ColumnOp
-from declog.spec import ColumnSpec, TypeName
-from declog.tree import Node
+from declog.language.dtypes import Axis, per
+from declog.language.expression import compile_expression
+from declog.language.nodes import Node
+from declog.language.row_functions import RowFunction
+from declog.language.spec import ColumnSpec, TypeName
+from declog.plans.ops import ColumnOp
 
 Path = tuple[str, ...]
 _REGISTER = "register it with @declog.column; on the command line, `--import MODULE` loads the module that does"

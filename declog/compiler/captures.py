@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from declog.compiler.draft import Draft
-from declog.plan import CaptureOp
-from declog.rehearsal_spec import CaptureSpec
-from declog.spec import ColumnSpec
+from declog.language.spec import ColumnSpec
+from declog.language.spec_of_tests import CaptureSpec
+from declog.plans.ops import CaptureOp
 
 EXTRA = "*"  # columns of log_extra that are no signals
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")

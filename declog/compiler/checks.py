@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declog.axes import Axis, Kind
 from declog.compiler.draft import Draft
 from declog.errors import Path
-from declog.failures import told
-from declog.plan import FilterOp
-from declog.reducers import quantile_level
-from declog.tree import Node, walk
+from declog.language.dtypes import Axis, Kind
+from declog.language.nodes import Node, walk
+from declog.language.reductions import quantile_level
+from declog.plans.ops import FilterOp
+from declog.runtime.failures import told
 
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from declog.axes import Axis, Type
-from declog.columns import DEFAULT as COLUMNS
-from declog.columns import RowFunctions
+from declog.engine.frame import Grouping
 from declog.errors import Path, Problem, UsageError
-from declog.frame import Grouping
-from declog.functions import Functions
-from declog.plan import (
+from declog.language.dtypes import Axis, Type
+from declog.language.functions import Functions
+from declog.language.nodes import Node, Pool
+from declog.language.reductions import Reductions
+from declog.language.row_functions import DEFAULT as COLUMNS
+from declog.language.row_functions import RowFunctions
+from declog.language.spec import LogSpec, SignalSpec
+from declog.language.syntax import ExpressionError
+from declog.plans.ops import (
     AlertOp,
     EventOp,
     FilterOp,
@@ -26,10 +30,6 @@ from declog.plan import (
     SinkOp,
     TableOp,
 )
-from declog.reducers import Reductions
-from declog.spec import LogSpec, SignalSpec
-from declog.syntax import ExpressionError
-from declog.tree import Node, Pool
 
 Constant = bool | int | float | str
 DEFAULT_EVENT = "default"

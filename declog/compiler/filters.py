@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from declog.axes import Axis, Kind
 from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import did_you_mean
-from declog.expr import compile_expression, join
-from declog.plan import FilterOp
-from declog.spec import FilterSpec
-from declog.tree import Node
+from declog.language.dtypes import Axis, Kind
+from declog.language.expression import compile_expression, join
+from declog.language.nodes import Node
+from declog.language.spec import FilterSpec
+from declog.plans.ops import FilterOp
 
 
 def filters(draft: Draft) -> None:

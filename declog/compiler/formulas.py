@@ -6,16 +6,16 @@ import ast
 from collections.abc import Sequence
 from dataclasses import replace
 
-from declog.axes import Kind
 from declog.compiler.draft import Draft
 from declog.compiler.metrics import empty_of, names_of
 from declog.compiler.scopes import MetricScope
-from declog.expr import compile_expression
-from declog.needs import needs, ordered, read
-from declog.plan import FormulaOp, MetricOp
-from declog.spec import MetricSpec
-from declog.syntax import parse, refuse
-from declog.tree import Node, walk
+from declog.language.dtypes import Kind
+from declog.language.expression import compile_expression
+from declog.language.nodes import Node, walk
+from declog.language.spec import MetricSpec
+from declog.language.syntax import parse, refuse
+from declog.plans.needs import needs, ordered, read
+from declog.plans.ops import FormulaOp, MetricOp
 
 
 def formulas(draft: Draft) -> None:

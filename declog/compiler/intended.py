@@ -8,8 +8,8 @@ import re
 from collections.abc import Container
 
 from declog.errors import SYNONYMS
-from declog.reducers import Reductions, quantile_level
-from declog.spec import MetricSpec
+from declog.language.reductions import Reductions, quantile_level
+from declog.language.spec import MetricSpec
 
 _PLAIN = frozenset({"short", "expr", "help", "name", "tags"})  # what a formula may say as well
 _SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")

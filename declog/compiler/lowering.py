@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from declog.axes import AXES, KINDS, Axis, Kind
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import signal_node
-from declog.plan import (
+from declog.language.dtypes import AXES, KINDS, Axis, Kind
+from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
+from declog.plans.ops import (
     STATS_OF_AGGREGATE,
     EventOp,
     FilterOp,
@@ -23,7 +24,6 @@ from declog.plan import (
     SignalOp,
     TableOp,
 )
-from declog.tree import CARRIED, FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 
 _STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist")
 Place = tuple[str, str]  # an event, and a signal that is needed in it

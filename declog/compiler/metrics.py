@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declog.axes import Axis, Kind, per
 from declog.compiler import intended
 from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
-from declog.expr import Compiler, compile_expression, join
-from declog.functions import REQUIRED
-from declog.plan import MetricOp, NameOp
-from declog.reducers import Reduction, quantile_level
-from declog.spec import MetricDefaults, MetricSpec
-from declog.syntax import ExpressionError, Parsed, parse, refuse
-from declog.tree import SIGNAL, Node, walk
+from declog.language.dtypes import Axis, Kind, per
+from declog.language.expression import Compiler, compile_expression, join
+from declog.language.functions import REQUIRED
+from declog.language.nodes import SIGNAL, Node, walk
+from declog.language.reductions import Reduction, quantile_level
+from declog.language.spec import MetricDefaults, MetricSpec
+from declog.language.syntax import ExpressionError, Parsed, parse, refuse
+from declog.plans.ops import MetricOp, NameOp
 
 Params = tuple[tuple[str, Any], ...]
 FIELDS = frozenset({"id", "reduce", "column", "label"})

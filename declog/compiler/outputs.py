@@ -14,10 +14,10 @@ from declog import sinks
 from declog.compiler.draft import Draft
 from declog.compiler.formulas import condition
 from declog.errors import SinkError, did_you_mean
-from declog.needs import read
-from declog.plan import FormulaOp, ProfileOp, SinkOp
-from declog.spec import ProfileSpec, SelectorSpec
-from declog.tree import Node
+from declog.language.nodes import Node
+from declog.language.spec import ProfileSpec, SelectorSpec
+from declog.plans.needs import read
+from declog.plans.ops import FormulaOp, ProfileOp, SinkOp
 
 Output = tuple[str, bool]
 Names = tuple[str, bool, str]  # an output, and a glob of the names of its members or labels

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from declog import patterns
-from declog.axes import KINDS, Axis, Kind, per
 from declog.compiler import calls
 from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.metrics import FIELDS
 from declog.compiler.scopes import SignalScope
-from declog.expr import compile_expression
-from declog.plan import ColumnOp
-from declog.spec import ColumnSpec
-from declog.tree import Node
+from declog.language import patterns
+from declog.language.dtypes import KINDS, Axis, Kind, per
+from declog.language.expression import compile_expression
+from declog.language.nodes import Node
+from declog.language.spec import ColumnSpec
+from declog.plans.ops import ColumnOp
 
 ColumnType = Literal["int", "float", "bool", "text", "json"]
 _TYPES: dict[str, ColumnType] = {"int": "int", "float": "float", "bool": "bool", "text": "text", "object": "json"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from declog.axes import AXES, KINDS, Axis, Kind, Type
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, did_you_mean
-from declog.expr import compile_expression
-from declog.syntax import ExpressionError
-from declog.tree import BUILTIN, LEAVES, METRIC, SIGNAL, Node
+from declog.language.dtypes import AXES, KINDS, Axis, Kind, Type
+from declog.language.expression import compile_expression
+from declog.language.nodes import BUILTIN, LEAVES, METRIC, SIGNAL, Node
+from declog.language.syntax import ExpressionError
 
 BUILTINS: dict[str, Type] = {
     "step": Type(Kind.INT, Axis.STEP),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import string
 from dataclasses import replace
 
-from declog.axes import AXES, Axis, Kind, per
 from declog.compiler.draft import Draft, SwitchedOff, needs_axis
 from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import ROWS, coarser, columns
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean
-from declog.expr import compile_expression
-from declog.plan import AlertOp, ColumnOp, FilterOp, TableOp
-from declog.spec import TableSpec
-from declog.tree import JOIN, METRIC, Node, reads_other_ranks, walk
+from declog.language.dtypes import AXES, Axis, Kind, per
+from declog.language.expression import compile_expression
+from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
+from declog.language.spec import TableSpec
+from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
 
 
 def tables(draft: Draft) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from declog.errors import SinkError
-from declog.folders import in_use
-from declog.locks import Held, Lock
 from declog.records import Number, RunInfo, Table
+from declog.sinks.locks import Held, Lock
+from declog.sinks.run_folder import in_use
 
 # The step of the log event and the run's id, in files of a table that has a column `step` or `run_id` of its own.
 EVENT_STEP, EVENT_RUN = "declog_step", "declog_run_id"

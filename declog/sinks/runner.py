@@ -18,8 +18,8 @@ from functools import partial
 from typing import Literal
 
 from declog.errors import RuntimeFailure, SinkError
-from declog.failures import told
 from declog.records import Records, RunInfo, Table
+from declog.runtime.failures import told
 from declog.sinks import Coalescing, Movable, Rewindable, Sink
 
 logger = logging.getLogger("declog")

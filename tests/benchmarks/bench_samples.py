@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 import declog
-from declog import comm
 from declog.records import Table
+from declog.runtime import comm
 from declog.testing import MemorySink
 from tests.benchmarks.measure import micros, ratio, table
 from tests.running import CountingComm

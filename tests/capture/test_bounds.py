@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import declog
-from declog import capture
 from declog.errors import ConfigError, SinkError, UsageError
-from declog.recorder import Recorder
-from declog.rehearsal import Events
+from declog.replay import capture_reader
+from declog.replay.playback import Events
+from declog.runtime.recorder import Recorder
 from tests.capture.keeping import captured, timeless
 
 SMALL: dict[str, Any] = {
@@ -41,7 +41,7 @@ def scores(events: Events) -> dict[int, float]:
 
 
 def replayed(folder: Path) -> dict[int, float]:
-    return scores(capture.replay(folder)["<code>"])
+    return scores(capture_reader.replay(folder)["<code>"])
 
 
 def test_it_ends_at_its_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -65,7 +65,7 @@ def test_the_ranks_of_a_capture_end_together(tmp_path: Path) -> None:
                 log.observe(score=torch.full((10 + 90 * rank,), float(step)))
 
     live = captured(SMALL, body, tmp_path, world_size=2, capture={"limit": 4000})
-    found = capture.replay(tmp_path)["<code>"]
+    found = capture_reader.replay(tmp_path)["<code>"]
     assert 1 < len(found) < 8 and timeless(found) == timeless(live.events[: len(found)])
 
 
@@ -80,7 +80,7 @@ def test_steps_that_do_not_fit_the_queue_are_left_out(tmp_path: Path, caplog: py
     live = captured(SMALL, body, tmp_path, capture={"queue": 3000})
     assert len(scores(live.events)) == 6
     assert replayed(tmp_path) == {0: 0.0, 2: 2.0, 3: 3.0, 5: 5.0}
-    assert capture.load(tmp_path).gaps == 2
+    assert capture_reader.load(tmp_path).gaps == 2
     told = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
     assert told == ["the capture leaves steps out: its queue is full: training is faster than the disk"]
 
@@ -103,7 +103,7 @@ def test_one_mode_is_captured(tmp_path: Path) -> None:
         steps(log)
 
     captured(SMALL, body, tmp_path, capture={"mode": "eval"})
-    found = capture.replay(tmp_path)["<code>"]
+    found = capture_reader.replay(tmp_path)["<code>"]
     assert [(item.name, item.value) for _, records in found for item in records.scalars] == [("eval_score", 3.0)]
 
 
@@ -167,7 +167,7 @@ def test_texts_are_redacted_before_they_are_written(tmp_path: Path) -> None:
     captured(config, body, tmp_path)
     data = (tmp_path / "capture" / "rank-00000.declog").read_bytes()
     assert b"1234" not in data and b"Ann" not in data.replace(b'"name": "Ann"', b"")
-    (given,) = [call.what[0] for call in capture.load(tmp_path).calls(0) if call.name == "observe"]
+    (given,) = [call.what[0] for call in capture_reader.load(tmp_path).calls(0) if call.name == "observe"]
     assert given["text"] == ["[name] pays [card]", None]
     assert given["chat"] == [[{"content": "[name] [card]"}], [["[card]"]]]
 
@@ -180,7 +180,7 @@ def test_a_second_capture_does_not_write_over_the_first(tmp_path: Path) -> None:
         )  # type: ignore[misc]
     assert len(replayed(tmp_path / "capture")) == 2 and len(replayed(tmp_path / "capture-2")) == 3
     with pytest.raises(UsageError, match="has several captures"):
-        capture.load(tmp_path)
+        capture_reader.load(tmp_path)
 
 
 def test_where_it_goes_can_be_said(tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_a_rank_whose_file_is_missing(tmp_path: Path) -> None:
     """What the others captured is replayed, and marked as partial."""
     captured(SMALL, lambda log, rank: steps(log, rank, rows=1 + rank), tmp_path, world_size=2)
     (tmp_path / "capture" / "rank-00001.declog").unlink()
-    loaded = capture.load(tmp_path)
+    loaded = capture_reader.load(tmp_path)
     assert (loaded.world_size, loaded.missing) == (2, [1])
-    (first, *_) = capture.replay(tmp_path)["<code>"]
+    (first, *_) = capture_reader.replay(tmp_path)["<code>"]
     assert {item.name: (item.value, item.partial) for item in first[1].scalars}["score"] == (0.0, True)
 
 
@@ -221,15 +221,15 @@ def test_what_is_wrong_with_a_capture_is_told(wrong: dict[str, Any], path: tuple
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     """An empty folder, a file of something else, files of two runs."""
     with pytest.raises(UsageError, match=r"\[DL607\] there is no capture"):
-        capture.load(tmp_path)
+        capture_reader.load(tmp_path)
     (tmp_path / "rank-00000.declog").write_bytes(b"PAR1")
     with pytest.raises(UsageError, match="is no capture that this version reads"):
-        capture.load(tmp_path)
+        capture_reader.load(tmp_path)
     captured(SMALL, steps, tmp_path / "a", world_size=2)
     captured({**SMALL, "name": "other"}, steps, tmp_path / "b", world_size=2)
     (tmp_path / "a/capture/rank-00001.declog").write_bytes((tmp_path / "b/capture/rank-00001.declog").read_bytes())
     with pytest.raises(UsageError, match="files of different runs"):
-        capture.load(tmp_path / "a")
+        capture_reader.load(tmp_path / "a")
 
 
 def test_no_thread_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from declog import capture
 from declog.records import Records
+from declog.replay import capture_reader
 from tests.capture.keeping import timeless
 from tests.test_demo import Demo, demo
 
@@ -29,7 +29,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_the_capture_gives_what_the_demo_logged(run: Demo) -> None:
     """Record for record, wall times apart: scalars, tables of texts, alerts."""
     live: list[tuple[int, Records]] = pickle.loads((run.run / "kept.pickle").read_bytes())
-    found = capture.replay(run.run)
+    found = capture_reader.replay(run.run)
     assert [step for step, _ in live] == list(range(12))
     assert sum(len(records.scalars) for _, records in live) > 300
     assert sum(len(records.tables) for _, records in live) == 3 and any(records.alerts for _, records in live)
@@ -40,7 +40,7 @@ def test_the_capture_gives_what_the_demo_logged(run: Demo) -> None:
 
 def test_the_capture_is_of_the_raw_tensors(run: Demo) -> None:
     """It holds what was observed, per token, and is as large as that."""
-    loaded = capture.load(run.run)
+    loaded = capture_reader.load(run.run)
     signals = {
         name: value for call in loaded.calls(0) if call.name == "observe" for name, value in call.what[0].items()
     }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from declog.cli import main
-from declog.recorder import Recorder
+from declog.runtime.recorder import Recorder
 from tests.capture.keeping import captured
 
 PROFILE: dict[str, Any] = {

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from declog import capture
+from declog.replay import capture_reader
 from tests.capture.keeping import timeless
 from tests.test_ranks_processes import environment, free_port
 
@@ -21,6 +21,6 @@ def test_two_processes(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment(), cwd=tmp_path, timeout=120, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     live = pickle.loads((tmp_path / "kept.pickle").read_bytes())
-    loaded = capture.load(tmp_path)
+    loaded = capture_reader.load(tmp_path)
     assert (loaded.world_size, sorted(loaded.files), loaded.steps) == (2, [0, 1], 3)
-    assert len(live) >= 3 and timeless(capture.replay(tmp_path)["<code>"]) == timeless(live)
+    assert len(live) >= 3 and timeless(capture_reader.replay(tmp_path)["<code>"]) == timeless(live)

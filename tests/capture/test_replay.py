@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import declog
-from declog import capture
 from declog.errors import InputError, MissingSignalError
-from declog.functions import BUILTIN, Functions
-from declog.recorder import Recorder
-from declog.reducers import BUILTIN as REDUCTIONS
-from declog.reducers import Reductions
+from declog.language.functions import BUILTIN, Functions
+from declog.language.reductions import BUILTIN as REDUCTIONS
+from declog.language.reductions import Reductions
+from declog.replay import capture_reader
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests.capture.keeping import captured, timeless
 
@@ -104,7 +104,7 @@ def train(log: Recorder, rank: int, steps: int = 7) -> None:
 
 def same(config: Any, folder: Path, live: list[Any], **options: Any) -> bool:
     """Whether the capture gives what was logged, and that is something."""
-    found = capture.replay(folder, config, **options)["<code>"]
+    found = capture_reader.replay(folder, config, **options)["<code>"]
     assert len(live) > 1 and any(records.scalars for _, records in live)
     assert timeless(found) == timeless(live)
     return True
@@ -133,7 +133,7 @@ def test_what_the_run_did_not_need_is_captured_too(tmp_path: Path) -> None:
     small = {**WHOLE, "metrics": {"loss": "mean(loss)"}, "tables": {}, "alerts": {}}
     captured(small, train, tmp_path / "small", world_size=2)
     whole = captured(WHOLE, train, tmp_path / "whole", world_size=2)
-    found = capture.replay(tmp_path / "small", WHOLE)["<code>"]
+    found = capture_reader.replay(tmp_path / "small", WHOLE)["<code>"]
     without_time = [name for name in WHOLE["metrics"] if name != "late"]
     values = [
         {item.name: item.value for item in records.scalars if item.metric in without_time} for _, records in found
@@ -155,7 +155,7 @@ def test_each_sink_gets_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.capture.keeping"]\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     captured(config, train, tmp_path)
-    found = capture.replay(tmp_path)
+    found = capture_reader.replay(tmp_path)
     assert list(found) == ["slim", "files", "<code>"]
     assert timeless(found["slim"]) == timeless(pickle.loads((tmp_path / "kept.pickle").read_bytes()))
     assert {item.name for _, records in found["slim"] for item in records.scalars} == {"x/reward/mean", "x/reward/p95"}
@@ -168,7 +168,7 @@ def test_each_rank_writes_its_own_rows(tmp_path: Path) -> None:
     sinks = {"files": {"kind": "jsonl"}, "console": {"kind": "console"}}
     config = {**WHOLE, "sinks": sinks, "tables": {"all": {"schema": "s"}}}
     captured(config, train, tmp_path, world_size=2)
-    found = capture.replay(tmp_path)
+    found = capture_reader.replay(tmp_path)
     assert list(found) == ["files", "console", "files of rank 1", "<code>"]
     for rank, sink in enumerate(("files", "files of rank 1")):
         tables = [table for _, records in found[sink] for table in records.tables if records.mode == "train"]
@@ -244,7 +244,7 @@ def test_what_the_run_cost_is_not_told_again(tmp_path: Path) -> None:
               "profiles": {"full": {"self_metrics": True}}}  # fmt: skip
     live = captured(config, lambda log, rank: _scores(log), tmp_path)
     assert "declog/observe_us" in live.scalars[1]
-    ((_, records), *_) = capture.replay(tmp_path)["<code>"]
+    ((_, records), *_) = capture_reader.replay(tmp_path)["<code>"]
     assert {item.name for item in records.scalars} == {"score"}
 
 
@@ -280,7 +280,7 @@ def test_a_required_signal_that_was_never_given(tmp_path: Path) -> None:
     signals = {"score": {"axis": "completion"}, "more": {"axis": "completion"}}
     other = {**config, "signals": signals, "metrics": {"m": "mean(more + score)"}}
     with pytest.raises(MissingSignalError, match="`more` was not observed in the first batch"):
-        capture.replay(tmp_path, other)
+        capture_reader.replay(tmp_path, other)
 
 
 def test_constants_of_the_adapter_go_with_the_capture(tmp_path: Path) -> None:
@@ -289,5 +289,5 @@ def test_constants_of_the_adapter_go_with_the_capture(tmp_path: Path) -> None:
               "metrics": {"score": "mean(beta * score)"}}  # fmt: skip
     live = captured(config, lambda log, rank: _scores(log), tmp_path, constants={"beta": 3})
     assert live.scalars[2] == {"score": 6.0} and same(None, tmp_path, live.events)
-    other = capture.replay(tmp_path, {**config, "metrics": {"twice": "mean(2 * beta * score)"}})["<code>"]
+    other = capture_reader.replay(tmp_path, {**config, "metrics": {"twice": "mean(2 * beta * score)"}})["<code>"]
     assert other[2][1].scalars[0].value == 12.0

@@ -10,10 +10,10 @@ from typing import get_args
 import pytest
 
 from declog.cli.ls import FILTERS, HELP, OF_A_PROFILE, OF_DECLOG
-from declog.columns import DEFAULT
 from declog.errors import CODES
-from declog.functions import BUILTIN
-from declog.spec import FilterSpec
+from declog.language.functions import BUILTIN
+from declog.language.row_functions import DEFAULT
+from declog.language.spec import FilterSpec
 from tests.cli.conftest import Cli
 from tests.markdown import ROOT
 

@@ -153,7 +153,7 @@ def test_functions_of_ones_own(small: Path, monkeypatch: pytest.MonkeyPatch, cli
     try:
         assert cli(*words, "--import", name).code == 0
     finally:
-        from declog.functions import DEFAULT
+        from declog.language.functions import DEFAULT
 
         DEFAULT._own.pop("twice_of_ours", None)
         sys.modules.pop(name, None)

@@ -14,10 +14,10 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 import declog
-from declog import spec
 from declog.cli import main
-from declog.json_schema import SHORT, _models, json_schema, parts
-from declog.spec import SECTIONS, LogSpec
+from declog.language import spec
+from declog.language.json_schema import SHORT, _models, json_schema, parts
+from declog.language.spec import SECTIONS, LogSpec
 from tests.markdown import ALL, ROOT
 
 CONF = ROOT / "conf" / "declog"

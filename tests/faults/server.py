@@ -20,7 +20,7 @@ import pandas  # noqa: F401  (these imports are what is shared)
 import pyarrow.fs
 import pyarrow.parquet  # noqa: F401
 
-import declog.run
+import declog.api
 import declog.sinks.jsonl
 import declog.sinks.parquet  # noqa: F401
 from tests.faults import resuming, soaking, starting, training

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 import declog
-from declog.comm import Event, StoreComm
-from declog.message import decode, encode
-from declog.recorder import Recorder
+from declog.runtime.comm import Event, StoreComm
+from declog.runtime.message import decode, encode
+from declog.runtime.recorder import Recorder
 
 STEPS = 8
 AT = 4  # the step in which it happens

@@ -20,14 +20,14 @@ import torch
 import torch.distributed as dist
 
 import declog
-from declog import functions, reducers
-from declog.recorder import Recorder
+from declog.language import functions, reductions
+from declog.runtime.recorder import Recorder
 from tests.faults import strikes
 from tests.faults.cases import FAULTS, Fault
 from tests.faults.strikes import AT, ROWS, STEPS, Garbling, Run
 
 WIDTH = 7  # tokens of a completion
-REDUCTIONS = reducers.Reductions(reducers.BUILTIN)
+REDUCTIONS = reductions.Reductions(reductions.BUILTIN)
 FUNCTIONS = functions.Functions(functions.BUILTIN)
 PROFILE: Mapping[str, Any] = {
     "name": "faults", "axes": {"token": {"mask": "all"}},
@@ -41,7 +41,7 @@ PROFILE: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-@reducers.reducer(registry=REDUCTIONS)
+@reductions.reducer(registry=REDUCTIONS)
 def broken(values: Any) -> float:
     """A user's reduction with a bug: it runs on rank 0's worker."""
     raise ZeroDivisionError("mine")

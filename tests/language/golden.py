@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from omegaconf import OmegaConf
 
 import declog
-from declog.columns import DEFAULT, RowFunctions, column
+from declog.language.row_functions import DEFAULT, RowFunctions, column
 from declog.records import Records, RunInfo
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import declog
-from declog.functions import DEFAULT as FUNCTIONS
-from declog.functions import Functions
-from declog.reducers import DEFAULT as REDUCTIONS
-from declog.reducers import Reductions
+from declog.language.functions import DEFAULT as FUNCTIONS
+from declog.language.functions import Functions
+from declog.language.reductions import DEFAULT as REDUCTIONS
+from declog.language.reductions import Reductions
 from declog.testing import FakeComm, MemorySink
 
 Batch = Mapping[str, Any]  # what one batch of one rank observes

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from declog.expr import OPERATORS
-from declog.functions import BUILTIN
+from declog.language.expression import OPERATORS
+from declog.language.functions import BUILTIN
 from tests.language.runs import one_step, record
 
 NAN = math.nan

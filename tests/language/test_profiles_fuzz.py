@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog import spec
 from declog.errors import CODES, ConfigError
+from declog.language import spec
 
 PROFILE = settings(
     max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declog.reducers import BUILTIN, Moments
+from declog.language.reductions import BUILTIN, Moments
 from tests.language.runs import Step, values
 
 DATA = Path(__file__).parents[1] / "data"

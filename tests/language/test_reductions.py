@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.reducers import BUILTIN, Moments
+from declog.language.reductions import BUILTIN, Moments
 from tests.language.runs import one_step, record, values
 
 PROFILE = settings(

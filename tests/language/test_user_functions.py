@@ -14,9 +14,9 @@ import torch
 
 import declog
 from declog.errors import ConfigError, UsageError
-from declog.functions import BUILTIN, Functions
-from declog.reducers import BUILTIN as REDUCTIONS
-from declog.reducers import Reductions
+from declog.language.functions import BUILTIN, Functions
+from declog.language.reductions import BUILTIN as REDUCTIONS
+from declog.language.reductions import Reductions
 from tests.language.runs import one_step, problems
 
 ROWS = {"axis": "completion"}

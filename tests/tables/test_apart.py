@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 
 import declog
-from declog import run as running
-from declog.comm import Comm
+from declog import api as running
 from declog.errors import ConfigError, SinkError
+from declog.runtime.comm import Comm
 from declog.testing import FakeComm, run_ranks
 from tests.running import scores
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import declog
-from declog.columns import RowFunctions, column
-from declog.comm import Comm
 from declog.errors import ConfigError, UsageError
-from declog.recorder import Recorder
+from declog.language.row_functions import RowFunctions, column
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import rows, run, scores
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.axes import Axis
-from declog.comm import Comm
+from declog.engine.frame import Block, Frame, batches_of
 from declog.errors import InputError
-from declog.frame import Block, Frame, batches_of
-from declog.message import decode, encode
+from declog.language.dtypes import Axis
+from declog.runtime.comm import Comm
+from declog.runtime.message import decode, encode
 from declog.testing import MemorySink, run_ranks
 from tests.running import profile, scores, tables_of
 

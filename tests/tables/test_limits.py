@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import declog
-from declog.comm import Comm
 from declog.errors import ConfigError, InputError
-from declog.recorder import Recorder
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.sinks._conversations import conversation
 from declog.testing import MemorySink, run_ranks
 from tests.running import run, scores, tables_of

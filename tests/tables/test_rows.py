@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.comm import Comm
 from declog.errors import ConfigError
-from declog.recorder import Recorder
 from declog.records import Table
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import profile, rows, run
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import declog
-from declog.comm import Comm
 from declog.errors import InputError
-from declog.recorder import Recorder
 from declog.records import Table
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import rows, run, scores
 

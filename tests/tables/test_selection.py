@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.comm import Comm
 from declog.errors import ConfigError
-from declog.recorder import Recorder
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import run, scores, tables_of
 
@@ -210,7 +210,7 @@ def test_elementwise_columns_are_computed_for_picked_rows_only(tmp_path: Path) -
     """A user's function of tensors sees one row of five."""
     import torch
 
-    from declog.functions import DEFAULT, Functions
+    from declog.language.functions import DEFAULT, Functions
 
     functions = Functions(DEFAULT)
     seen: list[int] = []

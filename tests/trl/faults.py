@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 import declog
-from declog.adapters.trl.capture import Capture
-from declog.adapters.trl.given import Given
-from declog.adapters.trl.report import Report
-from declog.adapters.trl.steps import Steps
-from declog.recorder import Recorder
+from declog.integrations.trl.capture import Capture
+from declog.integrations.trl.given import Given
+from declog.integrations.trl.report import Report
+from declog.integrations.trl.steps import Steps
+from declog.runtime.recorder import Recorder
 from tests.trl import cases
 from tests.trl.cases import Case
 

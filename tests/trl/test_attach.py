@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import declog
-from declog.adapters.trl.settings import constants_of
-from declog.adapters.trl.sight import sight_of
+from declog.integrations.trl.settings import constants_of
+from declog.integrations.trl.sight import sight_of
 from declog.testing import MemorySink
 from tests.trl import cases
 from tests.trl.cases import CLIPPING, STRICT, Case

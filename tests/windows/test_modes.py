@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import declog
-from declog.comm import Comm
-from declog.recorder import Recorder
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.conftest import WritePreset
 from tests.running import profile, rows, run

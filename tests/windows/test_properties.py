@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.comm import Comm
-from declog.recorder import Recorder
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 
 ROWS = {"axis": "completion"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import declog
-from declog.comm import Comm
+from declog.runtime.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests.windows import trl
 

@@ -11,7 +11,7 @@ from hydra.core.utils import JobRuntime
 from omegaconf import DictConfig
 
 import declog  # noqa: F401  (makes the presets known to Hydra)
-from declog.compose import compose, located, profile_of
+from declog.config.compose import compose, located, profile_of
 from declog.errors import ConfigError, Problem
 
 

@@ -1,0 +1,341 @@
+"""What Hydra's refusals mean: its exceptions as problems with a plain cause and a fix to paste.
+
+Hydra stops at the first override it cannot apply and names it in prose. Here each override is tried on
+its own, on top of those that are good, so that all of them are reported, each at its place. Used on
+errors only; imports Hydra and OmegaConf.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, ListConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from declog.config.file_errors import file_problem, first_line
+from declog.config.provenance import Origin
+from declog.config.search_path import GROUP, HYDRA_ERRORS
+from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
+
+
+def composition_error(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> CompositionError:
+    """Why ``loader`` could not compose ``origin``: every wrong override, or else what is wrong in the files."""
+    problems, broken_apart = _broken_apart(origin.overrides)
+    overrides: list[tuple[int, Override]] = []
+    for index, line in enumerate(origin.overrides):
+        if index in broken_apart:
+            continue
+        try:
+            overrides += [(index, parsed) for parsed in OverridesParser.create().parse_overrides([line])]
+        except HydraException as refused:
+            problems[index] = _unreadable(line, refused)
+    problems |= _refused(loader, origin, overrides)
+    return CompositionError([problems[index] for index in sorted(problems)] or [file_problem(loader, origin, error)])
+
+
+def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
+    """DL104. ``directory`` is where the caller's own presets were looked for."""
+    fix = did_you_mean(name, known, what="presets")
+    if directory is not None and (directory / f"{name}.yaml").is_file():
+        fix = f"move {name}.yaml into a folder `{GROUP}` of that directory: presets are Hydra's group `{GROUP}`"
+    return Problem("DL104", f"there is no preset `{name}`", fix=fix)
+
+
+def nearest_key(root: DictConfig, dotted: str) -> str | None:
+    """The key that is meant by one that the configuration does not have; None if it has it, or nothing is close."""
+    keys = dotted.split(".")
+    known, node = _deepest(root, keys)
+    if len(known) == len(keys):
+        return None
+    below = root[GROUP] if not known and GROUP in _names(root) else None
+    if isinstance(below, DictConfig) and len(_deepest(below, keys)[0]) == len(keys):
+        return f"{GROUP}.{dotted}"
+    close = nearest(keys[len(known)], _names(node))
+    return ".".join([*known, close, *keys[len(known) + 1 :]]) if close else None
+
+
+def _refused(loader: ConfigLoaderImpl, origin: Origin, overrides: Iterable[tuple[int, Override]]) -> dict[int, Problem]:
+    """The overrides that cannot be applied, each tried on top of the good ones, groups first as Hydra does."""
+    problems: dict[int, Problem] = {}
+    accepted = list(origin.choice)
+    try:
+        config = _load(loader, origin.root, accepted)
+    except HYDRA_ERRORS:
+        return {}  # The files alone do not compose.
+    for index, override in sorted(overrides, key=lambda each: not loader.repository.group_exists(each[1].key_or_group)):
+        line = override.input_line or ""
+        try:
+            config = _load(loader, origin.root, [*accepted, line])
+        except HYDRA_ERRORS as error:
+            problems[index] = _explained(loader, override, line, error, config)
+        else:
+            accepted.append(line)
+    return problems
+
+
+def _load(loader: ConfigLoaderImpl, root: str, lines: list[str]) -> DictConfig:
+    return loader.load_configuration(root, lines, RunMode.RUN, from_shell=False)
+
+
+def _broken_apart(lines: Sequence[str]) -> tuple[dict[int, Problem], set[int]]:
+    """Overrides with blanks around the ``=``, which a shell hands over in pieces; and which lines those are."""
+    problems: dict[int, Problem] = {}
+    pieces: set[int] = set()
+    for index, line in enumerate(lines):
+        if index in pieces or not re.fullmatch(r"\+{0,2}[\w./@]+=?", line):
+            continue
+        rest = lines[index + 1 : index + 3]
+        equals = line.endswith("=") or (rest[:1] != [] and rest[0].startswith("="))
+        count = 1 if line.endswith("=") or (rest[:1] != [] and len(rest[0]) > 1) else 2
+        value = "".join(rest[:count])
+        if not equals or len(rest) < count or (line.endswith("=") and re.match(r"[\w./@]+=", value)):
+            continue
+        given = " ".join([line, *rest[:count]])
+        message = "an override has no blanks around its `=`"
+        problems[index] = _problem(given, message, shlex.quote(line + value), span=(len(line), given.rindex("=") + 1))
+        pieces |= set(range(index, index + count + 1))
+    return problems, pieces
+
+
+def _unreadable(line: str, error: Exception) -> Problem:
+    """An override that Hydra's grammar does not take: mostly an expression without quotes."""
+    key, equals, value = line.partition("=")
+    if "/" in key and "." in key:
+        return _slashed(line, key, value)
+    if not equals:
+        if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
+            return _problem(line, "this override has no value", f"{line}=...")
+        return _problem(line, "this is no override", "an override is key=value, +key=value or ~key")
+    quoted = _quoted(key, value)
+    if quoted is not None:
+        return _problem(line, f"Hydra cannot read `{value}` without quotes", quoted, value=True)
+    if value[:1] in ("[", "{"):
+        message = "inside [...] and {...}, Hydra wants a text that is more than words in quotes"
+        return _problem(line, message, _quoted_inside(key, value), value=True)
+    return _problem(line, f"Hydra cannot read this value: {_detail(error)}", None, value=True)
+
+
+def _slashed(line: str, key: str, value: str) -> Problem:
+    """An id with a `/` in it, which belongs into the entry's name."""
+    parts = key.split(".")
+    place = next((at for at, part in enumerate(parts) if at and "/" in part), 0)
+    name = parts[place]
+    plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    start = len(".".join(parts[:place])) + bool(place)
+    fix = ".".join([*parts[:place], plain, *parts[place + 1 :]]) + f"={value}"
+    if place == len(parts) - 1:
+        call = re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", value.strip("'\""))
+        inside = "expr: ..." if call is None else f"expr: {call[2]}, reduce: {call[1]}"
+        fix = f"{'.'.join([*parts[:place], plain])}={{{inside}, name: {name}}}"
+    message = f"a key cannot hold `/`: `{name}` may be the entry's `name`, its id is an identifier"
+    return _problem(line, message, _pasted(fix), span=(start, start + len(name)))
+
+
+def _detail(error: Exception) -> str:
+    """What Hydra's parser says, without the override, the caret and the link around it."""
+    noise = ("LexerNoViableAltException", "Error parsing override", "^", "See https")
+    told = [line.strip() for line in str(error).splitlines() if not line.strip().startswith(noise)]
+    return told[0] if told else "its grammar has no such form"
+
+
+def _quoted(key: str, value: str) -> str | None:
+    """The override with its value quoted for Hydra and the whole for a shell, if Hydra then reads it back."""
+    if value[:1] in ("'", '"', "[", "{") or "${" in value:
+        return None
+    line = key + '="' + value.replace('"', '\\"') + '"'
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([line])
+    except HydraException:
+        return None
+    return shlex.quote(line) if parsed.value() == value else None
+
+
+def _quoted_inside(key: str, value: str) -> str | None:
+    """The override with each text in its braces quoted that Hydra would not read, if it then reads the whole."""
+    line = f"{key}={_requoted(value)}"
+    try:
+        OverridesParser.create().parse_overrides([line])
+    except HydraException:
+        return None
+    return shlex.quote(line)
+
+
+def _requoted(value: str) -> str:
+    if value[:1] in ("[", "{") and value[-1:] in ("]", "}"):
+        parts = (part.strip() for part in _parts(value[1:-1]))
+        return value[0] + ", ".join(map(_requoted, parts)) + value[-1]
+    name, colon, rest = value.partition(":")
+    if colon and name.strip().isidentifier():
+        return f"{name}: {_requoted(rest.strip())}"
+    if re.fullmatch(r"[\w.+ /-]*", value) or value[:1] in ("'", '"'):
+        return value
+    return '"' + value.replace('"', '\\"') + '"'
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text cut at the commas that stand in no brackets."""
+    depth, start = 0, 0
+    for at, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
+
+
+def _explained(
+    loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
+) -> Problem:
+    """Why an override that can be read cannot be applied to ``config``."""
+    key, value = override.key_or_group, line.partition("=")[2]
+    if override.is_sweep_override():
+        message = f"`{value}` is a sweep over several values, which needs --multirun"
+        return _problem(
+            line, f"{message}; a list has brackets", f"{key}=[{value}]  or  {_quoted(key, value)}", value=True
+        )
+    if loader.repository.group_exists(key):
+        return _group_problem(loader, override, line, error, config)
+    if "/" in key:
+        groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
+        span = (line.find(key), line.find(key) + len(key))
+        return _problem(line, f"there is no group `{key}`", did_you_mean(key, groups, what="groups"), span=span)
+    return _key_problem(loader, override, line, error, config)
+
+
+def _group_problem(
+    loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
+) -> Problem:
+    group, given = override.key_or_group, override.value()
+    options = loader.get_group_options(group)
+    for name in given if isinstance(given, list) else [given]:
+        if isinstance(name, str) and name not in options:
+            at = line.find(name, line.find("="))
+            span = (at, at + len(name)) if at >= 0 else None
+            fix = did_you_mean(name, options, what="presets" if group == GROUP else "options")
+            if group == GROUP:
+                return _problem(line, f"there is no preset `{name}`", fix, span=span, code="DL104")
+            return _problem(line, f"there is no `{name}` in the group {group}", fix, span=span)
+    if override.is_delete():
+        return _problem(line, "a group that holds a list of options cannot be deleted", f"{group}=[]")
+    if "No match in the defaults list" in str(error):
+        # What lands under a key that is no part of a profile, such as a pack, is meant for the profile itself.
+        known = (
+            group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in _names(config[GROUP])
+        )
+        fix = f"+{line}" if known else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
+        return _problem(line, f"nothing is chosen of the group {group} yet: add it", fix, span=(0, line.find("=")))
+    return _problem(line, first_line(error), None)
+
+
+def _key_problem(
+    loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
+) -> Problem:
+    keys = override.key_or_group.split(".")
+    known, node = _deepest(config, keys)
+    here = ".".join(known)
+    if len(known) == len(keys):
+        return _existing_key(loader, override, line, error, node)
+    wrong, names = keys[len(known)], _names(node)
+    at = line.find(override.key_or_group) + len(here) + bool(here)
+    span = (at, at + len(wrong))
+    if not isinstance(node, DictConfig | ListConfig):
+        message = f"{here} is `{'null' if node is None else node}` here, which has no keys"
+        rest = "" if isinstance(node, bool) else "expr: ..., "  # a short form, of a metric or a signal
+        fix = f"set the whole entry: '{here}={{{rest}{keys[-1]}: {line.partition('=')[2]}}}'"
+        return _problem(line, message, fix, span=span)
+    message = f"there is no key `{wrong}` in {here}" if here else f"there is no key `{wrong}` at the top"
+    if not known and wrong in _names(config[GROUP]):
+        return _problem(line, message, _pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1)), span=span)
+    close = nearest(wrong, names)
+    fixes = [_pasted(line[: span[0]] + close + line[span[1] :])] if close else []
+    if not override.is_delete():
+        message += f"; + adds {'one' if close else 'it'}"
+        fixes.append(_pasted(f"+{line}"))
+    elif not close:
+        fixes.append(did_you_mean(wrong, names, what="known keys"))
+    return _problem(line, message, "  or  ".join(fixes), span=span)
+
+
+def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, node: object) -> Problem:
+    key, value = override.key_or_group, override.value()
+    if override.is_delete() and node is None:
+        return _problem(line, f"{key} is null already: an earlier layer deleted it", "leave this override out")
+    if override.is_add() and not isinstance(value, dict | list):
+        return _problem(line, f"{key} is there already, and + only adds", _pasted(line.removeprefix("+")))
+    if isinstance(node, DictConfig) and isinstance(value, list):
+        group = key.replace(".", "/")
+        fix = line.replace(key, group, 1) if loader.repository.group_exists(group) else f"'{key}={{entry: ...}}'"
+        return _problem(line, f"{key} is a mapping, which cannot become a list", fix, value=True)
+    if isinstance(node, DictConfig) and isinstance(value, dict):
+        new = [name for name in value if name not in list(node)]
+        lines = [shlex.quote(f"+{key}.{name}={_written(value[name])}") for name in new]
+        message = f"{key} is a map, and has no `{'`, `'.join(map(str, new))}`: + adds a key to it"
+        return _problem(line, message, " ".join(lines), value=True)
+    if isinstance(node, ListConfig) and isinstance(value, dict):
+        return _problem(line, f"{key} is a list, which cannot become a mapping", f"{key}=[...]", value=True)
+    return _problem(line, first_line(error), None)
+
+
+def _written(value: object) -> str:
+    """A value as an override has it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_written(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    if isinstance(value, QuotedString):
+        return value.with_quotes()
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _pasted(line: str) -> str:
+    """An override as one word of a shell, in quotes only where it needs them."""
+    return line if re.fullmatch(r"[+\w./@=,:\[\]-]+", line) else shlex.quote(line)
+
+
+def _problem(
+    line: str,
+    message: str,
+    fix: str | None,
+    *,
+    value: bool = False,
+    span: tuple[int, int] | None = None,
+    code: str = "DL101",
+) -> Problem:
+    """A problem with an override; ``value`` puts the caret under what stands behind the ``=``."""
+    if span is None:
+        span = (line.find("=") + 1 if value else 0, len(line))
+    where = Where(override=line, excerpt=Excerpt("", line, *span))
+    return Problem(code, message, fix=fix, source=line, span=span, where=where)
+
+
+def _deepest(config: DictConfig, keys: Sequence[str]) -> tuple[list[str], object]:
+    """How far ``keys`` exist in ``config``, and what is there."""
+    node: object = config
+    for depth, key in enumerate(keys):
+        if isinstance(node, DictConfig) and key in list(node):  # `key in node` hides what is ???
+            node = _child(node, key)
+        elif isinstance(node, ListConfig) and key.isdigit() and int(key) < len(node):
+            node = _child(node, int(key))
+        else:
+            return list(keys[:depth]), node
+    return list(keys), node
+
+
+def _child(node: DictConfig | ListConfig, key: Any) -> object:
+    try:
+        return node[key]
+    except OmegaConfBaseException:
+        return "???"  # No value yet, or an interpolation that leads nowhere: nothing is below it.
+
+
+def _names(node: object) -> list[str]:
+    return [str(key) for key in node if key != "hydra"] if isinstance(node, DictConfig) else []

@@ -1,0 +1,320 @@
+"""Configuration files that Hydra cannot load: YAML that does not parse, defaults that do not exist.
+
+Finds the file and the line where Hydra's message has neither. Used on errors only; imports Hydra.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.object_type import ObjectType
+from hydra.errors import MissingConfigException
+from hydra.plugins.config_source import ConfigSource
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
+
+from declog.config.diagnostics import LINE_BREAK, at_key, in_file, others, shown_path
+from declog.config.provenance import Origin, defaults_of, keys_of_file, layers_of, source_file, span
+from declog.config.search_path import GROUP, ROOT
+from declog.config.source_map import FilePlace
+from declog.errors import Excerpt, Path, Problem, Where, did_you_mean
+
+
+def first_line(error: Exception) -> str:
+    """What a library says, without its advice: the first line of the message, or of its cause's."""
+    lines = [line for each in (error, error.__cause__) if each is not None for line in str(each).splitlines()]
+    told = next((line.strip() for line in lines if line.strip()), type(error).__name__)
+    return told.rstrip(".")
+
+
+def file_problem(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> Problem:
+    """What is wrong in the configuration files, with its place."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return not_yaml(error, error.problem_mark)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
+        return _missing_default(loader, origin, error, error.missing_cfg_file)
+    if isinstance(error, UnicodeDecodeError | yaml.reader.ReaderError) and (found := _no_text(loader, origin)):
+        return found
+    if isinstance(error, RecursionError):
+        return _circle(loader, origin)
+    malformed = re.match(r"Invalid defaults list in '([^']+)', (.*)", str(error))
+    if malformed is not None:
+        return _malformed_defaults(loader, origin, malformed[1], malformed[2])
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return _bad_value(loader, origin, cause, cause.full_key)
+    if "Cannot merge" in str(error) and (problem := _list_and_map(loader, origin)) is not None:
+        return problem
+    return Problem("DL101", first_line(error))
+
+
+def _no_text(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
+    """A file with bytes that are no UTF-8, which are read as U+FFFD, or with control characters."""
+    for _, file, text in _files(loader, origin):
+        if (odd := re.search("[\ufffd\x00-\x08\x0b-\x1f\x7f]", text.replace("\r\n", "\n"))) is not None:
+            before = text[: odd.start()]
+            line, column = before.count("\n") + 1, odd.start() - before.rfind("\n")
+            where = Where(shown_path(file), line, column)
+            return Problem("DL101", "this character is no text in UTF-8", fix="save the file as UTF-8", where=where)
+    return None
+
+
+def _list_and_map(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
+    """A key that is a list in one file and a map in another, which cannot be merged."""
+    known = layers_of(loader, origin.root, origin.lines)
+    for path, layers in known.layers.items():
+        places = [layer.place for layer in layers if isinstance(layer.place, FilePlace) and layer.place.style is None]
+        kinds = [_is_list(place, known.texts[place.file]) for place in places]
+        for place, now, before in zip(places[1:], kinds[1:], kinds, strict=False):
+            if now == before:
+                continue
+            what, other = ("list", "map") if now else ("map", "list")
+            fix = f"write a map, an id for each entry: {path[-1]}: {{my_id: ...}}" if now else f"{path[-1]}: [...]"
+            problem = Problem(
+                "DL101", f"`{path[-1]}` is a {what} here and a {other} in an earlier layer", path[1:], fix
+            )
+            where = replace(at_key(place, known.texts[place.file]), earlier=tuple(others(layers)))
+            return replace(problem, where=where)
+    return None
+
+
+def _is_list(place: FilePlace, text: str) -> bool:
+    line = LINE_BREAK.split(text)[place.value.line - 1]
+    return line[place.value.column - 1 : place.value.column] in ("[", "-")
+
+
+def _circle(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
+    """Presets that extend each other, which Hydra follows for ever."""
+    files: dict[str, tuple[str, str]] = {}
+    for each, file, text in _files(loader, origin):
+        files.setdefault(each, (file, text))  # the first of a name wins
+    extends = {name: list(_extended(name, text, files)) for name, (_, text) in reversed(files.items())}
+    for start in (f"{GROUP}/{origin.config_name}", *files):
+        trail: list[str] = []
+        name = start
+        while extends.get(name) and name not in trail:
+            trail.append(name)
+            name, node = next((each for each in extends[name] if each[0] in trail), extends[name][0])
+        if name in trail and trail:
+            ring = [each.removeprefix(f"{GROUP}/") for each in (*trail[trail.index(name) :], name)]
+            message = f"`{ring[-1]}` extends itself: {' -> '.join(ring)}"
+            fix = "give your own preset another name than the one it extends, or extend another"
+            file, text = files[trail[-1]]
+            problem = Problem("DL101", message, fix=fix)
+            return replace(problem, where=in_file(problem, FilePlace(file, None, span(node), "plain"), text))
+    return Problem("DL101", "the defaults lists lead in a circle", fix="let no preset extend one that extends it")
+
+
+def _extended(name: str, text: str, known: Container[str]) -> Iterator[tuple[str, yaml.ScalarNode]]:
+    """The presets in a preset's defaults list."""
+    for _, node in defaults_of(text):
+        other = f"{name.rpartition('/')[0]}/{node.value}"
+        if other in known:
+            yield other, node
+
+
+def _malformed_defaults(loader: ConfigLoaderImpl, origin: Origin, name: str, cause: str) -> Problem:
+    problem = Problem("DL101", f"the defaults list is malformed: {cause}", fix="defaults: [grpo, _self_]")
+    for each, file, text in _files(loader, origin):
+        if each == name:
+            for path, place in keys_of_file(file, text, defaults=True):
+                if path == ("defaults",):
+                    raw = LINE_BREAK.split(text)[place.value.line - 1][place.value.column - 1 :].split("#")[0].strip()
+                    if place.style is not None and raw:
+                        problem = replace(
+                            problem, message="`defaults` must be a list", fix=f"defaults: [{raw}, _self_]"
+                        )
+                    return replace(problem, where=in_file(problem, place, text))
+    return problem
+
+
+def lost(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
+    """Nothing stands under the node of the profile: mostly for a package header in the preset."""
+    if origin.application:
+        message, fix = f"nothing of `{origin.config_name}` stands under `{GROUP}`", f"defaults: [{GROUP}: grpo, _self_]"
+        return Problem("DL101", message, fix=fix)
+    problem = Problem("DL101", f"nothing of the preset `{origin.config_name}` stands under `{GROUP}`")
+    for name, file, text in _files(loader, origin):
+        header = re.match(r"\s*(# *@package .*)", text)
+        if name == f"{GROUP}/{origin.config_name}" and header is not None:
+            row = text.count("\n", 0, header.start(1)) + 1
+            excerpt = Excerpt(str(row), header[1], 0, len(header[1].rstrip()))
+            message = f"this line takes the preset `{origin.config_name}` out of the node `{GROUP}`"
+            return replace(
+                problem,
+                message=message,
+                fix=f"delete it, and write the keys of a profile at the top, without `{GROUP}:`",
+                where=Where(
+                    shown_path(file), row, header.start(1) - text.rfind("\n", 0, header.start(1)), excerpt=excerpt
+                ),
+            )
+    return replace(problem, fix="write at least one key of a profile, such as `defaults: [grpo, _self_]`")
+
+
+def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
+    """A file that is no YAML: the parser's words in plain ones, at the place to edit."""
+    told, context = error.problem or first_line(error), error.context_mark
+    file = FilePath(mark.name)
+    lines = LINE_BREAK.split(file.read_text(encoding="utf-8")) if file.is_file() else []
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    width = 1
+    if (duplicate := re.match("found duplicate key (.*)", told)) is not None:
+        cause, fix, width = (
+            f"the key `{duplicate[1]}` stands here a second time",
+            "keep one of the two",
+            len(duplicate[1]),
+        )
+    elif "\\t" in told or "\t" in told:
+        cause, fix = "YAML does not take a tab as indentation", "indent with spaces"
+    elif "mapping values are not allowed" in told and (plain := _unquoted(lines, context or mark, mark)):
+        _, start, value = plain
+        mark, width = yaml.Mark(mark.name, 0, mark.line, start, None, 0), len(value)
+        cause, fix = "a colon and a space start a map, and this is inside a text", f'"{value}"'
+    elif "mapping values are not allowed" in told:
+        cause, fix = _stray_colon(line, mark.column)
+    elif "could not find expected ':'" in told:
+        cause, fix = "a line without a colon between lines that have one", "a key needs a colon and a space behind it"
+    elif context is not None and "while parsing a flow" in (error.context or "") and "???" in line:
+        cause, fix, width = "inside braces and brackets, ??? needs quotes", "'???'", 3
+        mark = yaml.Mark(mark.name, 0, mark.line, line.index("???"), None, 0)
+    elif (
+        context is not None
+        and "while parsing a flow" in (error.context or "")
+        and (plain := _unquoted(lines, context, mark))
+    ):
+        row, start, value = plain
+        mark, line, width = yaml.Mark(mark.name, 0, row, start, None, 0), lines[row], len(value)
+        cause = "inside {...} and [...], a text with {, }, [, ], a comma, `: ` or ` #` in it needs quotes"
+        fix = f'"{value}"' if '"' not in value else f"'{value}'"
+    elif context is not None and "while parsing a flow" in (error.context or ""):
+        bracket = lines[context.line][context.column :][:1] or "{" if context.line < len(lines) else "{"
+        mark, line = context, lines[context.line]
+        cause, fix = f"this `{bracket}` is not closed", f"close it with `{'}' if bracket == '{' else ']'}`"
+    elif context is not None and "while scanning a quoted scalar" in (error.context or ""):
+        mark, line = context, lines[context.line]
+        cause, fix = "this quote is not closed", "close it; a quote inside single quotes is written twice"
+    elif "expected <block end>" in told:
+        cause, fix = "this line is not indented as those above it", "give all keys of one map the same indentation"
+    elif "cannot start any token" in told:
+        char = line[mark.column : mark.column + 1]
+        cause, fix = f"a text cannot begin with `{char}` in YAML", "put the text in quotes"
+    else:
+        cause, fix = told, None
+    excerpt = Excerpt(str(mark.line + 1), line, mark.column, mark.column + width)
+    where = Where(shown_path(mark.name), mark.line + 1, mark.column + 1, excerpt=excerpt)
+    return Problem("DL101", f"this is not valid YAML: {cause}", fix=fix, where=where)
+
+
+def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[int, int, str] | None:
+    """The row, the column and the text of a value in {...} that YAML took apart; None where that is not the matter."""
+    for row in range(context.line, min(mark.line + 1, len(lines))):
+        for start, value in _values_in_braces(lines[row]):
+            if value[:1] in ("{", "["):
+                end = next((at for at in range(len(value)) if _depth(value[: at + 1]) == 0), len(value) - 1)
+                torn = value[end] == {"{": "}", "[": "]"}[value[0]] and value[end + 1 :].strip() != ""
+            else:
+                torn = re.search(r"[{}\[\]]|: | #", value) is not None and value[:1] not in ('"', "'", "&", "*", "!")
+            if torn:
+                return row, start, value.rstrip()
+    return None
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at the end of a text."""
+    return sum((char in "([{") - (char in ")]}") for char in text)
+
+
+def _values_in_braces(line: str) -> Iterator[tuple[int, str]]:
+    """The values behind `key: ` in the innermost {...} of a line, each up to its own comma or bracket."""
+    for found in re.finditer(r"(?<=[{,])\s*[\w-]+: +", line):
+        depth = 0
+        for at in range(found.end(), len(line)):
+            depth += (line[at] in "([{") - (line[at] in ")]}")
+            if depth < 0 or (depth == 0 and line[at] == ","):
+                yield found.end(), line[found.end() : at]
+                break
+
+
+def _stray_colon(line: str, column: int) -> tuple[str, str]:
+    """A colon inside a plain text, or a key behind a text."""
+    cause = "a colon and a space start a map, and this is inside a text"
+    entry = re.match(r"(\s*[^\s:]+: +)(.*)", line)
+    return cause, f"{entry[1].strip()} '{entry[2].rstrip()}'" if entry and "'" not in entry[2] else "quote the text"
+
+
+_INTERNAL = frozenset({ROOT, "_dummy_empty_config_"})  # declog's own, and Hydra's
+
+
+def _missing_default(loader: ConfigLoaderImpl, origin: Origin, error: Exception, missing: str) -> Problem:
+    group, _, option = missing.rpartition("/")
+    code = "DL104" if group == GROUP else "DL101"
+    options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
+    fix = did_you_mean(option, options, what="presets" if group == GROUP else "options")
+    message = f"there is no `{option}` in the group {group}" if group else f"there is no configuration `{option}`"
+    presets = loader.get_group_options(GROUP)
+    if not group and option in presets:
+        fix = f"for an application, `{GROUP}: {option}`; a profile has no node `{GROUP}:`, its keys stand at the top"
+    if group == f"{GROUP}/{GROUP}" and option in presets:
+        fix = f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
+    problem = Problem(code, message, fix=fix, source=option)
+    parent = re.match(r"In '([^']+)'", str(error))
+    for name, file, text in _files(loader, origin):
+        if parent is not None and name == parent[1]:
+            for _, node in defaults_of(text):
+                if node.value.split("@")[0].rpartition("/")[2] == option:
+                    place = FilePlace(file, None, span(node), node.style or "plain")
+                    return replace(problem, where=in_file(problem, place, text))
+    return problem
+
+
+def _bad_value(loader: ConfigLoaderImpl, origin: Origin, error: OmegaConfBaseException, key: str) -> Problem:
+    path = tuple(re.findall(r"[^.\[\]]+", key))
+    if isinstance(error, GrammarParseError):
+        problem = _bad_interpolation(str(error.value), path)
+    else:
+        problem = Problem("DL101", first_line(error), path)
+    for _, file, text in _files(loader, origin, failing=key):
+        for here, place in keys_of_file(file, text):
+            if tuple(map(str, here)) == path:
+                return replace(problem, where=in_file(problem, place, text))
+    return problem
+
+
+def _bad_interpolation(text: str, path: Path) -> Problem:
+    at = text.rfind("${")
+    if "}" not in text[at:]:
+        message, fix = (
+            "this `${` is not closed",
+            "close it with `}`, or write \\${ for a text that holds it as it is",
+        )
+        return Problem("DL103", message, path, fix, source=text, span=(at, len(text)))
+    return Problem("DL103", "this cannot be read as an interpolation", path, "a text that holds ${ needs \\${", text)
+
+
+def _files(loader: ConfigLoaderImpl, origin: Origin, failing: str | None = None) -> Iterator[tuple[str, str, str]]:
+    """The files that may be composed as (name, path, text); only those that fail to load at a key, if one is given."""
+    groups = (GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP)))
+    for group in groups:
+        for source in loader.get_sources():
+            options = source.list(group, ObjectType.CONFIG) if source.is_group(group) else []
+            names = [f"{group}/{option}" for option in options]
+            if group == GROUP and origin.application and source.is_config(origin.root):
+                names.insert(0, origin.root)
+            for name in names:
+                found = source_file(source, name)
+                if found is not None and (failing is None or _fails_at(source, name, failing)):
+                    yield name, *found
+
+
+def _fails_at(source: ConfigSource, name: str, key: str) -> bool:
+    try:
+        source.load_config(name)
+    except OmegaConfBaseException as error:
+        return error.full_key == key
+    except yaml.YAMLError:
+        return False
+    return False

@@ -1,0 +1,252 @@
+"""A composed node as plain data: interpolations resolved where they stand, what is missing told apart.
+
+OmegaConf's own ``to_container`` lets ``???`` through as a text and stops at the first interpolation that
+does not resolve; here all of them are found, and so is what the environment gave: that is never written down.
+Imports OmegaConf; the result has nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path as FilePath
+from typing import Any, cast
+
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.basecontainer import BaseContainer
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+
+from declog.config.composition_errors import nearest_key
+from declog.config.file_errors import first_line
+from declog.errors import Path, Problem
+
+MAX_READ = 20_000  # texts that one interpolation may be made of, directly or not
+MAX_AGAIN = 20_000  # maps that interpolations repeat in maps that they repeat are more than any profile
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A node as dicts, lists and scalars. ``problems``: what did not resolve, DL102 and DL103, by path below the node.
+
+    ``masks`` are the leaves that the environment had a part in, each with the text that stands for it: what was
+    written, or the variable it came from. ``secrets`` are what the environment gave, each with its mask.
+    """
+
+    data: dict[Any, Any]
+    problems: tuple[Problem, ...]
+    masks: Mapping[Path, str]
+    secrets: Mapping[str, str]
+
+    def masked(self, text: str) -> str:
+        """A text without anything that the environment gave; values of less than four characters are no secrets."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            if len(secret) >= 4:
+                text = text.replace(secret, self.secrets[secret])
+        return text
+
+
+def resolved(node: DictConfig) -> Resolved:
+    """The node, and what of it could not be resolved."""
+    walk = _Walk()
+    if (exploding := _exploding(node)) is not None:
+        return Resolved(cast("dict[Any, Any]", OmegaConf.to_container(node, resolve=False)), (exploding,), {}, {})
+    with _watching(walk.used):
+        data = walk.mapping(node, (), ())
+    return Resolved(data, tuple(walk.problems), walk.masks, walk.secrets)
+
+
+_INNERMOST = re.compile(r"\$\{(?P<select>oc\.select:)?\s*(?P<path>[\w.\-\[\]]*)[^{}]*\}")
+
+
+def _exploding(node: DictConfig) -> Problem | None:
+    """DL103 where texts that are made of texts that are made of texts would take OmegaConf for ever."""
+    plain = OmegaConf.to_container(node._get_root(), resolve=False)
+    if sum(text.count("${") for text in _texts(plain)) < 30:  # too few to multiply to much
+        return None
+    costs: dict[Path, int] = {}
+
+    def cost(path: Path) -> int:
+        """How many texts are read for what stands at a path, those that it is made of included."""
+        if path not in costs and has(plain, path):
+            costs[path] = 1  # until it is known: a circle is told by OmegaConf
+            found = at(plain, path)
+            if isinstance(found, Mapping | list):
+                keys = found if isinstance(found, Mapping) else range(len(found))
+                costs[path] = 1 + sum(cost((*path, key)) for key in keys)
+            elif isinstance(found, str):
+                costs[path] = read(found, path[:-1])
+        return costs.get(path, 1)
+
+    def read(text: str, above: Path) -> int:
+        total = 1
+        while total <= MAX_READ and (inner := _INNERMOST.search(text)) is not None:
+            target = _target(inner["path"], above)
+            total += cost(target)
+            known = at(plain, target) if has(plain, target) else ""
+            plain_text = str(known) if isinstance(known, str | int) and "${" not in str(known) else "_"
+            text = text[: inner.start()] + plain_text + text[inner.end() :]
+        return total
+
+    for path in _paths(plain, ()):
+        if cost(path) > MAX_READ:
+            below = path[len(key_path(node)) :] if path[: len(key_path(node))] == key_path(node) else ()
+            return Problem("DL103", f"this interpolation reads more than {MAX_READ} values", below, "refer to less")
+    return None
+
+
+def _target(written: str, above: Path) -> Path:
+    """Where an interpolation points to; one dot is the map that it stands in."""
+    dots = len(written) - len(written.lstrip("."))
+    base = above[: len(above) - dots + 1] if dots else ()
+    keys = [key for key in re.split(r"[.\[\]]+", written.lstrip(".")) if key]
+    return (*base, *(int(key) if key.isdigit() else key for key in keys))
+
+
+def _paths(data: Any, path: Path) -> Iterator[Path]:
+    entries = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in entries:
+        if isinstance(value, str) and "${" in value:
+            yield (*path, key)
+        yield from _paths(value, (*path, key))
+
+
+def _texts(data: Any) -> Iterator[str]:
+    return (str(at(data, path)) for path in _paths(data, ()))
+
+
+_lock = threading.RLock()
+_ENVIRONMENT = ("oc.env", "env")  # the second is what older configurations and many applications call it
+
+
+@contextmanager
+def _watching(used: list[tuple[str, str]]) -> Iterator[None]:
+    """Note what the environment gives, by name and value, however many interpolations it passes on its way."""
+    with _lock:
+        resolvers = BaseContainer._resolvers
+        real = {name: resolvers[name] for name in _ENVIRONMENT if name in resolvers}
+
+        def watched(name: str) -> Any:
+            def resolve(config: Any, parent: Any, node: Any, args: Any, texts: Any) -> Any:
+                value = real[name](config, parent, node, args, texts)
+                if str(args[0]) in os.environ:  # what stands for a variable that is not set is in the profile
+                    used.append((str(args[0]), str(value)))
+                return value
+
+            return resolve
+
+        resolvers.update({name: watched(name) for name in real})
+        try:
+            yield
+        finally:
+            resolvers.update(real)
+
+
+def has(data: Any, path: Path) -> bool:
+    """Whether a key is there."""
+    for key in path:
+        keys = range(len(data)) if isinstance(data, list) else data if isinstance(data, Mapping) else ()
+        if key not in keys:
+            return False
+        data = data[key]
+    return True
+
+
+def at(data: Any, path: Path) -> Any:
+    """What stands at a key that is there."""
+    for key in path:
+        data = data[key]
+    return data
+
+
+def key_path(node: Node) -> Path:
+    """The keys that lead to a node from the root of its configuration."""
+    parent = node._get_parent()
+    return () if parent is None else (*key_path(parent), node._key())
+
+
+class _Walk:
+    """``above`` are the containers on the way down, by identity: an interpolation may lead back up."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.seen: set[tuple[int, object]] = set()
+        self.again = 0  # values that were reached before, by another way
+        self.used: list[tuple[str, str]] = []  # what the environment gave, latest last
+        self.masks: dict[Path, str] = {}
+        self.secrets: dict[str, str] = {}
+
+    def mapping(self, node: DictConfig, path: Path, above: tuple[int, ...]) -> dict[Any, Any]:
+        return {key: self.entry(node, key, path, (*above, id(node))) for key in node}
+
+    def entry(self, container: DictConfig | ListConfig, key: Any, path: Path, above: tuple[int, ...]) -> Any:
+        here = (*path, key)
+        if (id(container), key) in self.seen:
+            self.again += 1
+        self.seen.add((id(container), key))
+        if self.again > MAX_AGAIN:
+            if self.again == MAX_AGAIN + 1:
+                message = f"interpolations bring in more than {MAX_AGAIN} values"
+                self.problems.append(Problem("DL103", message, here, "refer to less", _source(container, key)))
+            return None
+        dotted = ".".join(map(str, here))
+        if OmegaConf.is_missing(container, key):
+            full = ".".join(map(str, (*key_path(container), key)))
+            self.problems.append(
+                Problem("DL102", f"{dotted} has no value yet (???)", here, fix=f"give one: {full}=...")
+            )
+            return None
+        before = len(self.used)
+        try:
+            value = container[key]
+        except OmegaConfBaseException as error:
+            self.problems.append(_unresolved(container, _source(container, key), error).at(*here))
+            return None
+        finally:
+            self.note(here, _source(container, key), self.used[before:])
+        if id(value) in above:
+            message = f"{dotted} refers to what it is a part of"
+            self.problems.append(Problem("DL103", message, here, source=_source(container, key)))
+            return None
+        if isinstance(value, DictConfig):
+            return self.mapping(value, here, above)
+        if isinstance(value, ListConfig):
+            return [self.entry(value, index, here, (*above, id(value))) for index in range(len(value))]
+        if isinstance(value, Enum):
+            return value.name
+        return str(value) if isinstance(value, FilePath) else value
+
+    def note(self, here: Path, source: str | None, used: list[tuple[str, str]]) -> None:
+        """Remember what the environment gave while a key was read."""
+        for name, value in used:
+            self.secrets[value] = f"${{oc.env:{name}}}"
+        if used:
+            own = source is not None and any(f"${{{name}:" in source for name in _ENVIRONMENT)
+            self.masks[here] = source if own and source is not None else f"${{oc.env:{used[-1][0]}}}"
+
+
+def _source(container: DictConfig | ListConfig, key: Any) -> str | None:
+    """The interpolation as it was written."""
+    node = container._get_node(key)
+    written = node._value() if isinstance(node, Node) else None
+    return written if isinstance(written, str) else None
+
+
+def _unresolved(container: DictConfig | ListConfig, source: str | None, error: OmegaConfBaseException) -> Problem:
+    """DL103, with the nearest key for one that is not there, if it was written from the top: ``${a.b}``."""
+    cause = first_line(error).split(" raised while resolving interpolation: ")[-1].strip('"')
+    named = re.search(r"'([^']+)' not found", str(error))
+    root = container._get_root()
+    if not isinstance(error, InterpolationKeyError) or named is None or not isinstance(root, DictConfig):
+        return Problem("DL103", cause, source=source)
+    written = "${" + named[1] + "}"
+    at = (source or "").find(written)
+    if at < 0:
+        return Problem("DL103", cause, source=source)
+    close = nearest_key(root, named[1])
+    fix = f"did you mean `${{{close}}}`?" if close else "an interpolation starts at the top of the whole configuration"
+    return Problem("DL103", f"there is no key `{named[1]}`", (), fix, source, (at, at + len(written)))

@@ -1,0 +1,127 @@
+"""What there is to choose from: the options of declog's groups, where each comes from, and what it hides.
+
+The search path decides between files of one name: an application's own, then the shipped ones, then those of installed
+packages. Imports Hydra; the result is plain data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path as FilePath
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigSource
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from declog.config.provenance import ORIGIN, Origin, source_file
+from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, config_loader, current_hydra
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where an option comes from: a package and its version, or a folder of one's own (``version`` None)."""
+
+    name: str
+    version: str | None
+    file: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}" if self.version is not None else self.name
+
+
+@dataclass(frozen=True)
+class Option:
+    """A file of a group. ``homes`` are all that have one of its name; the first is used."""
+
+    group: str
+    name: str
+    homes: tuple[Home, ...]
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Clash:
+    """An option that two installed packages ship."""
+
+    option: str
+    winner: Home
+    loser: Home
+
+
+def options(config_dir: str | FilePath | None = None) -> list[Option]:
+    """Every preset, and every option of its groups, by group and name."""
+    with current_hydra():
+        loader = config_loader(None if config_dir is None else FilePath(config_dir).absolute())
+        groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
+        return [_option(loader, group, name) for group in groups for name in loader.get_group_options(group)]
+
+
+def clashes(config: DictConfig) -> list[Clash]:
+    """The options that a composed configuration uses and two installed packages ship; none where it is not known."""
+    root = config._get_root()
+    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
+    if not isinstance(origin, Origin):
+        return []
+    with current_hydra():
+        loader = config_loader(origin.config_dir)
+        twice = _shipped_twice(loader)
+        if not twice:
+            return []  # as good as always: which options a profile uses takes Hydra a while to say
+        try:
+            used = loader.compute_defaults_list(origin.root, list(origin.lines), RunMode.RUN).defaults
+        except HYDRA_ERRORS:
+            return []
+        names = dict.fromkeys(each.config_path for each in used if each.config_path in twice)
+        return [Clash(str(name), twice[name][0], home) for name in names for home in twice[name][1:]]
+
+
+def _shipped_twice(loader: ConfigLoaderImpl) -> dict[str, list[Home]]:
+    """The options that several packages have, each with its packages in their order."""
+    found: dict[str, list[Home]] = {}
+    groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
+    for source in loader.get_sources():
+        if source.scheme() == "pkg" or source.provider == PROVIDER:
+            for group in groups:
+                for name in source.list(group, ObjectType.CONFIG) if source.is_group(group) else ():
+                    found.setdefault(f"{group}/{name}", []).append(_home(source, None))
+    return {name: homes for name, homes in found.items() if len(homes) > 1}
+
+
+def _option(loader: ConfigLoaderImpl, group: str, name: str) -> Option:
+    homes = tuple(_homes(loader, f"{group}/{name}"))
+    return Option(group, name, homes, _first_comment(homes[0].file) if homes and homes[0].file else "")
+
+
+def _homes(loader: ConfigLoaderImpl, name: str) -> Iterator[Home]:
+    for source in loader.get_sources():
+        if source.available() and source.is_config(name):
+            file = source_file(source, name)
+            yield _home(source, None if file is None else file[0])
+
+
+def _home(source: ConfigSource, file: str | None) -> Home:
+    package = source.path.partition(".")[0] if source.scheme() == "pkg" else None
+    if package is None and source.provider != PROVIDER:
+        return Home(source.path or source.provider, None, file)
+    for name in (source.provider, package):  # the presets of an entry point are provided by their distribution
+        try:
+            return Home(str(name), version(str(name)), file)
+        except PackageNotFoundError:
+            continue
+    return Home(package or PROVIDER, "", file)
+
+
+def _first_comment(file: str) -> str:
+    """What a file says of itself: the first sentence of the comment at its top."""
+    lines = []
+    for line in FilePath(file).read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if "$schema" not in line:
+            lines.append(line.lstrip("# ").strip())
+    text = " ".join(lines)
+    return text.partition(". ")[0].rstrip(".")

@@ -1,0 +1,313 @@
+"""Provenance: every key of a composed configuration, and the files and overrides that set it.
+
+Hydra keeps only the result. This composes the defaults list once more and reads the marks of the YAML
+files behind it, which takes some 30 ms: only on an error, or when somebody asks. Imports Hydra and
+PyYAML; the result is plain data (``places.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path as FilePath
+from typing import Any, Literal
+
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigSource
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from declog.config.search_path import (
+    GROUP,
+    HYDRA_ERRORS,
+    ROOT,
+    FolderOfPresets,
+    config_loader,
+    current_hydra,
+    team_folders,
+)
+from declog.config.source_map import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
+from declog.errors import Path
+
+YAML_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+MERGE_TAG = "tag:yaml.org,2002:merge"
+
+# What a layer does to what earlier ones said of a key: a mapping merges, ??? in a file leaves it as it is.
+Effect = Literal["replaces", "merges", "leaves"]
+Setting = tuple[Path, Place, Effect]
+
+# Under this name a configuration that declog composed remembers how, in OmegaConf's own cache (which
+# copies and pickles along with it).
+ORIGIN = "declog.origin"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a configuration was composed: enough to compose it again.
+
+    ``config_dir`` is a folder, or a place as Hydra's search path names it. ``application``: ``config_name`` is the
+    primary configuration of somebody's application, not a preset. ``imports``: modules that were named beside it, and
+    never in it.
+    """
+
+    config_name: str
+    overrides: tuple[str, ...]
+    config_dir: FilePath | str | None = None
+    application: bool = False
+    imports: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> str:
+        """The primary configuration."""
+        return self.config_name if self.application else ROOT
+
+    @property
+    def choice(self) -> list[str]:
+        """The override that chooses the preset, where declog's own primary configuration leaves it open."""
+        return [] if self.application else [f"{GROUP}={self.config_name}"]
+
+    @property
+    def lines(self) -> list[str]:
+        """All overrides of the primary configuration, the choice of the preset included."""
+        return [*self.choice, *self.overrides]
+
+
+def provenance(
+    config_name: str = "grpo", overrides: Sequence[str] = (), *, config_dir: str | FilePath | None = None
+) -> Provenance:
+    """Where every key of ``compose(config_name, overrides, config_dir=config_dir)`` comes from."""
+    directory = None if config_dir is None else FilePath(config_dir).absolute()
+    return _of_origin(Origin(config_name, tuple(overrides), directory))
+
+
+def provenance_of(config: object) -> Provenance | None:
+    """Where the keys of a composed configuration, or of a node of it, come from; None if nobody knows.
+
+    Known are the configurations of ``declog.compose``, and that of a running ``@hydra.main`` application,
+    as long as their files can be read.
+    """
+    root = config._get_root() if isinstance(config, DictConfig) else None
+    if not isinstance(root, DictConfig):
+        return None
+    origin = OmegaConf.get_cache(root).get(ORIGIN)
+    try:
+        return _of_origin(origin) if isinstance(origin, Origin) else _of_application()
+    except (*HYDRA_ERRORS, OSError):
+        # A file was edited or removed since it was composed: what is to be reported is not this.
+        return None
+
+
+def overrides_of(config: object) -> Sequence[str]:
+    """The overrides that a configuration was composed with; none where nobody knows."""
+    root = config._get_root() if isinstance(config, DictConfig) else None
+    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
+    if isinstance(origin, Origin):
+        return origin.overrides
+    return HydraConfig.get().overrides.task if root is not None and HydraConfig.initialized() else ()
+
+
+def packages_of(config: object) -> list[str]:
+    """The installed packages whose presets a configuration is composed of; none where nobody knows."""
+    if not team_folders():  # composing again takes time, and mostly there are none
+        return []
+    found = provenance_of(config)
+    return sorted(
+        {name for name, folder in team_folders() for file in (found.texts if found else ()) if _inside(file, folder)}
+    )
+
+
+def package_of(config: object, path: Path) -> str | None:
+    """The installed package whose preset sets a key; None where it is declog's or one's own, or nobody knows."""
+    found = provenance_of(config) if team_folders() else None
+    layers = () if found is None else found.find(path)[1]
+    place = layers[-1].place if layers else None
+    file = place.file if isinstance(place, FilePlace) else ""
+    return next((name for name, folder in team_folders() if _inside(file, folder)), None)
+
+
+def _inside(file: str, folder: str) -> bool:
+    return FilePath(folder) in FilePath(file).parents
+
+
+def imports_of(config: object) -> Sequence[str]:
+    """The modules that were named beside a configuration when it was composed."""
+    root = config._get_root() if isinstance(config, DictConfig) else None
+    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
+    return origin.imports if isinstance(origin, Origin) else ()
+
+
+def _of_application() -> Provenance | None:
+    if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
+        return None
+    loader = GlobalHydra.instance().config_loader()
+    if not isinstance(loader, ConfigLoaderImpl):
+        return None
+    running = HydraConfig.get()
+    return layers_of(loader, running.job.config_name, [*running.overrides.hydra, *running.overrides.task])
+
+
+def _of_origin(origin: Origin) -> Provenance:
+    with current_hydra():
+        return layers_of(config_loader(origin.config_dir), origin.root, origin.lines)
+
+
+def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequence[str]) -> Provenance:
+    """The provenance of what ``loader`` composes; raises what Hydra raises where it cannot."""
+    composed = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN)
+    _, repository = loader._parse_overrides_and_create_caching_repo(config_name, list(overrides))
+    layers: dict[Path, list[Layer]] = {}
+    texts: dict[str, str] = {}
+    rank = 0
+
+    def add(found: Iterable[Setting]) -> None:
+        nonlocal rank
+        rank += 1
+        for path, place, effect in found:
+            layer = Layer(rank if effect != "leaves" else 0, place, replaces=effect == "replaces")
+            layers.setdefault(path, []).append(layer)
+
+    for default in composed.defaults:
+        name = default.config_path
+        if name is None or name.startswith("hydra/"):
+            continue
+        package = tuple(part for part in (default.package or "").split(".") if part)
+        source = next((each for each in repository.get_sources() if each.is_config(name)), None)
+        file = None if source is None else source_file(source, name)
+        if file is not None:
+            path, texts[path] = file
+            chosen = _choice(repository, default.parent, name)
+            if package not in layers and chosen is not None:
+                texts.setdefault(chosen[0].file, chosen[1])
+                add([(package, chosen[0], "merges")])
+            add(_in_file(path, texts[path], package, ("defaults",) if package else ("defaults", "hydra")))
+        elif source is not None:
+            content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
+            add(_in_value(package, content, StorePlace(f"{source.scheme()}://{name}")))
+    for override in composed.config_overrides:
+        add(_in_override(override))
+    in_order = {path: tuple(sorted(found, key=lambda layer: layer.rank)) for path, found in layers.items()}
+    return Provenance(in_order, texts)
+
+
+def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
+    """The path and the text of a configuration that is a file; None for one that is not."""
+    if source.scheme() == "file":
+        file = FilePath(source.path).joinpath(f"{name}.yaml")
+        return str(file), file.read_text(encoding="utf-8", errors="replace")
+    if isinstance(source, FolderOfPresets):
+        file = source.file(name)
+        return str(file), file.read_text(encoding="utf-8", errors="replace")
+    if source.scheme() == "pkg":
+        resource = resources.files(source.path).joinpath(f"{name}.yaml")
+        return str(resource), resource.read_bytes().decode("utf-8", errors="replace")
+    return None
+
+
+def _choice(repository: IConfigRepository, parent: str | None, name: str) -> tuple[FilePlace, str] | None:
+    """Where a defaults list chooses an option of a group, and the text of its file."""
+    source = next((each for each in repository.get_sources() if parent is not None and each.is_config(parent)), None)
+    found = None if source is None or parent is None else source_file(source, parent)
+    for group, option in () if found is None else defaults_of(found[1]):
+        if group is not None and found is not None and option.value == name.rpartition("/")[2]:
+            return FilePlace(found[0], span(group), span(option), _style(option)), found[1]
+    return None
+
+
+def defaults_of(text: str) -> Iterator[tuple[yaml.ScalarNode | None, yaml.ScalarNode]]:
+    """The options that a file's defaults list names, each with its group, if one is written."""
+    root = yaml.compose(text, Loader=YAML_LOADER)
+    entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+    defaults = entries.get("defaults")
+    for entry in defaults.value if isinstance(defaults, yaml.SequenceNode) else ():
+        for group, value in entry.value if isinstance(entry, yaml.MappingNode) else [(None, entry)]:
+            for option in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(option, yaml.ScalarNode):
+                    yield group, option
+
+
+def chooses_profile(text: str) -> bool:
+    """Whether a YAML file is an application's configuration, with a profile in it, and not a profile itself."""
+    try:
+        root = yaml.compose(text, Loader=YAML_LOADER)
+    except yaml.YAMLError:
+        return False
+    entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+    defaults = entries["defaults"].value if isinstance(entries.get("defaults"), yaml.SequenceNode) else ()
+    chosen = [key.value for entry in defaults if isinstance(entry, yaml.MappingNode) for key, _ in entry.value]
+    return GROUP in entries or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in chosen)
+
+
+def keys_of_file(file: str, text: str, *, defaults: bool = False) -> Iterator[tuple[Path, FilePlace]]:
+    """Every key of one YAML file, as it stands there; the defaults list too, if it is asked for."""
+    for path, place, _ in _in_file(file, text, (), () if defaults else ("defaults", "hydra")):
+        if isinstance(place, FilePlace):
+            yield path, place
+
+
+def _in_file(file: str, text: str, package: Path, skipped: Collection[str] = ("defaults",)) -> Iterator[Setting]:
+    root = yaml.compose(text, Loader=YAML_LOADER)
+    if isinstance(root, yaml.MappingNode):
+        for key, value in root.value:
+            if key.value not in skipped:
+                yield from _in_entry(file, package, key, value)
+
+
+def _in_entry(file: str, path: Path, key: yaml.Node, value: yaml.Node) -> Iterator[Setting]:
+    if key.tag == MERGE_TAG:
+        for merged in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
+            yield from _in_node(file, path, merged)
+        return
+    here = (*path, str(yaml.constructor.SafeConstructor().construct_object(key, deep=True)))
+    yield here, FilePlace(file, span(key), span(value), _style(value)), _effect(value)
+    yield from _in_node(file, here, value)
+
+
+def _in_node(file: str, path: Path, node: yaml.Node) -> Iterator[Setting]:
+    if isinstance(node, yaml.MappingNode):
+        # What `<<` brings gives way to the mapping's own keys, wherever it stands.
+        for key, value in sorted(node.value, key=lambda pair: pair[0].tag != MERGE_TAG):
+            yield from _in_entry(file, path, key, value)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield (*path, index), FilePlace(file, None, span(value), _style(value)), _effect(value)
+            yield from _in_node(file, (*path, index), value)
+
+
+def span(node: yaml.Node) -> Span:
+    """Where a YAML node stands."""
+    start, end = node.start_mark, node.end_mark
+    return Span(start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+
+
+def _style(node: yaml.Node) -> str | None:
+    return (node.style or "plain") if isinstance(node, yaml.ScalarNode) else None
+
+
+def _effect(node: yaml.Node) -> Effect:
+    if isinstance(node, yaml.MappingNode):
+        return "merges"
+    return "leaves" if node.value == "???" else "replaces"
+
+
+def _in_override(override: Override) -> Iterator[Setting]:
+    keys = override.key_or_group.split(".")
+    path: Path = tuple(int(key) if key.isdigit() else key for key in keys)
+    place = OverridePlace(override.input_line or override.key_or_group)
+    if override.is_delete():
+        yield path, place, "replaces"
+    else:
+        yield from _in_value(path, override.value(), place)
+
+
+def _in_value(path: Path, value: object, place: Place) -> Iterator[Setting]:
+    if path:
+        yield path, place, "merges" if isinstance(value, dict) else "replaces"
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in entries:
+        yield from _in_value((*path, key), each, place)

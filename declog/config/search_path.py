@@ -1,0 +1,204 @@
+"""Where Hydra finds the presets: the search-path plugin, and a configuration loader of our own.
+
+Everything that reaches into Hydra's machinery stands here. Nothing of Hydra's global state is left
+changed, so that composing inside a running ``@hydra.main`` application does not disturb it. Imports
+Hydra, and at first nothing else of declog: ``import declog`` pays for this file.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import hydra
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.core.utils import setup_globals
+from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.version import VersionBase
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+PROVIDER = "declog"
+GROUP = "declog"
+ROOT = "declog_root"
+TEAMS = "declog.presets"  # the entry points of installed packages with presets: each names the package of its `conf`
+
+# All that composing raises for something that a user wrote: ValueError for malformed defaults lists and keys,
+# RecursionError for presets that extend each other.
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError)
+
+
+def conf_location() -> str:
+    """The shipped presets as Hydra addresses them: in the package (a wheel) or beside it (a checkout)."""
+    package = Path(__file__).resolve().parent.parent
+    if (package / "conf").is_dir():
+        return "pkg://declog.conf"
+    return f"file://{(package.parent / 'conf').as_posix()}"
+
+
+class DeclogSearchPath(SearchPathPlugin):
+    """Appends the shipped presets, then those of installed packages: an application's own files of a name win."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        # A reloaded module registers a second class; one entry is enough.
+        if any(element.provider == PROVIDER for element in search_path.get_path()):
+            return
+        search_path.append(provider=PROVIDER, path=conf_location())
+        for package, conf in _teams(tuple(sys.path)):
+            search_path.append(provider=package, path=f"pkg://{conf}")
+
+
+@cache  # reading all installed packages' metadata takes some 20 ms
+def _teams(path: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The installed packages with presets, each with the package that is its `conf`."""
+    found = sorted(entry_points(group=TEAMS), key=lambda entry: entry.name)
+    return [(entry.dist.name if entry.dist else entry.name, entry.value) for entry in found]
+
+
+def team_folders() -> list[tuple[str, str]]:
+    """The installed packages with presets, each with the folder of its `conf`."""
+    return [
+        (name, str(place))
+        for name, conf in _teams(tuple(sys.path))
+        if (spec := find_spec(conf)) is not None
+        for place in spec.submodule_search_locations or ()
+    ]
+
+
+def preset_folders() -> list[str]:
+    """The folders of presets that installed packages bring, declog's own among them."""
+    package = Path(__file__).resolve().parent.parent
+    return [str(package / "conf"), str(package.parent / "conf"), *(folder for _, folder in team_folders())]
+
+
+class FolderOfPresets(FileConfigSource):
+    """A folder whose files are presets although it is not called `declog`: ``declog:///home/me/profiles``."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "declog"
+
+    def file(self, name: str) -> Path:
+        """The file of a configuration, ``declog/mine``."""
+        return Path(self.path) / self._normalize_file_name(self._below(name) or "")
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        return super().load_config(self._below(config_path) or "")
+
+    def available(self) -> bool:
+        return Path(self.path).is_dir()
+
+    def is_group(self, config_path: str) -> bool:
+        below = self._below(config_path)
+        return config_path == "" or (below is not None and super().is_group(below))
+
+    def is_config(self, config_path: str) -> bool:
+        below = self._below(config_path)
+        return bool(below) and super().is_config(str(below))
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        if config_path == "":
+            return [] if results_filter is ObjectType.CONFIG else [GROUP]
+        found: list[str] = []
+        for file in (Path(self.path) / (self._below(config_path) or "")).iterdir():
+            self._list_add_result(found, f"{config_path}/{file.name}", file.name, results_filter)
+        return sorted(set(found))
+
+    @staticmethod
+    def _below(name: str) -> str | None:
+        """A name of the group, seen from the folder; None for what is outside of the group."""
+        return "" if name == GROUP else name.removeprefix(f"{GROUP}/") if name.startswith(f"{GROUP}/") else None
+
+
+def register() -> None:
+    """Make ``declog=<preset>`` known to every Hydra application of this process. Safe to call again."""
+    Plugins.instance().register(DeclogSearchPath)
+    Plugins.instance().register(FolderOfPresets)
+
+
+def config_loader(config_dir: Path | str | None = None) -> ConfigLoaderImpl:
+    """A loader over ``config_dir``, the presets and what other plugins add; not Hydra's global one.
+
+    A text names a place of Hydra's search path, such as ``declog:///a/folder/of/presets``.
+    """
+    register()
+    if not OmegaConf.has_resolver("hydra"):
+        setup_globals()
+    from declog.config.loading import Loader  # `import declog` does not pay for it
+
+    return Loader(create_config_search_path(None if config_dir is None else str(config_dir)))
+
+
+def settle(config: DictConfig, name: str) -> None:
+    """Put in what Hydra would answer in a run to ``${hydra:job.name}`` and the like, as far as that can be known.
+
+    ``config`` still has its node ``hydra``; ``name`` stands for the script's, which is known when it runs.
+    """
+    asking = list(_asking(config))
+    if not asking:
+        return
+    OmegaConf.set_struct(config, False)
+    config.hydra.job.name = name
+    config.hydra.runtime.output_dir = config.hydra.run.dir
+    hydra_config = HydraConfig.instance()
+    before = hydra_config.cfg
+    try:
+        hydra_config.set_config(config)
+        for node, key in asking:
+            child = node._get_node(key)
+            try:
+                child._set_value(_answered(str(child._value()), config))
+            except OmegaConfBaseException:
+                continue  # it stays as it was written, and is refused where it is needed
+    finally:
+        hydra_config.cfg = before
+
+
+def _asking(node: Any) -> Iterator[tuple[Any, Any]]:
+    """The values that ask Hydra of the run, each with the map or list that holds it."""
+    for key in range(len(node)) if isinstance(node, ListConfig) else [key for key in node if key != "hydra"]:
+        child = node._get_node(key)
+        if isinstance(child, DictConfig | ListConfig) and not (child._is_none() or child._is_interpolation()):
+            yield from [] if child._is_missing() else _asking(child)
+        elif isinstance(child, Node) and "${hydra:" in str(child._value()):
+            yield node, key
+
+
+def _answered(text: str, config: DictConfig) -> object:
+    """A text with Hydra's answers put in; what else it asks for, such as the environment, stays as it was written."""
+    asked = r"\$\{hydra:[\w.]*\}"
+    if re.fullmatch(asked, text):
+        return OmegaConf.create({"answer": text}).answer
+    return re.sub(asked, lambda found: str(OmegaConf.create({"answer": found[0]}).answer), text)
+
+
+@contextmanager
+def current_hydra() -> Iterator[None]:
+    """Hydra 1.3's own behaviour, whatever ``version_base`` the application asked for, which is put back."""
+    base = VersionBase.instance()
+    before = base.version_base
+    if hydra.__version__.startswith("1.3."):
+        hydra.version.setbase("1.3")
+    try:
+        yield
+    finally:
+        base.version_base = before
+
+
+register()

@@ -1,0 +1,142 @@
+"""Which cell of a metric a row belongs to: its label, by ``by``, and its piece of the window, by ``pool``.
+
+Imports the plan and the evaluation of one frame, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine.evaluator import View
+from declog.language.dtypes import Axis, Kind
+from declog.language.segmented import Segments, present, truth
+from declog.plans.ops import MetricOp
+
+Array = NDArray[Any]
+OTHER = "_other"  # the label of rows beyond max_labels; with more underscores where a row has that label
+Label = str | float  # as it was observed
+
+
+def row_axis(op: MetricOp) -> Axis:
+    """The axis of the rows that are reduced: a fold has one state per completion."""
+    return Axis.COMPLETION if op.axis is Axis.TOKEN else op.axis
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The rows that count for a metric, and the cell of each: its place among the labels and the pieces."""
+
+    rows: Array
+    labels: tuple[Label, ...]
+    label: Array
+    pieces: tuple[tuple[int, ...], ...]
+    piece: Array
+
+
+def placed(op: MetricOp, view: View) -> Placed:
+    """Which rows count, and where."""
+    axis = row_axis(op)
+    count = view.frame.count(axis)
+    keep = np.ones(count, bool) if op.where is None else truth(np.array(view.rows(op.where, axis)))
+    known, label = labels(op, view, axis, keep)
+    found, piece = pieces(op, view, axis)
+    keep &= label >= 0
+    if op.ranks == "main":
+        keep &= ranks(view, axis) == 0
+    rows = np.flatnonzero(keep)
+    return Placed(rows, known, label[rows], tuple(found), piece[rows])
+
+
+def ranks(view: View, axis: Axis) -> Array:
+    """The rank of each row; a value per batch over all ranks counts as the main one's."""
+    if axis is Axis.BATCH:
+        return np.zeros(view.frame.count(axis), np.int64)
+    return view.frame.spread(view.frame.batches.rank, Axis.STEP, axis)
+
+
+def latest(view: View, axis: Axis) -> Array:
+    """A sort key per row: the greatest is the latest row."""
+    order = np.empty(len(view.frame.batches), np.int64)
+    order[view.frame.latest] = np.arange(len(order))
+    return (
+        order
+        if axis is Axis.STEP
+        else np.asarray(view.frame.spread(order, Axis.STEP, axis))
+        if axis is not Axis.BATCH
+        else np.arange(view.frame.count(axis))
+    )
+
+
+def labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[Label, ...], Array]:
+    """The labels of `by`, sorted, and each row's place among them (-1: none)."""
+    if op.by is None:
+        return (), np.zeros(len(keep), np.int64)
+    raw = np.asarray(view.rows(op.by, axis))
+    there = present(raw) & keep
+    index = np.full(len(raw), -1, np.int64)
+    if not there.any():
+        return (), index
+    if raw.dtype.kind == "O":  # an array of texts would give each the room of the longest
+        texts = [str(item) for item in raw[there]]
+        place = {text: at for at, text in enumerate(sorted(set(texts)))}
+        index[there] = [place[text] for text in texts]
+        return tuple(place), index
+    distinct, index[there] = np.unique(raw[there], return_inverse=True)
+    return tuple(distinct.tolist()), index
+
+
+def pooled(labels: Iterable[str]) -> str:
+    """The name of the rows beyond the limit, which no label has."""
+    known, name = set(labels), OTHER
+    while name in known:
+        name = f"_{name}"
+    return name
+
+
+def frequent(counts: Array, limit: int) -> tuple[Array, Array]:
+    """The most frequent labels, at most ``limit``, in order; and each label's place among them, the rest after them."""
+    if len(counts) <= limit:
+        return np.arange(len(counts)), np.arange(len(counts))
+    chosen = np.sort(np.lexsort((np.arange(len(counts)), -counts))[:limit])
+    place = np.full(len(counts), len(chosen))
+    place[chosen] = np.arange(len(chosen))
+    return chosen, place
+
+
+def shown(value: Label, kind: Kind) -> str:
+    """A label in a name."""
+    if isinstance(value, str):
+        return value
+    if kind is Kind.BOOL:
+        return "true" if value else "false"
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
+    """The pieces that `pool` makes of the window, and each row's; the latest is last, the lowest rank of equal ones."""
+    rows = view.frame.count(axis)
+    if op.pool == "window":
+        return [()], np.zeros(rows, np.int64)
+    batches = view.frame.batches
+    keys = {
+        "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (-batches.rank,),
+        "rank_batch": (batches.step, batches.batch, -batches.rank),
+    }[op.pool]  # fmt: skip
+    parts = Segments.of_keys(*keys)
+    known = np.unique(parts.index, return_index=True)[1]  # a batch of each piece
+    order = np.lexsort([key[known] for key in reversed(keys)])
+    found = list(zip(*(key[known][order].tolist() for key in keys), strict=True))
+    index = np.argsort(order)[parts.index]
+    if axis is Axis.STEP:
+        return found, index
+    if axis is Axis.BATCH:
+        first = np.zeros(rows, np.int64)
+        batch = view.frame.parts(Axis.STEP, Axis.BATCH).index
+        first[batch[::-1]] = index[::-1]
+        return found, first
+    return found, view.frame.spread(index, Axis.STEP, axis)

@@ -1,0 +1,123 @@
+"""What a table's cells may hold: values enforced to a column's type, redacted, shortened, measured.
+
+Pure functions of plain Python values; None is null. Imports numpy and the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.language.patterns import redacted
+from declog.plans.ops import ColumnOp
+from declog.records import Column, ColumnType
+
+INT64 = range(-(2**63), 2**63)
+
+
+def plain(values: NDArray[Any]) -> list[Any]:
+    """An array as plain Python values; NaN is null."""
+    items = values.tolist()
+    if values.dtype.kind == "f":
+        return [None if item != item else item for item in items]
+    return [_plain(item) for item in items] if values.dtype.kind == "O" else items
+
+
+def _plain(item: Any) -> Any:
+    item = item.item() if isinstance(item, np.generic) else item
+    return None if isinstance(item, float) and math.isnan(item) else item
+
+
+# ---- types
+
+
+def _json(item: Any) -> Any:
+    json.dumps(item)  # raises TypeError for what no sink could write
+    return item
+
+
+CONVERT: Mapping[ColumnType, Callable[[Any], Any]] = {
+    "int": int, "float": float, "bool": bool, "text": str, "json": _json,
+}  # fmt: skip
+
+
+def natural(values: Iterable[Any]) -> ColumnType | None:
+    """The type of a run-time column, by its first values; None where all are null."""
+    items = [item for item in values if item is not None]
+    kinds = {type(item) for item in items}
+    if not kinds:
+        return None
+    if kinds == {int}:
+        return "int" if all(item in INT64 for item in items) else "json"
+    if kinds <= {int, float}:
+        return "float"
+    return "bool" if kinds == {bool} else "text" if kinds == {str} else "json"
+
+
+def fits(type: ColumnType, item: Any) -> bool:
+    """Whether a value can stand in a column of this type without a loss."""
+    if item is None or type == "json":
+        return True
+    if type == "int":
+        whole = isinstance(item, int) or (isinstance(item, float) and item.is_integer())
+        return whole and not isinstance(item, bool) and int(item) in INT64
+    if type == "float":
+        return isinstance(item, float) or (isinstance(item, int) and not isinstance(item, bool) and _is_float(item))
+    return isinstance(item, bool if type == "bool" else str)
+
+
+def _is_float(item: int) -> bool:
+    try:
+        return int(float(item)) == item
+    except OverflowError:
+        return False
+
+
+def returned(type: ColumnType, item: Any) -> Any:
+    """What a registered function returned, as the column holds it; raises ``TypeError`` where it is something else."""
+    item = _plain(item)
+    if not fits(type, item):
+        raise TypeError(f"it returned {item!r:.60}, and the column is {type}")
+    return None if item is None else CONVERT[type](item)
+
+
+# ---- texts
+
+
+def shortened(column: ColumnOp, value: Any) -> Any:
+    """A value with its texts redacted, then cut; those inside lists and maps too."""
+    if isinstance(value, str):
+        value = redacted(value, column.redact)
+        if column.max_chars is not None and len(value) > column.max_chars:
+            value = value[: column.max_chars - 1] + "…"
+        return value
+    if isinstance(value, list | tuple):
+        return [shortened(column, item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: shortened(column, item) for key, item in value.items()}
+    return value
+
+
+# ---- sizes
+
+
+def row_bytes(columns: Sequence[Column], data: Mapping[str, Sequence[Any]], rows: int) -> NDArray[np.int64]:
+    """What each row holds: 8 bytes for a number, 1 for a bool, texts and JSON in UTF-8, nothing for a null."""
+    sizes = np.zeros(rows, np.int64)
+    for column in columns:
+        sizes += np.array([_size(column.type, item) for item in data[column.name]], np.int64)
+    return sizes
+
+
+def _size(type: ColumnType, item: Any) -> int:
+    if item is None:
+        return 0
+    if type in ("text", "json"):
+        text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+        return len(text.encode("utf-8", "surrogatepass"))
+    return 1 if type == "bool" else 8

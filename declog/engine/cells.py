@@ -1,0 +1,215 @@
+"""Metrics' values: reductions over a window's rows.
+
+A metric has one value per cell: ``[members, labels]``, of a family and of ``by``. It is reduced over the
+pieces that its ``pool`` names and combined over them. Metrics that reduce the same rows are reduced in
+``together.py``. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine import cell_index
+from declog.engine.evaluator import View
+from declog.engine.partials import Piece, State, fold_states, state_of
+from declog.language import reductions
+from declog.language.absence import either
+from declog.language.dtypes import Axis, Kind
+from declog.language.reductions import Moments
+from declog.language.segmented import present
+from declog.language.sketch import Sketch
+from declog.plans.ops import MetricOp
+
+Array = NDArray[Any]
+WHOLE: tuple[Piece, ...] = ((),)  # the only piece of a window that is not cut
+
+
+@dataclass
+class Cells:
+    """A metric's values over a window: ``values[members, labels, pieces]``, NaN for none.
+
+    ``kept`` marks a NaN that is a value: of nothing but missing values, or under ``nan: propagate``. ``skipped`` counts
+    missing values, ``broken`` those that made a NaN, and the values that are infinite. ``histograms`` holds
+    (counts, edges) instead, by (member, label). ``pieces`` names each piece: by step, batch and rank, as far as `pool`
+    tells them apart.
+    """
+
+    values: Array
+    members: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    kept: Array | None = None
+    skipped: int = 0
+    broken: int = 0
+    histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
+    pieces: tuple[Piece, ...] = WHOLE
+
+    @property
+    def there(self) -> Array:
+        """Which values there are, of the shape of ``values``."""
+        return present(self.values) if self.kept is None else present(self.values) | self.kept
+
+    def hidden(self) -> Cells:
+        """The same pieces without any value."""
+        return Cells(np.full((1, 1, self.values.shape[-1]), np.nan), pieces=self.pieces)
+
+    def combined(self, how: str) -> tuple[Array, Array]:
+        """One value per cell over the pieces, and which of them there are: both ``[members, labels]``."""
+        values, there = self.values, self.there
+        if values.shape[-1] == 1 and how != "var":  # the variance of one value is absent
+            return values[..., 0], there[..., 0]
+        some = np.asarray(there.any(-1))
+        zeroed = np.where(there, values, 0.0)
+        n = np.maximum(there.sum(-1), 1)
+        if how == "sum":
+            combined = zeroed.sum(-1)
+        elif how == "min":
+            combined = np.where(there, values, np.inf).min(-1, initial=np.inf)
+        elif how == "max":
+            combined = np.where(there, values, -np.inf).max(-1, initial=-np.inf)
+        elif how == "last":
+            place = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
+            combined = (
+                np.take_along_axis(zeroed, np.maximum(place, 0)[..., None], -1)[..., 0]
+                if values.shape[-1]
+                else np.zeros(values.shape[:-1])
+            )
+        elif how == "var":
+            mean = (zeroed.sum(-1) / n)[..., None]
+            combined = np.where(there, (values - mean) ** 2, 0.0).sum(-1) / np.maximum(n - 1, 1)
+            some = some & (n > 1)
+        else:
+            combined = zeroed.sum(-1) / n
+        return combined, some
+
+
+def settled(op: MetricOp, cells: Cells, missing: Array, odd: Array | None = None) -> Cells:
+    """The cells, with what `nan` and `empty` say about missing values; ``odd`` is NaN though nothing is missing.
+
+    What is missing here and there may be left out. A metric of which nothing else came is NaN, and not absent; `empty`
+    is for pieces in which nothing came.
+    """
+    there = present(cells.values)
+    if op.empty is not None:
+        cells.values = np.where(there | missing, cells.values, op.empty)
+    if op.nan == "propagate":
+        kept = missing
+        cells.values = np.where(missing, np.nan, cells.values)
+    else:
+        kept = missing & ~there & (not there.any())
+    broken = int(cells.skipped) if kept.any() else 0
+    if odd is not None:
+        kept = kept | odd
+        broken += int(odd.sum())
+    if kept.any():
+        cells.kept = kept
+    cells.broken = broken + int(np.isinf(cells.values).sum())
+    return cells
+
+
+# ---- one metric, by label and piece ----------------------------------------------------------------------
+
+
+def reduce_one(op: MetricOp, view: View) -> Cells:
+    """The cells of one metric, by label and piece."""
+    if op.reduction.foldable:
+        return finished(op, state_of(op, view))
+    return _by_values(op, view) if op.fold is None else _by_sketch(op, view)
+
+
+def finished(op: MetricOp, state: State) -> Cells:
+    """The cells of a metric from its state; rare labels beyond the limit are pooled."""
+    moments, names = state.moments, tuple(cell_index.shown(item, _kind(op)) for item in state.labels)
+    lacking = state.lacking if state.came else np.zeros_like(state.lacking)  # it is absent, not missing
+    if len(names) > op.max_labels:
+        chosen, place = cell_index.frequent(state.rows, op.max_labels)
+        names = (*(names[item] for item in chosen), cell_index.pooled(names))
+        parts = [np.flatnonzero(place == item) for item in range(len(names))]
+        pooled = [
+            Moments(*(np.moveaxis(array[:, part], 1, -1) for array in _arrays(moments))).pooled() for part in parts
+        ]
+        moments = Moments(*(np.stack(arrays, 1) for arrays in zip(*map(_arrays, pooled), strict=True)))
+        lacking = np.stack([lacking[:, part].sum(1) for part in parts], 1)
+    result = np.asarray(op.reduction.run(moments), np.float64)
+    cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces)
+    return settled(op, cells, lacking > 0, (moments.n > 1) & np.isnan(result))
+
+
+def _arrays(moments: Moments) -> tuple[Array, ...]:
+    return (moments.n, moments.total, moments.m2, moments.min, moments.max)
+
+
+def _kind(op: MetricOp) -> Kind:
+    return Kind.TEXT if op.by is None else op.by.type.kind
+
+
+def _by_values(op: MetricOp, view: View) -> Cells:
+    """A reduction that needs the values themselves, cell by cell."""
+    axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
+    chosen, label = placed.rows, placed.label
+    labels = tuple(cell_index.shown(item, _kind(op)) for item in placed.labels)
+    if len(labels) > op.max_labels:
+        frequent, place = cell_index.frequent(np.bincount(label, minlength=len(labels)), op.max_labels)
+        labels, label = (*(labels[item] for item in frequent), cell_index.pooled(labels)), place[label]
+    shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
+    cell = label * max(shape[1], 1) + placed.piece
+    columns = [np.asarray(view.judged(node, axis)) for node in op.args]
+    columns = [
+        column if column.dtype.kind in "fiu" and op.reduction.keeps_kind else column.astype(np.float64)
+        for column in columns
+    ]
+    columns = [column[None] if column.ndim == 1 else column for column in columns]
+    members = view.members(op.args[0]) if op.family else ()
+    height = max(len(members), 1)
+    values = np.full((height, *shape), np.nan)
+    missing = np.zeros((height, *shape), bool)
+    histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
+    order = cell_index.latest(view, axis) if op.reduction.ordered else None
+    gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
+    sought = np.full(len(chosen), gone is not True) if isinstance(gone, bool) else ~gone[chosen]
+    skipped = 0
+    for member in range(height):
+        parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
+        ok = np.logical_and.reduce([present(part) for part in parts])
+        skipped += int((~ok & sought).sum())
+        for index in range(shape[0] * shape[1]):
+            mine = cell == index
+            rows = np.flatnonzero(mine & ok)
+            at = divmod(index, max(shape[1], 1))
+            missing[(member, *at)] = bool((mine & ~ok & sought).any())
+            if order is not None:
+                rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
+            result = reductions.finish(op.reduction, [part[rows] for part in parts], dict(op.params))
+            if isinstance(result, tuple):
+                histograms[member, at[0]] = result
+            else:
+                values[(member, *at)] = result
+    cells = Cells(values, members, labels, skipped=skipped, histograms=histograms, pieces=placed.pieces)
+    return settled(op, cells, missing)
+
+
+def _by_sketch(op: MetricOp, view: View) -> Cells:
+    """A reduction over tokens that needs more than moments: of the histograms of the batches in each piece."""
+    assert op.fold is not None and op.reduction.sketch is not None
+    pieces, piece = cell_index.pieces(op, view, Axis.STEP)
+    if op.ranks == "main":
+        piece = np.where(view.frame.batches.rank == 0, piece, -1)
+    counts = view.frame.column(f"{op.fold}.hist")
+    states = fold_states([op.fold], view, frozenset({"n", "min", "max"}))
+    batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
+    values = np.full((1, 1, len(pieces)), np.nan)
+    histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
+    for place in range(len(pieces) if counts is not None else 0):
+        mine = states.take(np.flatnonzero(piece[batch] == place)).pooled()
+        if mine.n[0] > 0:
+            parts = counts[piece == place] if counts is not None else ()
+            result = op.reduction.sketch(Sketch.merge(parts, float(mine.min[0]), float(mine.max[0])), **dict(op.params))
+            if isinstance(result, tuple):
+                histograms[0, 0] = result
+            else:
+                values[0, 0, place] = result
+    cells = Cells(values, histograms=histograms, pieces=tuple(pieces))
+    return settled(op, cells, np.zeros(values.shape, bool))

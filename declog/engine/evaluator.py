@@ -1,0 +1,415 @@
+"""Evaluates typed trees over a frame: numpy in, numpy out, each node once.
+
+The arrays are float64 with NaN for what is missing, int64, bool, or objects. A value has the rows of its
+node's axis; a family has its members in front: ``[members, rows]``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine.frame import Frame
+from declog.errors import RuntimeFailure
+from declog.language import segmented
+from declog.language.absence import COMPARISONS, Absence, either, elementwise
+from declog.language.dtypes import COLUMN, Axis, Kind
+from declog.language.functions import DEFAULT, Function, Functions
+from declog.language.nodes import LEAVES, Node
+from declog.language.segmented import Segments
+
+Array = NDArray[Any]
+Members = tuple[str, ...]
+
+
+class View:
+    """One frame's values by node. Holds what was computed, so that equal expressions are computed once."""
+
+    def __init__(self, frame: Frame, functions: Functions = DEFAULT) -> None:
+        self.frame = frame
+        self._functions = functions
+        self._values: dict[int, Array] = {}
+        self._gone: dict[int, Absence] = {}
+        self._members: dict[int, Members] = {}
+
+    def segments(self, fine: Axis, coarse: Axis) -> Segments:
+        """How the entries of an axis fall into those of a coarser one; ``STEP`` pools a batch over its ranks."""
+        return self.frame.parts(fine, Axis.BATCH if coarse is Axis.STEP and fine is not Axis.STEP else coarse)
+
+    def members(self, node: Node) -> Members:
+        """The members of a family's value."""
+        self.value(node)
+        return self._members.get(node.index, ())
+
+    def came(self, node: Node) -> bool:
+        """Whether anything of a value is there: what is computed of a signal that never came is absent."""
+        return self.absent(node) is not True
+
+    def value(self, node: Node) -> Array:
+        """The value of a node on its own axis, missing where it is absent; 0-dimensional: a constant, or all absent."""
+        known = self._values.get(node.index)
+        if known is None:
+            gone = self.absent(node)
+            known = _nothing(node) if gone is True else self._compute(node)
+            if gone is not True and gone is not False and node.op not in ("signal", "local", "carried"):
+                known = _blanked(known, gone)
+            self._values[node.index] = known
+        return known
+
+    def rows(self, node: Node, axis: Axis) -> Array:
+        """The value repeated over ``axis``: ``[rows]`` or ``[members, rows]``."""
+        values = self.value(node)
+        own = node.type.axis
+        if own is None or not values.ndim:
+            return np.broadcast_to(values, (*values.shape, self.frame.count(axis)))
+        return self.frame.spread(values, own, axis)
+
+    def lost(self, node: Node, axis: Axis) -> Absence:
+        """The rows of ``axis`` in which a value is absent; of a family where no member is there."""
+        gone = self.absent(node)
+        if gone is True or gone is False:
+            return gone
+        assert node.type.axis is not None
+        return self.frame.spread(gone if gone.ndim == 1 else gone.all(0), node.type.axis, axis)
+
+    def judged(self, node: Node, axis: Axis) -> Array:
+        """The value over ``axis`` as it is reduced: a comparison of a missing value is missing, neither true nor false.
+
+        So a mean of comparisons is of those that could be made, and not healthy where none could.
+        """
+        values, unknown = self.rows(node, axis), self.undecided(node)
+        if unknown is False or node.type.axis is None:
+            return values
+        return _blanked(values, self.frame.spread(np.asarray(unknown), node.type.axis, axis))
+
+    def undecided(self, node: Node) -> Absence:
+        """Where a bool is neither true nor false, since something that it compares is missing."""
+        function = self._functions.get(node.op)
+        if node.type.kind is not Kind.BOOL or function is None or function.stage != "elementwise" or not node.args:
+            return False
+        values = [self.value(arg) for arg in node.args]
+        if node.op in COMPARISONS:
+            gaps: list[Absence] = [False if segmented.present(one).all() else ~segmented.present(one) for one in values]
+        else:
+            gaps = [self.undecided(arg) for arg in node.args]
+        if all(gap is False for gap in gaps):
+            return False
+        order = self._order(node) if node.type.family else {}
+
+        def across(place: int, part: Any) -> Any:
+            spread = self._across(part, node.args[place], node.type.axis) if np.ndim(part) else part
+            return spread[order[place]] if place in order and np.ndim(spread) > 1 else spread
+
+        found = elementwise(
+            node, [across(place, gap) for place, gap in enumerate(gaps)],
+            lambda place: segmented.truth(np.asarray(across(place, values[place]))),
+        )  # fmt: skip
+        return found if isinstance(found, np.ndarray) and found.any() else False
+
+    # -- absence
+
+    def absent(self, node: Node) -> Absence:
+        """Where a value is absent, on its own axis: ``[rows]`` or ``[members, rows]``."""
+        known = self._gone.get(node.index)
+        if known is None:
+            known = self._absent(node)
+            if isinstance(known, np.ndarray | np.bool_) and (not known.ndim or not known.any()):
+                known = bool(known.any())
+            self._gone[node.index] = known
+        return known
+
+    def _absent(self, node: Node) -> Absence:
+        axis = node.type.axis
+        if node.op in ("const", "builtin"):
+            return False
+        if node.op in ("signal", "local", "carried"):
+            name = node.param("name")
+            if self.frame.column(name) is None:
+                return True
+            assert axis is not None
+            marked = self.frame.absent(name, axis)
+            return either(self._ungrouped(node), False if marked is None else marked)
+        if node.op == "fold":
+            counts = self.frame.column(f"{node.param('name')}.n")
+            return True if counts is None else np.isnan(counts) if counts.dtype.kind == "f" else False
+        function = self._functions.get(node.op)
+        gone = [self.absent(arg) for arg in node.args]
+        if function is not None and function.stage == "elementwise":
+            if all(part is False for part in gone):
+                return False
+            order = self._order(node) if node.type.family else {}
+
+            def across(place: int, values: Any) -> Any:
+                if not np.ndim(values):
+                    return values
+                spread = self._across(values, node.args[place], axis)
+                return spread[order[place]] if place in order and spread.ndim > 1 else spread
+
+            def truth(place: int) -> Array:
+                return segmented.truth(np.asarray(across(place, self.value(node.args[place]))))
+
+            return elementwise(node, [across(place, part) for place, part in enumerate(gone)], truth)
+        return either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
+
+    def _across(self, values: Array, arg: Node, axis: Axis | None) -> Array:
+        """What belongs to the rows of an argument, over those of ``axis``."""
+        own = arg.type.axis
+        return values if not values.ndim or own is None or axis is None else self.frame.spread(values, own, axis)
+
+    def _within(self, node: Node, arg: Node) -> Absence:
+        """Where a value that knows how axes nest is absent for want of an argument: where all of that is."""
+        gone = self.absent(arg)
+        if node.op == "column":
+            members = self.members(arg)
+            if node.param("member") not in members:
+                return True
+            return gone[members.index(node.param("member"))] if np.ndim(gone) > 1 else gone
+        if gone is True or gone is False:
+            return gone
+        if node.op == "columns":
+            return False
+        if node.over == COLUMN:
+            return gone.all(0) if gone.ndim > 1 else gone
+        fine, coarse = arg.type.axis, node.type.axis
+        if coarse is fine or fine is None or coarse is None:
+            return gone
+        parts = self.frame.parts(fine, coarse)
+        return segmented.aggregate(lambda values, segments: segments.apply(np.logical_and, values), gone, parts) == 1
+
+    def _ungrouped(self, node: Node) -> Absence:
+        """Where a value that reads groups is absent, since what names the groups did not come."""
+        grouping, axis = self.frame.grouping, node.type.axis
+        if grouping is None or grouping.of is None or axis is None or not reads_groups(node):
+            return False
+        if self.frame.column(grouping.of) is None:
+            return grouping.optional  # else it is an error where groups are made
+        gone = self.frame.absent(grouping.of, Axis.COMPLETION)
+        if gone is None or axis is Axis.COMPLETION:
+            return False if gone is None else gone
+        parts = self.frame.parts(Axis.COMPLETION, axis)
+        return segmented.aggregate(lambda values, segments: segments.apply(np.logical_and, values), gone, parts) == 1
+
+    def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
+        """The value at some rows of ``axis``; what is elementwise is computed for those alone.
+
+        An integer keeps its bits also where others are missing: the values are objects then.
+        """
+        values = self._picked(node, axis, rows)
+        if node.type.kind is Kind.INT and values.dtype.kind == "f" and self.came(node):
+            values = self._at(node, self._whole(node), axis, rows)
+        return values if values.ndim else np.broadcast_to(values, rows.shape)
+
+    def _picked(self, node: Node, axis: Axis, rows: Array) -> Array:
+        plain = node.type.axis is axis and not node.type.family and node.index not in self._values
+        function = self._functions.get(node.op) if plain else None
+        if function is None or function.stage != "elementwise":
+            return self._at(node, self.value(node), axis, rows)
+        gone = self.absent(node)
+        if gone is True:
+            return _nothing(node)
+        arrays = [self._picked(arg, axis, rows) for arg in node.args]
+        made = by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
+        return made if gone is False else _blanked(made, gone[rows])
+
+    def _at(self, node: Node, values: Array, axis: Axis, rows: Array) -> Array:
+        own = node.type.axis
+        if own is None or not values.ndim:
+            return values
+        return np.asarray(values[..., rows if own is axis else self.frame.parts(axis, own).index[rows]])
+
+    def _whole(self, node: Node) -> Array:
+        """An integer's value where something is missing: objects where it is a column, or its first or last."""
+        if node.op in ("signal", "local", "carried"):
+            values = self.frame.column(node.param("name"), exact=True)
+            return self.value(node) if values is None else values
+        if node.op in ("first", "last") and node.over is Axis.COMPLETION:
+            values = self._whole(node.args[0])
+            groups = self.frame.parts(Axis.COMPLETION, Axis.GROUP)
+            whole = values.astype(object) if values.dtype.kind == "i" else values
+            return segmented.aggregate(segmented.AGGREGATES[node.op], whole, groups) if values.ndim else values
+        return self.value(node)
+
+    def _compute(self, node: Node) -> Array:
+        match node.op:
+            case "const":
+                value = node.param("value")
+                return np.asarray(value, object if isinstance(value, str) else None)
+            case "signal" | "local" | "carried":
+                return self._signal(node)
+            case "builtin":
+                return self._builtin(node)
+            case "fold":
+                return self._fold(node)
+        function = self._functions.get(node.op)
+        if function is None:
+            raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
+        if function.stage == "aggregate":
+            return self._aggregate(node, function.run)
+        if function.stage == "elementwise":
+            return self._elementwise(node, function)
+        if node.type.family and node.args:
+            self._members[node.index] = self.members(node.args[0])
+        return np.asarray(function.run(self, node, *(self._own(arg) for arg in node.args)))
+
+    def _own(self, node: Node) -> Array:
+        """A value with all its rows, also where it is absent."""
+        values = self.value(node)
+        axis = node.type.axis
+        return values if axis is None or values.ndim else np.broadcast_to(values, (self.frame.count(axis),))
+
+    def _signal(self, node: Node) -> Array:
+        name = node.param("name")
+        values = self.frame.column(name)
+        if values is None:
+            return np.asarray(None, object) if node.type.kind in (Kind.TEXT, Kind.OBJECT) else np.asarray(np.nan)
+        if node.type.family:
+            self._members[node.index] = self.frame.members(name)
+        return typed(values, node.type.kind)
+
+    def _builtin(self, node: Node) -> Array:
+        batches = self.frame.batches
+        name = node.param("name")
+        return {"step": batches.step, "rank": batches.rank, "elapsed": batches.elapsed}[name]
+
+    def _fold(self, node: Node) -> Array:
+        name, stat = node.param("name"), node.param("stat")
+
+        def column(part: str) -> Array:
+            values = self.frame.column(f"{name}.{part}")
+            return np.asarray(np.nan) if values is None else values.astype(np.float64)
+
+        if stat in ("first", "last"):
+            return column(stat)
+        n = column("n")
+        if stat == "count":
+            return np.where(n == n, n, 0).astype(np.int64) if n.ndim else n
+        if stat in ("mean", "sum", "any", "all"):
+            total = column("total")
+            values = (
+                total / np.maximum(n, 1)
+                if stat == "mean"
+                else total
+                if stat == "sum"
+                else total > 0
+                if stat == "any"
+                else total == n
+            )
+            return values if stat in ("any", "all") else np.where(n > 0, values, np.nan)
+        if stat in ("min", "max"):
+            return np.where(n > 0, column(stat), np.nan)
+        m2 = column("m2")
+        if stat == "pstd":
+            return np.where(n > 0, np.sqrt(m2 / np.maximum(n, 1)), np.nan)
+        spread = np.where(n > 1, m2 / np.maximum(n - 1, 1), np.nan)
+        return np.sqrt(spread) if stat == "std" else spread
+
+    def _aggregate(self, node: Node, run: Callable[[Array, Segments], Array]) -> Array:
+        (arg,) = node.args
+        over = node.over
+        values = self._own(arg)
+        if node.op not in ("any", "all") and (unknown := self.undecided(arg)) is not False:
+            values = _blanked(values, unknown)
+        if over == COLUMN:
+            if values.ndim < 2 and not self.members(arg):
+                return np.asarray(np.nan)
+            if not values.ndim or len(values) == 0:
+                return np.asarray(np.nan)
+            turned = np.ascontiguousarray(values.T)  # [rows, members] or [members]
+            flat = turned.reshape(-1, turned.shape[-1])
+            reduced = run(flat, Segments.whole(flat.shape[-1]))[..., 0]
+            return reduced.reshape(turned.shape[:-1])
+        if arg.type.family:
+            self._members[node.index] = self.members(arg)
+        fine = arg.type.axis
+        assert isinstance(over, Axis) and fine is not None
+        coarse = {Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}[over]
+        return segmented.aggregate(run, values, self.frame.parts(fine, coarse))
+
+    def _elementwise(self, node: Node, function: Function) -> Array:
+        axis = node.type.axis
+        arrays = [self._across(self.value(arg), arg, axis) for arg in node.args]
+        if node.type.family:
+            for place, order in self._order(node).items():
+                arrays[place] = arrays[place][order]
+        if function.tensors:
+            return by_tensors(function.run, arrays)
+        return np.asarray(function.run(np, *arrays))
+
+    def _order(self, node: Node) -> dict[int, list[int]]:
+        """How to bring the members of families into the order of the first; different members are an error."""
+        families = [
+            (place, self.members(arg)) for place, arg in enumerate(node.args) if arg.type.family and self.members(arg)
+        ]
+        if not families:
+            return {}
+        first = families[0][1]
+        self._members[node.index] = first
+        order = {}
+        for place, members in families[1:]:
+            if set(members) != set(first):
+                missing = sorted(set(first) ^ set(members))
+                raise RuntimeFailure(
+                    "DL503",
+                    f"families in `{node}` have different members: {', '.join(missing)} is not in all of them",
+                    "observe the same members",
+                )
+            if members != first:
+                order[place] = [members.index(member) for member in first]
+        return order
+
+
+def reads_groups(node: Node) -> bool:
+    """Whether an operation itself depends on which rows are a group."""
+    if node.op == "rank":
+        return node.param("within") is Axis.GROUP
+    if node.op in ("index", "size", "pass_at", "majority"):
+        return True
+    return node.over in (Axis.COMPLETION, Axis.GROUP) or (node.op in LEAVES and node.type.axis is Axis.GROUP)
+
+
+def _nothing(node: Node) -> Array:
+    """The value of what is absent altogether."""
+    return np.asarray(None, object) if node.type.kind in (Kind.TEXT, Kind.OBJECT) else np.asarray(np.nan)
+
+
+def _blanked(values: Array, gone: Array) -> Array:
+    """Missing where it is absent."""
+    return np.where(gone, segmented.NOTHING if values.dtype.kind == "O" else np.nan, values)
+
+
+def typed(values: Array, kind: Kind) -> Array:
+    """A recorded column as the evaluators want it: by its kind, and by whether something is missing."""
+    if kind in (Kind.TEXT, Kind.OBJECT):
+        return values
+    if values.dtype.kind == "O":  # given as a list with None in it
+        values = (
+            np.vectorize(lambda item: math.nan if item is None else float(item), otypes=[np.float64])(values)
+            if values.size
+            else values.astype(np.float64)
+        )
+    if kind is Kind.NUMBER:
+        return values if values.dtype == np.float64 else values.astype(np.float64)
+    if values.dtype.kind == "f":  # something is missing
+        return values if kind is Kind.INT or np.isnan(values).any() else values != 0
+    if kind is Kind.BOOL:
+        return values if values.dtype.kind == "b" else values != 0
+    return values if values.dtype == np.int64 else values.astype(np.int64)
+
+
+def by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:
+    """A user's function of tensors, of arrays."""
+    import torch
+
+    whole = np.broadcast_arrays(*(array.astype(np.float64) for array in arrays))
+    with torch.no_grad():
+        result = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in whole))
+    values = np.asarray(result.numpy() if isinstance(result, torch.Tensor) else result)
+    if values.shape != whole[0].shape:
+        raise RuntimeFailure(
+            "DL314", f"a registered function returned shape {values.shape} for arguments of shape {whole[0].shape}"
+        )
+    return values

@@ -1,0 +1,186 @@
+"""What is computed from metrics' values: formulas, the conditions of `when` and of alerts, the numbers in their texts.
+
+One evaluator for all. Metrics are laid out by their members, labels and pieces, each by its name: values of different
+steps, batches or ranks never meet. A metric that has no value is absent, and so is what is computed of it, but for
+``present`` (see ``absence.py``). Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine.cells import WHOLE, Cells
+from declog.engine.evaluator import by_tensors
+from declog.errors import RuntimeFailure
+from declog.language.absence import Absence, elementwise
+from declog.language.functions import DEFAULT, Functions
+from declog.language.nodes import CONST, METRIC, Node
+from declog.language.segmented import Segments, present, truth
+from declog.plans.needs import read
+from declog.plans.ops import FormulaOp
+
+Array = NDArray[Any]
+NOWHERE = np.full((1, 1, 1), np.nan)
+Names = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell: the member and the label of a condition that held there; None: it has none."""
+
+    member: str | None = None
+    label: str | None = None
+
+
+class Sheet:
+    """Some metrics side by side, ``[members, labels, pieces]``; an expression's value over them."""
+
+    def __init__(self, cells: Mapping[str, Cells], keys: Iterable[str], functions: Functions = DEFAULT) -> None:
+        self._cells = {key: cells[key] for key in keys if key in cells}
+        self._functions = functions
+        found = self._cells.values()
+        self.members: tuple[str, ...] = _union(item.members for item in found)
+        self.labels: tuple[str, ...] = tuple(sorted(_union(item.labels for item in found)))
+        self.pieces = tuple(sorted(_union(item.pieces for item in found)))
+        self._known: dict[int, tuple[Array, Absence]] = {}
+
+    def value(self, node: Node) -> tuple[Array, Absence]:
+        """A node's value, NaN where it is absent, and where that is."""
+        known = self._known.get(node.index)
+        if known is None:
+            values, gone = self._compute(node)
+            if isinstance(gone, np.ndarray | np.bool_) and (gone.all() or not gone.any()):
+                gone = bool(gone.all())
+            known = self._known[node.index] = (values if gone is False else np.where(gone, np.nan, values)), gone
+        return known
+
+    def _compute(self, node: Node) -> tuple[Array, Absence]:
+        if node.op == CONST:
+            return np.asarray(node.param("value")), False
+        if node.op == METRIC:
+            return self._metric(str(node.param("name")))
+        function = self._functions.get(node.op)
+        if function is None:
+            raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
+        arrays, gone = zip(*(self.value(arg) for arg in node.args), strict=True)
+        if node.op == "column":
+            member = node.param("member")
+            if gone[0] is True or member not in self.members:
+                return NOWHERE, True
+            at = self.members.index(member)
+            absent: Any = np.broadcast_to(gone[0], arrays[0].shape)
+            return arrays[0][at : at + 1], absent[at : at + 1]
+        if function.stage == "aggregate":  # over=column
+            shape = (max(len(self.members), 1), *np.broadcast_shapes(arrays[0].shape, (1, 1, 1))[1:])
+            last = np.moveaxis(np.broadcast_to(arrays[0], shape), 0, -1)
+            reduced = function.run(last.reshape(-1, shape[0]), Segments.whole(shape[0])).reshape(1, *shape[1:])
+            return reduced, gone[0] if isinstance(gone[0], bool) else np.broadcast_to(gone[0], shape).all(
+                0, keepdims=True
+            )
+        absence = elementwise(node, gone, lambda place: truth(np.asarray(arrays[place])))
+        if absence is True:
+            return NOWHERE, True
+        made = by_tensors(function.run, list(arrays)) if function.tensors else np.asarray(function.run(np, *arrays))
+        return made, absence
+
+    def _metric(self, name: str) -> tuple[Array, Absence]:
+        """A metric, or what is asked of it: ``columns:id``, ``nan_count:id``, which there always is."""
+        asked, _, key = name.rpartition(":")
+        found = self._cells.get(key)
+        if asked:
+            known = 0 if found is None else len(found.members) if asked == "columns" else found.skipped
+            return np.full((1, 1, 1), float(known)), False
+        if found is None:
+            return NOWHERE, True
+        values, there = found.values, found.there
+        axes = ((found.members, self.members), (found.labels, self.labels), (found.pieces, self.pieces))
+        for axis, (own, whole) in enumerate(axes):
+            if own != whole and (own or not values.shape[axis]):  # without names it is one for all of them
+                values, there = _laid(values, axis, own, whole, np.nan), _laid(there, axis, own, whole, False)
+        return values, ~there
+
+
+def _union(parts: Iterable[Names]) -> Names:
+    return tuple(dict.fromkeys(item for part in parts for item in part))
+
+
+def _laid(values: Array, axis: int, own: Names, whole: Names, nothing: float | bool) -> Array:
+    """Values of some names among those of more."""
+    padding = np.full_like(
+        np.take(values, [0], axis) if values.shape[axis] else values.sum(axis, keepdims=True), nothing
+    )
+    order = [own.index(name) if name in own else -1 for name in whole]
+    return np.take(np.concatenate([values, padding], axis), order, axis)
+
+
+def formula(op: FormulaOp, cells: Mapping[str, Cells], functions: Functions = DEFAULT) -> Cells | None:
+    """A formula's values, piece by piece; None where none of its metrics are of this window."""
+    keys = read(op.expr)
+    sources = [cells[key] for key in keys if key in cells]
+    if not sources:
+        return None
+    sheet = Sheet(cells, keys, functions)
+    values, gone = sheet.value(op.expr)
+    members = sheet.members if op.family else ()
+    shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
+    result = np.array(np.broadcast_to(np.asarray(values, np.float64), shape))
+    lacking = np.broadcast_to(gone, shape) | ~present(result)
+    if op.empty is not None:
+        result = np.where(lacking, op.empty, result)
+    made = Cells(result, members, sheet.labels, pieces=sheet.pieces)
+    if op.empty is None and any(source.kept is not None for source in sources):
+        made.kept = ~present(result) & ~np.broadcast_to(gone, shape)
+    return made
+
+
+def held(
+    condition: Node, cells: Mapping[str, Cells], combine: Mapping[str, str], functions: Functions = DEFAULT
+) -> Place | None:
+    """The first cell in which a condition over metrics, as they are logged, is true; None: it does not hold."""
+    sheet = Sheet(_logged(cells, read(condition), combine), read(condition), functions)
+    true = np.atleast_3d(truth(np.asarray(sheet.value(condition)[0])))
+    if not true.any():
+        return None
+    member, label, _ = np.argwhere(true)[0].tolist()
+    return Place(
+        sheet.members[member] if true.shape[0] > 1 else None, sheet.labels[label] if true.shape[1] > 1 else None
+    )
+
+
+def shown(
+    fields: Mapping[str, Node], cells: Mapping[str, Cells], combine: Mapping[str, str], place: Place
+) -> dict[str, float | None]:
+    """The values of metrics for a text about a condition that held: those that it read; None for one that is absent."""
+    found: dict[str, float | None] = {}
+    for name, node in fields.items():
+        (key,) = read(node)
+        whole = _logged(cells, [key], combine)
+        values, gone = Sheet(whole, [key]).value(node)
+        at = [
+            names.index(wanted) if names and wanted in names else 0
+            for names, wanted in ((whole[key].members, place.member), (whole[key].labels, place.label))
+        ] if key in whole else [0, 0]  # fmt: skip
+        value = float(values[*at, 0]) if values.size else np.nan
+        found[name] = None if np.broadcast_to(gone, values.shape)[*at, 0] else value
+    return found
+
+
+def _logged(cells: Mapping[str, Cells], keys: Sequence[str], combine: Mapping[str, str]) -> dict[str, Cells]:
+    """Metrics with one value per cell, as they are logged."""
+    made = {}
+    for key in keys:
+        if key in cells:
+            whole = cells[key]
+            values, there = whole.combined(combine[key])
+            values, there = values[..., None], there[..., None]
+            kept = there & ~present(values)
+            made[key] = Cells(
+                np.where(there, values, np.nan), whole.members, whole.labels, kept if kept.any() else None,
+                whole.skipped, pieces=WHOLE,
+            )  # fmt: skip
+    return made

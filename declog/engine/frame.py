@@ -1,0 +1,440 @@
+"""The rows of one event of one window, on the host: numpy columns and how their axes nest.
+
+Rows stand in the order (step, batch, rank, row). A frame is built from the batches that the training
+thread recorded, merged with the frames of other ranks, and read by every evaluator; it is also what is
+sent and captured. Imports numpy, axes and kernels only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.errors import RuntimeFailure
+from declog.language.absence import Absence
+from declog.language.dtypes import Axis, Kind
+from declog.language.segmented import NOTHING, Segments
+
+Array = NDArray[Any]
+Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
+ABSENT = ".absent"  # ends the name of the column that says where another did not come
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns of one axis and dtype: ``data[k, rows]``, one row of it per key.
+
+    ``valid``, of the same shape, says which integers or bools are there; None: all. A missing float is NaN.
+    """
+
+    axis: Axis
+    keys: tuple[Key, ...]
+    data: Array
+    valid: Array | None = None
+
+    @classmethod
+    def of_integers(cls, axis: Axis, keys: tuple[Key, ...], values: Array) -> Block:
+        """Columns of objects, integers and None: ``[k, rows]`` or, of one key, ``[rows]``."""
+        valid = np.asarray(np.not_equal(values, NOTHING), bool).reshape(len(keys), -1)
+        data = np.where(valid, values.reshape(valid.shape), 0).astype(np.int64)
+        return cls(axis, keys, data, None if valid.all() else valid)
+
+    def column(self, row: int | slice, *, exact: bool = False) -> Array:
+        """One row or several in their own dtype; where something is missing floats, or ``exact`` objects."""
+        data = self.data[row]
+        if self.valid is None or self.valid[row].all():
+            return data
+        if exact and data.dtype.kind in "iu":
+            return np.where(self.valid[row], data.astype(object), NOTHING)
+        return np.where(self.valid[row], data, np.nan)
+
+    def some(self, places: Sequence[int]) -> Block:
+        """Some of the columns."""
+        valid = None if self.valid is None else self.valid[places]
+        return Block(self.axis, tuple(self.keys[place] for place in places), self.data[places], valid)
+
+    def pick(self, rows: Array) -> Block:
+        """Some of the rows, in some order."""
+        return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What a group is: ``size`` consecutive rows, or the rows of one value of the signal ``of``."""
+
+    size: int | None = None
+    of: str | None = None
+    split: str = "none"  # none | batches | ranks
+    optional: bool = False  # the signal `of` may never come
+
+
+@dataclass(frozen=True)
+class Batches:
+    """One entry per (step, batch, rank), all ``[batches]``."""
+
+    step: NDArray[np.int64]
+    batch: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    elapsed: NDArray[np.float64]
+    order: NDArray[np.int64]  # in which a rank opened its batches, of all events
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def take(self, order: Array) -> Batches:
+        """Some batches, in some order."""
+        return Batches(*(getattr(self, name)[order] for name in PARTS))
+
+    @classmethod
+    def join(cls, parts: Sequence[Batches]) -> Batches:
+        """The batches of several frames, one after the other."""
+        return cls(*(np.concatenate([part.__dict__[name] for part in parts]) for name in PARTS))
+
+
+PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")
+
+
+@dataclass
+class Frame:
+    """The columns of one event. ``texts`` holds what is no number: object arrays by key, with their axis."""
+
+    event: str
+    batches: Batches
+    blocks: list[Block]
+    texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
+    grouping: Grouping | None = None
+
+    # -- reading
+
+    @cached_property
+    def _places(self) -> dict[str, list[tuple[str | None, Block, int]]]:
+        places: dict[str, list[tuple[str | None, Block, int]]] = {}
+        for block in self.blocks:
+            for row, (name, member) in enumerate(block.keys):
+                places.setdefault(name, []).append((member, block, row))
+        return places
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """The members of a family, in the order in which they were first seen; none where it never came."""
+        found = [member for member, _, _ in self._places.get(name, []) if member is not None]
+        return tuple(found) + tuple(member for text, member in self.texts if text == name and member is not None)
+
+    def column(self, name: str, *, exact: bool = False) -> Array | None:
+        """A column ``[rows]`` or a family ``[members, rows]`` in its own dtype; None where it never came.
+
+        Where an integer is missing, the column is of floats, with NaN for that; ``exact``: of objects, with None.
+        """
+        places = self._places.get(name)
+        if places is None:
+            texts = [values for (text, _), (_, values) in self.texts.items() if text == name]
+            if not texts:
+                return None
+            return texts[0] if (name, None) in self.texts else np.stack(texts)
+        member, block, row = places[0]
+        if member is None:
+            return block.column(row, exact=exact)
+        if all(other is block for _, other, _ in places) and len(places) == places[-1][2] - row + 1:
+            return block.column(slice(row, row + len(places)), exact=exact)
+        return np.stack([other.column(place, exact=exact) for _, other, place in places])
+
+    def absent(self, name: str, axis: Axis) -> Array | None:
+        """Where a column did not come: bools ``[rows]`` of an axis, of a family ``[members, rows]``; None: nowhere."""
+        marks = {member: (block, row) for member, block, row in self._places.get(name + ABSENT, ())}
+        if not marks:
+            return None
+        found = {
+            member: self.spread(np.asarray(block.data[row], bool), block.axis, axis)
+            for member, (block, row) in marks.items()
+        }
+        if None in found:
+            return found[None]
+        nowhere = np.zeros(self.count(axis), bool)
+        return np.stack([found.get(member, nowhere) for member in self.members(name)])
+
+    def count(self, axis: Axis) -> int:
+        """How many entries an axis has."""
+        if axis is Axis.COMPLETION:
+            return int(self.batches.rows.sum())
+        if axis is Axis.STEP:
+            return len(self.batches)
+        return self.parts(Axis.COMPLETION if axis is Axis.GROUP else Axis.STEP, axis).count
+
+    # -- how axes nest
+
+    @cached_property
+    def _memo(self) -> dict[tuple[Axis, Axis], Segments]:
+        return {}
+
+    def parts(self, fine: Axis, coarse: Axis) -> Segments:
+        """The partition of the entries of an axis by those of a coarser one."""
+        known = self._memo.get((fine, coarse))
+        if known is None:
+            known = self._memo[fine, coarse] = self._parts(fine, coarse)
+        return known
+
+    def _parts(self, fine: Axis, coarse: Axis) -> Segments:
+        if fine is Axis.COMPLETION and coarse is Axis.STEP:
+            rows = self.batches.rows
+            equal = int(rows[0]) if len(rows) and (rows == rows[0]).all() else None
+            return Segments(np.repeat(np.arange(len(rows)), rows), len(rows), equal or None)
+        if fine is Axis.COMPLETION and coarse is Axis.GROUP:
+            return self._groups()
+        if fine is Axis.STEP and coarse is Axis.BATCH:
+            return Segments.of_keys(self.batches.step, self.batches.batch)
+        if fine is Axis.GROUP and coarse is Axis.STEP:
+            groups = self.parts(Axis.COMPLETION, Axis.GROUP)
+            if not groups.count:  # also where nothing says what a group is
+                return Segments(np.zeros(0, np.int64), len(self.batches))
+            first = np.zeros(groups.count, np.int64)
+            first[groups.index[::-1]] = np.arange(len(groups.index))[::-1]
+            return Segments(self.parts(Axis.COMPLETION, Axis.STEP).index[first], len(self.batches))
+        middle = Axis.STEP
+        inner, outer = self.parts(fine, middle), self.parts(middle, coarse)
+        return Segments(outer.index[inner.index], outer.count)
+
+    def _groups(self) -> Segments:
+        grouping = self.grouping
+        assert grouping is not None
+        batches = self.batches
+        rows = np.repeat(np.arange(len(batches)), batches.rows)
+        if grouping.of is not None:
+            ids = self.column(grouping.of, exact=True)
+            if ids is None and grouping.optional:  # there are no groups: what is computed of them is absent
+                return Segments(np.zeros(len(rows), np.int64), 0)
+            if ids is None:
+                raise RuntimeFailure(
+                    "DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in event `{self.event}`"
+                )
+            if ids.dtype.kind == "O":
+                codes: dict[str | None, int] = {}  # a missing id is one of its own
+                ids = np.array([codes.setdefault(None if item is None else str(item), len(codes)) for item in ids])
+            keys: list[Array] = [batches.step[rows], ids]
+            if grouping.split == "none":
+                keys[1:1] = [batches.batch[rows], batches.rank[rows]]
+            elif grouping.split == "ranks":
+                keys[1:1] = [batches.batch[rows]]
+            else:
+                keys[1:1] = [batches.rank[rows]]
+            return Segments.of_keys(*keys)
+        size = grouping.size
+        assert size is not None
+        if grouping.split == "none":
+            wrong = np.flatnonzero(batches.rows % size)
+            if len(wrong):
+                at = int(wrong[0])
+                raise RuntimeFailure(
+                    "DL507",
+                    f"rows cannot be grouped: groups have {size} completions, and step {batches.step[at]} "
+                    f"of rank {batches.rank[at]} has a batch of {batches.rows[at]}",
+                    "set axes.group.size, or axes.group.split where groups are spread over batches or ranks",
+                )
+            total = len(rows)
+            return Segments(np.arange(total) // size, total // size, size if total else None)
+        whole = (
+            [batches.step[rows], batches.batch[rows]]
+            if grouping.split == "ranks"
+            else [batches.step[rows], batches.rank[rows]]
+        )
+        pieces = Segments.of_keys(*whole)
+        if (pieces.counts % size).any():
+            raise RuntimeFailure(
+                "DL507",
+                f"rows cannot be grouped: groups have {size} completions, and the pieces have {pieces.counts.tolist()}",
+                "check axes.group",
+            )
+        return Segments.of_keys(pieces.index, pieces.position // size)
+
+    def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
+        """``values[..., coarse]`` repeated over a finer axis."""
+        return values if coarse is fine else values[..., self.parts(fine, coarse).index]
+
+    @cached_property
+    def latest(self) -> NDArray[np.int64]:
+        """Batches ordered so that the last one is the latest: of the last step and batch, of the lowest rank."""
+        batches = self.batches
+        return np.lexsort((-batches.rank, batches.batch, batches.step))
+
+    # -- building
+
+    def tail(self) -> Frame:
+        """The rows of the last step and batch only, of all ranks."""
+        if not len(self.batches):
+            return self
+        last = self.latest[-1]
+        keep = (self.batches.step == self.batches.step[last]) & (self.batches.batch == self.batches.batch[last])
+        order = np.flatnonzero(keep)
+        return self.take(order) if len(order) < len(self.batches) else self
+
+    def take(self, order: NDArray[np.int64]) -> Frame:
+        """Some batches, in some order, with their rows."""
+        picks: dict[Axis, Array] = {}
+
+        def pick(axis: Axis) -> Array:
+            if axis not in picks:
+                picks[axis] = _ranges(self._sizes(axis), order)
+            return picks[axis]
+
+        blocks = [block.pick(pick(block.axis)) for block in self.blocks]
+        texts = {key: (axis, values[pick(axis)]) for key, (axis, values) in self.texts.items()}
+        return Frame(self.event, self.batches.take(order), blocks, texts, self.grouping)
+
+    def with_column(
+        self, name: str, axis: Axis, values: Array, kind: Kind, members: Sequence[str] = (), *, gone: Absence = False
+    ) -> Frame:
+        """The frame with one more column ``[rows]``, or one more family ``[members, rows]``; ``gone``: where absent."""
+        keys = tuple((name, member) for member in members) if members else ((name, None),)
+        if gone is not False:
+            marks = np.array(np.broadcast_to(gone, (len(keys), values.shape[-1])))
+            marked = Block(axis, tuple((name + ABSENT, member) for _, member in keys), marks)
+            return replace(self, blocks=[*self.blocks, marked]).with_column(name, axis, values, kind, members)
+        if kind in (Kind.TEXT, Kind.OBJECT):
+            return replace(self, texts={**self.texts, (name, None): (axis, values)})
+        if values.dtype.kind == "O":
+            block = Block.of_integers(axis, keys, values)
+        else:
+            block = Block(axis, keys, values if values.ndim > 1 else values[None])
+        return replace(self, blocks=[*self.blocks, block])
+
+    def _sizes(self, axis: Axis) -> NDArray[np.int64]:
+        if axis is Axis.STEP:
+            return np.ones(len(self.batches), np.int64)
+        if axis is Axis.GROUP:
+            return np.bincount(self.parts(Axis.GROUP, Axis.STEP).index, minlength=len(self.batches))
+        return self.batches.rows
+
+    @classmethod
+    def merge(cls, frames: Sequence[Frame]) -> Frame:
+        """The rows of several frames of one event, sorted by (step, batch, rank)."""
+        frames = [frame for frame in frames if len(frame.batches)] or list(frames[:1])
+        if len(frames) == 1:
+            return frames[0]
+        batches = Batches.join([frame.batches for frame in frames])
+        blocks = _joined(frames)
+        if (marks := _absences(frames)) is not None:
+            blocks = [*(block for block in blocks if not block.keys[0][0].endswith(ABSENT)), *marks]
+        whole = cls(frames[0].event, batches, blocks, _joined_texts(frames), frames[0].grouping)
+        order = np.lexsort((batches.rank, batches.batch, batches.step))
+        return whole if (order[1:] > order[:-1]).all() else whole.take(order)
+
+
+def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
+    """Each event's rows of several parts together."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
+
+
+def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
+    """The rows of some batches: ranges of the given sizes, laid one after the other in the given order."""
+    starts = np.cumsum(sizes) - sizes
+    counts = sizes[order]
+    begin = np.repeat(starts[order] - (np.cumsum(counts) - counts), counts)
+    return begin + np.arange(int(counts.sum()))
+
+
+def _joined(frames: Sequence[Frame]) -> list[Block]:
+    layouts = [tuple((block.axis, block.keys, block.data.dtype) for block in frame.blocks) for frame in frames]
+    if all(layout == layouts[0] for layout in layouts):
+        return [
+            _end_to_end(block.axis, block.keys, [frame.blocks[place] for frame in frames])
+            for place, block in enumerate(frames[0].blocks)
+        ]
+    axes: dict[Key, Axis] = {key: block.axis for frame in frames for block in frame.blocks for key in block.keys}
+    blocks = []
+    for key, axis in axes.items():
+        found = [_alone(frame, key) for frame in frames]
+        integers = all(block is None or block.data.dtype.kind in "iub" for block in found)
+        dtype = np.result_type(*(block.data for block in found if block is not None)) if integers else np.float64
+        pieces = [
+            _missing(axis, key, int(frame._sizes(axis).sum()), np.dtype(dtype)) if block is None
+            else block if integers or block.valid is None
+            else Block(axis, (key,), block.column(0)[None])
+            for frame, block in zip(frames, found, strict=True)
+        ]  # fmt: skip
+        blocks.append(_end_to_end(axis, (key,), pieces))
+    return blocks
+
+
+def _absences(frames: Sequence[Frame]) -> list[Block] | None:
+    """Where signals, and what else is a whole value, did not come: in frames that lack them, and where those say so.
+
+    None where all frames have the same columns: what they say is joined with those. A fold says it itself: its
+    count is missing where its tokens did not come.
+    """
+    layouts = [[(block.axis, block.keys, block.data.dtype) for block in frame.blocks] for frame in frames]
+    if all(layout == layouts[0] for layout in layouts) and len({frozenset(frame.texts) for frame in frames}) == 1:
+        return None
+    keys = [{key: block for block in frame.blocks for key in block.keys} for frame in frames]
+    had = [{*columns, *frame.texts} for columns, frame in zip(keys, frames, strict=True)]
+    made = []
+    for key in dict.fromkeys(key for columns in had for key in columns if key[0].isidentifier()):
+        mark = (key[0] + ABSENT, key[1])
+        known = [columns.get(mark) for columns in keys]
+        if all(key in columns for columns in had) and not any(known):
+            continue
+        axis = max((block.axis for block in known if block is not None), default=Axis.STEP)
+        parts = []
+        for frame, columns, block in zip(frames, had, known, strict=True):
+            if key not in columns or block is None:
+                parts.append(np.full(int(frame._sizes(axis).sum()), key not in columns))
+            else:
+                own = np.asarray(block.data[block.keys.index(mark)], bool)
+                parts.append(frame.spread(own, block.axis, axis))
+        made.append(Block(axis, (mark,), np.concatenate(parts)[None]))
+    return made
+
+
+def _end_to_end(axis: Axis, keys: tuple[Key, ...], blocks: Sequence[Block]) -> Block:
+    data = np.concatenate([block.data for block in blocks], axis=1)
+    if all(block.valid is None for block in blocks):
+        return Block(axis, keys, data)
+    valid = [np.ones(block.data.shape, bool) if block.valid is None else block.valid for block in blocks]
+    return Block(axis, keys, data, np.concatenate(valid, axis=1))
+
+
+def _alone(frame: Frame, key: Key) -> Block | None:
+    """One column as a block of its own; None where the frame lacks it."""
+    for block in frame.blocks:
+        if key in block.keys:
+            row = slice(block.keys.index(key), block.keys.index(key) + 1)
+            return Block(block.axis, (key,), block.data[row], None if block.valid is None else block.valid[row])
+    return None
+
+
+def _missing(axis: Axis, key: Key, rows: int, dtype: np.dtype[Any]) -> Block:
+    """A column without any value."""
+    if dtype.kind == "f":
+        return Block(axis, (key,), np.full((1, rows), np.nan, dtype))
+    return Block(axis, (key,), np.zeros((1, rows), dtype), np.zeros((1, rows), bool))
+
+
+def _joined_texts(frames: Sequence[Frame]) -> dict[Key, tuple[Axis, Array]]:
+    axes: dict[Key, Axis] = {key: axis for frame in frames for key, (axis, _) in frame.texts.items()}
+    joined = {}
+    for key, axis in axes.items():
+        pieces = [
+            frame.texts[key][1] if key in frame.texts else np.full(int(frame._sizes(axis).sum()), None, object)
+            for frame in frames
+        ]
+        joined[key] = (axis, np.concatenate(pieces))
+    return joined
+
+
+def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batches:
+    """Batches from (step, batch, rank, rows, elapsed, order)."""
+    columns = list(zip(*entries, strict=True)) if entries else [()] * len(PARTS)
+    step, batch, rank, rows, order = (np.array(columns[place], np.int64) for place in (0, 1, 2, 3, 5))
+    return Batches(step, batch, rank, rows, np.array(columns[4], np.float64), order)
+
+
+def texts_of(values: Sequence[Any]) -> Array:
+    """A list as an object array ``[rows]``; lists inside it stay values."""
+    array = np.empty(len(values), object)
+    for place, item in enumerate(values):
+        array[place] = item
+    return array

@@ -1,0 +1,182 @@
+"""What a window needs of those before it: rows of an earlier event to join with, and previous values.
+
+Kept on rank 0, by mode. Each base window passes through here once, in order, and gets the columns that its
+metrics will read. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine.evaluator import View
+from declog.engine.frame import Frame
+from declog.errors import RuntimeFailure
+from declog.language.dtypes import Axis, Kind
+from declog.language.functions import DEFAULT, Functions
+from declog.plans.ops import JoinOp, Plan, PreviousOp
+
+Array = NDArray[Any]
+Report = Callable[[BaseException], None]
+
+
+class Carry:
+    """The state of one mode between its windows."""
+
+    def __init__(self, plan: Plan, functions: Functions = DEFAULT) -> None:
+        self._plan = plan
+        self._functions = functions
+        self._rows: dict[str, Frame] = {}  # each source event's batches of its latest step, by rank
+        self._previous: dict[str, dict[int, tuple[int, float]]] = {op.name: {} for op in plan.previous}
+
+    def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
+        """For a checkpoint: the rows by event, and the previous values."""
+        known = {
+            name: [[rank, step, value] for rank, (step, value) in values.items()]
+            for name, values in self._previous.items()
+        }
+        return dict(self._rows), {"previous": known}
+
+    def load(self, rows: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._rows = dict(rows)
+        for name, values in data.get("previous", {}).items():
+            self._previous[name] = {rank: (step, value) for rank, step, value in values}
+
+    def apply(self, frames: Mapping[str, Frame], report: Report) -> dict[str, Frame]:
+        """The window's frames with the columns that come from other rows than theirs."""
+        made = dict(frames)
+        for previous in self._plan.previous:
+            if previous.event in made:
+                made[previous.event] = self._with_previous(previous, made[previous.event])
+        sources = {op.source for op in self._plan.joins}
+        whole = {event: self._known(event, made) for event in sources}
+        for op in self._plan.joins:
+            target, source = made.get(op.target), whole[op.source]
+            if target is None:
+                continue
+            try:
+                made[op.target] = self._joined(op, source, target)
+            except RuntimeFailure as error:
+                report(error)
+            if op.target in sources:
+                whole[op.target] = self._known(op.target, made)
+        for event, frame in whole.items():
+            if frame is not None:
+                self._rows[event] = _latest_step(frame)
+        return made
+
+    def _known(self, event: str, frames: Mapping[str, Frame]) -> Frame | None:
+        parts = [frame for frame in (self._rows.get(event), frames.get(event)) if frame is not None]
+        return Frame.merge(parts) if parts else None
+
+    # -- previous values
+
+    def _with_previous(self, op: PreviousOp, frame: Frame) -> Frame:
+        """Per rank, the value of the step before this one; ``first`` where there is none."""
+        view = View(frame, self._functions)
+        values = np.asarray(view.rows(op.expr, Axis.STEP), np.float64)
+        column = np.array(view.rows(op.first, Axis.STEP), np.float64)
+        gone = np.array(np.broadcast_to(view.lost(op.expr, Axis.STEP), column.shape))  # there is no step before it
+        known = self._previous[op.name]
+        pending: dict[int, tuple[int, float]] = {}  # of the step that is being read, by rank
+        batches = zip(frame.batches.step.tolist(), frame.batches.rank.tolist(), strict=True)
+        for place, (step, rank) in enumerate(batches):
+            if rank in pending and pending[rank][0] != step:
+                known[rank] = pending.pop(rank)
+            if rank in known:
+                column[place], gone[place] = known[rank][1], False
+            if values[place] == values[place]:
+                pending[rank] = (step, float(values[place]))
+        known.update(pending)
+        column[gone] = np.nan
+        return frame.with_column(op.name, Axis.STEP, column, Kind.NUMBER, gone=gone if gone.any() else False)
+
+    # -- joins
+
+    def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
+        text = op.expr.type.kind in (Kind.TEXT, Kind.OBJECT)
+        if source is None:
+            raise RuntimeFailure(
+                "DL511", f"nothing of event `{op.source}` came before `{op.target}`: `{op.expr}` has no rows to match"
+            )
+        view = View(source, self._functions)
+        values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
+        places = self._places(op, source, target)
+        members = view.members(op.expr) if op.expr.type.family else ()
+        if not values.shape[-1]:
+            values = np.full((*values.shape[:-1], len(places)), None if text else np.nan)
+        else:
+            values = values[..., places]
+        gone = view.absent(op.expr)
+        if gone is not True and gone is not False:
+            assert op.expr.type.axis is not None
+            gone = source.spread(gone, op.expr.type.axis, Axis.COMPLETION)[..., places]
+        return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.kind, members, gone=gone)
+
+    def _places(self, op: JoinOp, source: Frame, target: Frame) -> NDArray[np.int64]:
+        """For each row of the target, its row in the source: by id, or by position where that is unambiguous."""
+        ids = self._plan.ids
+        source_ids = None if ids is None else source.column(ids, exact=True)
+        target_ids = None if ids is None else target.column(ids, exact=True)
+        if ids is not None and (source_ids is None or target_ids is None):
+            event = op.source if source_ids is None else op.target
+            raise RuntimeFailure(
+                "DL511", f"the ids `{ids}` were not observed in event `{event}`", "observe them there too"
+            )
+        starts = np.cumsum(source.batches.rows) - source.batches.rows
+        places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
+        at = 0
+        for batch in range(len(target.batches)):
+            count = int(target.batches.rows[batch])
+            mine = slice(at, at + count)
+            at += count
+            before = (source.batches.rank == target.batches.rank[batch]) & (
+                source.batches.order < target.batches.order[batch]
+            )
+            if not before.any():
+                raise RuntimeFailure(
+                    "DL511",
+                    f"a batch of event `{op.target}` came before any of `{op.source}`",
+                    f"observe `{op.source}` first",
+                )
+            step = source.batches.step[before].max()
+            batches = np.flatnonzero(before & (source.batches.step == step))
+            if source_ids is None or target_ids is None:
+                if len(batches) != 1 or source.batches.rows[batches[0]] != count:
+                    sizes = source.batches.rows[batches].tolist()
+                    raise RuntimeFailure(
+                        "DL511",
+                        f"rows of `{op.target}` and `{op.source}` cannot be matched by position: "
+                        f"a batch of {count} completions, and batches of {sizes}",
+                        "name the rows: `axes.completion.ids`",
+                    )
+                places[mine] = starts[batches[0]] + np.arange(count)
+                continue
+            rows = np.concatenate([starts[item] + np.arange(source.batches.rows[item]) for item in batches])
+            places[mine] = _by_id(source_ids[rows], rows, target_ids[mine])
+        if (places < 0).any():
+            missing = int((places < 0).sum())
+            raise RuntimeFailure(
+                "DL511", f"{missing} rows of event `{op.target}` have ids `{ids}` that `{op.source}` does not have"
+            )
+        return places
+
+
+def _by_id(known: Array, rows: NDArray[np.int64], wanted: Array) -> NDArray[np.int64]:
+    """The row of each wanted id, the latest of equal ones; -1 where it is not known."""
+    table = dict(zip(known.tolist(), rows.tolist(), strict=True))
+    table.pop(None, None)  # a row without an id is nobody's
+    return np.array([table.get(item, -1) for item in wanted.tolist()], np.int64)
+
+
+def _latest_step(frame: Frame) -> Frame:
+    """Each rank's batches of the latest step in which it had any."""
+    keep = np.zeros(len(frame.batches), bool)
+    for rank in np.unique(frame.batches.rank):
+        mine = frame.batches.rank == rank
+        keep |= mine & (frame.batches.step == frame.batches.step[mine].max())
+    return frame.take(np.flatnonzero(keep))

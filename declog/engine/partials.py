@@ -1,0 +1,226 @@
+"""Mergeable states of metrics: what their rows come to, cell by cell, without the rows.
+
+A metric over one frame is finished from the state of that frame (``cells.py``); where a window grows beyond its
+limit, the states of its parts are merged instead of their rows. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine import cell_index
+from declog.engine.cell_index import Label
+from declog.engine.evaluator import View
+from declog.language import reductions
+from declog.language.absence import either
+from declog.language.dtypes import Axis
+from declog.language.reductions import Moments, Stat
+from declog.language.segmented import Segments, present
+from declog.plans.ops import MetricOp
+
+Array = NDArray[Any]
+Piece = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """The moments of a metric's cells, ``[members, labels, pieces]``; all labels, however many.
+
+    ``sought`` counts the rows (or tokens) of each cell, ``lacking`` those without a value, ``rows`` the rows of each
+    label; nothing lacks where the signal never ``came``. Without `by` there is one label, without a family one member,
+    both without a name.
+    """
+
+    members: tuple[str, ...]
+    labels: tuple[Label, ...]
+    pieces: tuple[Piece, ...]
+    moments: Moments
+    lacking: Array
+    rows: Array
+    sought: Array
+    came: bool
+
+    def merge(self, other: State) -> State:
+        """The state of both sets of rows."""
+        members = tuple(dict.fromkeys((*self.members, *other.members)))
+        labels = tuple(sorted({*self.labels, *other.labels}))
+        pieces = tuple(sorted({*self.pieces, *other.pieces}))
+        one, two = (state._within(members, labels, pieces) for state in (self, other))
+        return State(
+            members, labels, pieces, one.moments.merge(two.moments), one.lacking + two.lacking, one.rows + two.rows,
+            one.sought + two.sought, one.came or two.came,
+        )  # fmt: skip
+
+    def _within(self, members: Sequence[str], labels: Sequence[Label], pieces: Sequence[Piece]) -> State:
+        """The same, among more members, labels and pieces."""
+        if (self.members, self.labels, self.pieces) == (members, labels, pieces):
+            return self
+        axes = ((self.members, members), (self.labels, labels), (self.pieces, pieces))
+        shape = tuple(len(whole) if whole else size for (_, whole), size in zip(axes, self.lacking.shape, strict=True))
+        places = [
+            [list(whole).index(item) for item in mine] if whole else range(size)
+            for (mine, whole), size in zip(axes, self.lacking.shape, strict=True)
+        ]
+        if members and not self.members:  # the family had not come yet
+            places[0], empty = [], True
+        else:
+            empty = False
+        index = np.ix_(*(np.array(list(place), np.int64) for place in places))
+
+        def spread(values: Array, neutral: float | Array) -> Array:
+            whole = np.full(shape, neutral)
+            if not empty:
+                whole[index] = values
+            return whole
+
+        m = self.moments
+        moments = Moments(
+            spread(m.n, 0.0), spread(m.total, 0.0), spread(m.m2, 0.0), spread(m.min, np.inf), spread(m.max, -np.inf)
+        )
+        rows = np.zeros(shape[1])
+        rows[np.array(list(places[1]), np.int64)] = self.rows
+        sought = np.zeros(shape[1:])
+        sought[np.ix_(*(np.array(list(place), np.int64) for place in places[1:]))] = self.sought
+        lacking = spread(self.lacking, sought)  # of a member that had not come, each row's
+        return State(tuple(members), tuple(labels), tuple(pieces), moments, lacking, rows, sought, self.came)
+
+    def plain(self) -> dict[str, Any]:
+        """For a checkpoint, as JSON has it."""
+        arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in reductions.STATS}
+        return {
+            "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.lacking.shape,
+            "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "sought": self.sought.tolist(),
+            "came": self.came, **arrays,
+        }  # fmt: skip
+
+    @classmethod
+    def of_plain(cls, data: Mapping[str, Any]) -> State:
+        """From a checkpoint."""
+        shape = tuple(data["shape"])
+        moments = Moments(*(np.array(data[stat], np.float64).reshape(shape) for stat in reductions.STATS))
+        pieces = tuple(tuple(piece) for piece in data["pieces"])
+        lacking = np.array(data["lacking"], np.float64).reshape(shape)
+        return cls(
+            tuple(data["members"]), tuple(data["labels"]), pieces, moments, lacking, np.array(data["rows"], np.float64),
+            np.array(data["sought"], np.float64).reshape(shape[1:]), data["came"],
+        )  # fmt: skip
+
+
+def state_of(op: MetricOp, view: View) -> State:
+    """The state of a metric that is finished from moments, over the rows of one frame."""
+    axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
+    chosen = placed.rows
+    shape = (len(placed.labels) if op.by is not None else 1, len(placed.pieces))
+    cell = placed.label * max(shape[1], 1) + placed.piece
+    members: tuple[str, ...] = ()
+    sought: Array | None = None
+    if op.fold is not None:
+        states = fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen)
+        tokens = known_tokens(op, view)
+        if tokens is not None:
+            sought = np.bincount(cell, tokens[chosen], minlength=shape[0] * shape[1])
+    else:
+        values = np.asarray(view.judged(op.args[0], axis), np.float64)
+        values = (values[None] if values.ndim == 1 else values)[:, chosen]
+        members = view.members(op.args[0])
+        sought = np.bincount(cell, _sought(op, view, axis)[chosen], minlength=shape[0] * shape[1])
+        ok = present(values)
+        zero = np.where(ok, values, 0.0)
+        states = Moments(
+            ok.astype(np.float64),
+            zero,
+            np.zeros_like(zero),
+            np.where(ok, values, np.inf),
+            np.where(ok, values, -np.inf),
+        )
+    there = states.n
+    if op.weight is not None:
+        weight = np.asarray(view.rows(op.weight, axis), np.float64)[chosen]
+        there = there * present(weight)
+        weight = np.where(present(weight), weight, 0.0)
+        states = Moments(states.n * weight, states.total * weight, states.m2, states.min, states.max)
+    pooled = _pooled_by(states, cell, shape[0] * shape[1])
+    whole = (len(pooled.n), *shape)
+    lacking: Array = np.zeros(whole)
+    if sought is None:
+        sought = np.zeros(shape[0] * shape[1])
+    else:
+        found = np.stack([np.bincount(cell, row, minlength=len(sought)) for row in there])
+        lacking = np.maximum(sought - found, 0.0).reshape(whole)
+    rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
+    moments = Moments(*(getattr(pooled, stat).reshape(whole) for stat in reductions.STATS))
+    came = op.fold is not None or view.came(op.args[0])
+    return State(
+        members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows,
+        sought.reshape(shape).astype(np.float64), came,
+    )  # fmt: skip
+
+
+def _sought(op: MetricOp, view: View, axis: Axis) -> Array:
+    """1 for each row that is asked for a value, 0 where that is absent: of what did not come nothing is missing."""
+    rows = view.frame.count(axis)
+    gone = either(*(view.lost(node, axis) for node in (*op.args, *(() if op.weight is None else (op.weight,)))))
+    return np.full(rows, 0.0 if gone is True else 1.0) if isinstance(gone, bool) else np.where(gone, 0.0, 1.0)
+
+
+def known_tokens(op: MetricOp, view: View) -> Array | None:
+    """How many tokens each completion is asked for values of; none where what the metric reads is absent."""
+    counts = None if op.tokens is None else view.frame.column(f"{op.tokens}.n")
+    if counts is None:
+        return None
+    own = view.frame.column(f"{op.fold}.n")
+    known = np.nan_to_num(counts.astype(np.float64))
+    return np.zeros_like(known) if own is None else np.where(np.isnan(own.astype(np.float64)), 0.0, known)
+
+
+def fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:
+    """The folds' states: every array ``[folds, rows]``; a fold that never came has none."""
+    rows = view.frame.count(Axis.COMPLETION)
+    neutral: dict[Stat, float] = {"n": 0.0, "total": 0.0, "m2": 0.0, "min": np.inf, "max": -np.inf}
+
+    def matrix(stat: Stat) -> Array:
+        columns = [
+            view.frame.column(f"{name}.{stat}") if stat in stats or stat in ("n", "total") else None for name in names
+        ]
+        stacked = np.stack(
+            [np.full(rows, neutral[stat]) if column is None else column.astype(np.float64) for column in columns]
+        )
+        if not np.isfinite(stacked).all() and stat != "total":
+            stacked = np.where(np.isnan(stacked), neutral[stat], stacked)  # a batch in which it never came
+        return stacked
+
+    states = Moments(*(matrix(stat) for stat in reductions.STATS))
+    if np.isnan(states.total).any():
+        states = Moments(
+            states.n,
+            np.where((states.n == 0) & np.isnan(states.total), 0.0, states.total),
+            states.m2,
+            states.min,
+            states.max,
+        )
+    return states
+
+
+def _pooled_by(states: Moments, cell: Array, count: int) -> Moments:
+    """``Moments.pooled`` per cell: ``[members, rows]`` to ``[members, count]``."""
+    used, index = np.unique(cell, return_inverse=True)
+    members = states.n.shape[0]
+    if not len(used):
+        return Moments.empty((members, count))
+    segments = Segments(index, len(used))
+    n, total = segments.apply(np.add, states.n), segments.apply(np.add, states.total)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gap = states.total / np.maximum(states.n, 1.0) - segments.spread(total / np.maximum(n, 1.0))
+        m2 = segments.apply(np.add, states.m2 + np.where(states.n > 0, states.n * gap * gap, 0.0))
+    pooled = (n, total, m2, segments.apply(np.minimum, states.min), segments.apply(np.maximum, states.max))
+    arrays = []
+    for neutral, part in zip((0.0, 0.0, 0.0, np.inf, -np.inf), pooled, strict=True):
+        whole = np.full((members, count), neutral)
+        whole[:, used] = part
+        arrays.append(whole)
+    return Moments(*arrays)

@@ -1,0 +1,467 @@
+"""From frames to records, and from records to sinks: names, profiles, alerts. Rank 0 only; no torch."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import string
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from declog.engine import formulas
+from declog.engine.cell_values import row_bytes
+from declog.engine.cells import Cells
+from declog.engine.evaluator import View
+from declog.engine.frame import Frame
+from declog.engine.reduce import Reductions
+from declog.engine.tables import Tables
+from declog.engine.window_state import Held
+from declog.errors import RuntimeFailure
+from declog.language.dtypes import Kind
+from declog.language.functions import DEFAULT, Functions
+from declog.language.nodes import Node
+from declog.language.segmented import present
+from declog.plans.needs import needs, ordered, read
+from declog.plans.ops import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
+from declog.records import Alert, Histogram, Records, Scalar, Table
+from declog.runtime.failures import told
+from declog.runtime.self_metrics import RANKS
+
+log = logging.getLogger("declog")
+NO_FIGURES: Mapping[str, float] = {}
+SKIPPED = "declog/skipped"
+NONFINITE = "nonfinite/"  # of a metric's id: how many of its values are NaN where that is no gap, or infinite
+Report = Callable[[BaseException], None]
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where one sink's records go, and which it wants.
+
+    ``apart`` are the tables of which each rank writes its own rows to it; ``most`` is how many bytes of a table without
+    a filter it is given at once.
+    """
+
+    id: str
+    profile: str
+    every: int
+    prefix: str
+    accepts: frozenset[str]
+    submit: Callable[[int, Records], None]
+    apart: frozenset[str] = frozenset()
+    most: int | None = None
+
+
+class _Output(NamedTuple):
+    """A scalar or histogram with what profiles ask of it."""
+
+    key: str
+    alias: bool
+    record: Scalar | Histogram
+
+
+class Dispatcher:
+    """Evaluates log events and sends each sink its share."""
+
+    def __init__(self, plan: Plan, routes: Sequence[Route], functions: Functions = DEFAULT) -> None:
+        self._plan = plan
+        self._routes = routes
+        self._functions = functions
+        self._streaks: Counter[tuple[str, str]] = Counter()  # log events in a row that an alert held, by mode
+        self._events: Counter[str] = Counter()  # log events by mode
+        self._totals: dict[str, dict[tuple[str, str], float]] = {}  # of cumulative metrics, over all modes
+        self._combine = {op.key: op.combine for op in plan.outputs}
+        self._told: set[str] = set()
+        self._samples = Tables(functions)
+        self._gaps: set[str] = set()  # metrics whose missing values are told already
+        self._periods = {op.key: op.every for op in plan.outputs}
+        self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
+        self._reductions = {period: Reductions(ops) for period, ops in self._metric_ops.items()}
+        self._made = _made(plan)  # formulas, and what has a condition, in the order in which they need each other
+        self._declared = {
+            item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
+        }
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: totals, and where alerts and sinks are in their counts."""
+        return {
+            "streaks": [[mode, alert, count] for (mode, alert), count in self._streaks.items()],
+            "events": dict(self._events),
+            "tables": self._samples.state(),
+            "totals": {key: [[*cell, value] for cell, value in cells.items()] for key, cells in self._totals.items()},
+        }
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint; what this plan does not have is left out."""
+        self._streaks.update({(mode, alert): count for mode, alert, count in data["streaks"]})
+        self._events.update(data["events"])
+        self._samples.load(data["tables"])
+        for key, values in data["totals"].items():
+            if key in self._periods:
+                self._totals[key] = {(member, label): value for member, label, value in values}
+
+    def dispatch(
+        self,
+        step: int,
+        due: Mapping[int, Held],
+        report: Report,
+        *,
+        mode: str = "train",
+        figures: Mapping[str, float] = NO_FIGURES,
+    ) -> dict[str, float]:
+        """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
+
+        Where ranks are missing from a window, every sink is told how many there are rows of. ``figures`` are what
+        declog itself cost, for the profiles that ask.
+        """
+        if not any(due.values()):
+            return {}  # nothing came since the last log event
+        partial = min((held.partial for held in due.values() if held.partial is not None), default=None)
+        prefix = self._plan.modes[mode].prefix
+        outputs: list[_Output] = []
+        picked: list[Table] = []
+        everything: dict[str, Cells] = {}
+        for period, held in sorted(due.items()):  # a condition may read metrics of shorter windows
+            found = self._metrics(period, held, everything, report)
+            everything.update(found)
+            outputs += self._outputs(period, found, held.partial is not None, report)
+            picked += self._tables(period, held.table_rows, report)
+        alerts = tuple(self._alerts(mode, everything, due.keys(), report))
+        broken = self._broken(everything)
+        skipped = sum(item.skipped for item in everything.values())
+        own = []
+        if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
+            own = [Scalar(name, value, name) for name, value in {**figures, SKIPPED: skipped}.items()]
+        blank = Records(mode, time.time())
+        self._events[mode] += 1
+        for route in self._routes:
+            if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
+                hidden = self._hidden(self._plan.profiles[route.profile], everything, report)
+                shown = [item for item in outputs if not _named(item, hidden)]
+                counts = [
+                    Scalar(NONFINITE + id, n, key) for key, (id, n) in broken.items() if (key, False, "*") not in hidden
+                ]
+                records = self._share(
+                    route, shown, picked, alerts, route.prefix + prefix, blank, partial, own, counts, report
+                )
+            else:  # an alert waits for no sink's turn
+                records = replace(blank, alerts=alerts if "alert" in route.accepts else ())
+            if records:
+                try:
+                    route.submit(step, records)
+                except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
+                    report(error)
+        scalars = [item.record for item in outputs if isinstance(item.record, Scalar)]
+        logged = {prefix + scalar.name: scalar.value for scalar in scalars}
+        return logged if partial is None else {**logged, RANKS: partial}
+
+    # -- values
+
+    def _metrics(self, period: int, held: Held, known: Mapping[str, Cells], report: Report) -> dict[str, Cells]:
+        views = {name: View(frame, self._functions) for name, frame in held.rows.items()}
+        ops, reductions = self._metric_ops[period], self._reductions[period]
+        if held.folded:  # of most metrics there are states instead of rows
+            reductions = Reductions(op for op in ops if not op.reduction.foldable)
+        try:
+            found = {**reductions.run(views), **held.cells()}
+        except BaseException:  # noqa: BLE001  (found out, and reported, one by one)
+            found = held.cells()
+            for op in ops if not held.folded else [op for op in ops if not op.reduction.foldable]:
+                # one that fails does not take the others with it
+                try:
+                    found.update(Reductions([op]).run(views))
+                except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+                    report(_failure(f"the metric `{op.key}`", error))
+        for op in ops:
+            if op.cumulative:
+                self._add_up(op, found)
+        for op in ops:
+            if op.key in found and found[op.key].skipped and op.nan != "propagate":
+                self._skipped(op, found[op.key], report)
+        self._compute(period, found, known, report)
+        return found
+
+    def _compute(self, period: int, found: dict[str, Cells], known: Mapping[str, Cells], report: Report) -> None:
+        """Add the formulas; take away what a condition hides, so that all that reads it finds it absent."""
+        for group in self._made[period]:
+            for op in group:
+                if isinstance(op, FormulaOp):
+                    try:
+                        whole = formulas.formula(op, found, self._functions)
+                    except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+                        report(_failure(f"the metric `{op.key}`", error))
+                    else:
+                        found |= {} if whole is None else {op.key: whole}
+            when = group[0].when
+            if when is not None and not self._holds(when, {**known, **found}, f"the metric `{group[0].id}`", report):
+                found |= {op.key: found[op.key].hidden() for op in group if op.key in found}
+
+    def _broken(self, found: Mapping[str, Cells]) -> dict[str, tuple[str, int]]:
+        """By key, of the metrics that are NaN or infinite: the id, and how many values are."""
+        counts = {op.key: _infinite(found[op.key], op) for op in self._plan.outputs if op.shown and op.key in found}
+        return {op.key: (op.id, counts[op.key]) for op in self._plan.outputs if counts.get(op.key)}
+
+    def _add_up(self, op: MetricOp, found: dict[str, Cells]) -> None:
+        """A cumulative metric is what it was at the last log event, plus this window."""
+        totals = self._totals.setdefault(op.key, {})
+        window = found.get(op.key)
+        if window is not None and (window.members or not op.family):  # a family that never came has no cell
+            values, there = window.combined(op.combine)
+            for member, label in np.argwhere(there).tolist():
+                cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
+                totals[cell] = totals.get(cell, 0.0) + float(values[member, label])
+        if totals:
+            members, labels = dict.fromkeys(cell[0] for cell in totals), dict.fromkeys(cell[1] for cell in totals)
+            table = [[[totals.get((member, label), np.nan)] for label in labels] for member in members]
+            found[op.key] = Cells(np.array(table), tuple(filter(None, members)), tuple(filter(None, labels)))
+
+    def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> formulas.Place | None:
+        """The cell in which a condition holds; None: it does not."""
+        try:
+            return formulas.held(condition, found, self._combine, self._functions)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+            report(_failure(what, error))
+            return None
+
+    def _hidden(self, profile: ProfileOp, found: Mapping[str, Cells], report: Report) -> set[tuple[str, bool, str]]:
+        """The names that the profile's conditions hide at this log event."""
+        what = f"a condition of the profile `{profile.name}`"
+        return {
+            item
+            for outputs, node, hides in profile.conditions
+            if (self._holds(node, found, what, report) is not None) is hides
+            for item in outputs
+        }
+
+    def _skipped(self, op: MetricOp, whole: Cells, report: Report) -> None:
+        count = whole.skipped
+        if op.nan == "raise":
+            report(RuntimeFailure("DL605", f"the metric `{op.key}` met {count} missing values, and says `nan: raise`"))
+        elif op.id not in self._gaps and present(whole.values).any():  # what is missing altogether is no gap
+            self._gaps.add(op.id)
+            log.warning(
+                "the metric `%s` leaves out missing values (%d at its first log event with any); "
+                "`nan: propagate` shows them",
+                op.id,
+                count,
+            )
+
+    def _outputs(self, period: int, found: Mapping[str, Cells], partial: bool, report: Report) -> list[_Output]:
+        made: list[_Output] = []
+        taken = set(self._declared)
+        for op in self._plan.outputs:
+            if op.every != period or not op.shown or op.key not in found:
+                continue
+            whole = found[op.key]
+            if op.family and not whole.members:
+                continue  # the family never came: it has no names
+            for member, label, value in _present(whole, op.combine):
+                for item in op.names:
+                    name = _filled(item.template, whole, member, label)
+                    if name != item.template:
+                        if name in taken:
+                            self._shadow(name, op, report)
+                            continue
+                        taken.add(name)
+                    made.append(_Output(op.key, item.alias, Scalar(name, _number(value, op), op.key, partial)))
+            for (member, label), (counts, edges) in whole.histograms.items():
+                for item in op.names:
+                    name = _filled(item.template, whole, member, label)
+                    made.append(
+                        _Output(
+                            op.key,
+                            item.alias,
+                            Histogram(name, [int(n) for n in counts], [float(edge) for edge in edges], op.key),
+                        )
+                    )
+        return made
+
+    def _shadow(self, name: str, op: MetricOp | FormulaOp, report: Report) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            report(
+                RuntimeFailure(
+                    "DL508",
+                    f"`{op.key}` would write `{name}`, which is written already: it is left out",
+                    "give run-time names a prefix, such as `name: extra/{column}`",
+                )
+            )
+
+    # -- tables and alerts
+
+    def _tables(self, period: int, frames: Mapping[str, Frame], report: Report) -> list[Table]:
+        made = []
+        for op in self._plan.tables:
+            if op.every == period and op.event in frames and any(self._takes(route, op.id) for route in self._routes):
+                table = self._table(op, frames[op.event], report)
+                if table is not None:
+                    made.append(table)
+        return made
+
+    def _table(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
+        try:
+            return self._samples.build(op, frame, report)
+        except RuntimeFailure as error:
+            report(error)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+            report(_failure(f"the table `{op.id}`", error))
+        return None
+
+    def _takes(self, route: Route, table: str) -> bool:
+        if table not in self._plan.profiles[route.profile].tables or table in route.apart:
+            return False
+        return route.id == CODE or any(op.id == table and route.id in op.sinks for op in self._plan.tables)
+
+    def _too_large(self, route: Route, table: Table, report: Report) -> bool:
+        """Whether a table without a filter is more than the sink is given at once: that is reported."""
+        bounded = any(op.id == table.table and op.filter is None and op.max_bytes is None for op in self._plan.tables)
+        if route.most is None or not bounded:
+            return False
+        if int(row_bytes(table.columns, table.data, table.rows).sum()) <= route.most:
+            return False
+        message = f"the table `{table.table}` has no filter, and more than {route.most} bytes in one log event"
+        fix = "give it a filter or `max_bytes`, or send it to file sinks only"
+        report(RuntimeFailure("DL405", f"{message}: the sink `{route.id}` is not given so much", fix))
+        return True
+
+    def _alerts(self, mode: str, found: Mapping[str, Cells], due: Collection[int], report: Report) -> Iterable[Alert]:
+        """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
+        for op in self._plan.alerts:
+            if not all(self._periods[key] in due for key in read(op.when)):
+                continue
+            here = any(key in found for key in read(op.when))  # else nothing of them is of this mode
+            place = self._holds(op.when, found, f"the alert `{op.id}`", report) if here else None
+            self._streaks[mode, op.id] = 0 if place is None else self._streaks[mode, op.id] + 1
+            if place is not None and self._streaks[mode, op.id] == op.patience:
+                yield Alert(op.id, op.level, _worded(op, formulas.shown(dict(op.fields), found, self._combine, place)))
+
+    # -- sinks
+
+    def _share(
+        self,
+        route: Route,
+        outputs: Sequence[_Output],
+        picked: Sequence[Table],
+        alerts: tuple[Alert, ...],
+        prefix: str,
+        blank: Records,
+        partial: int | None,
+        own: Sequence[Scalar],
+        broken: Sequence[Scalar],
+        report: Report,
+    ) -> Records:
+        profile = self._plan.profiles[route.profile]
+        some = {item[:2] for item in profile.only}
+        mine = [
+            _prefixed(item.record, prefix)
+            for item in outputs
+            if (item.key, item.alias) in profile.outputs
+            and ((item.key, item.alias) not in some or _named(item, profile.only))
+            and not _named(item, profile.without)
+        ]
+        counts = {item.name: item for item in broken if (item.metric, False) in profile.outputs}
+        mine = [*(_prefixed(item, prefix) for item in counts.values()), *mine]  # first: what shows a few shows them
+        if mine and partial is not None:
+            mine.append(Scalar(route.prefix + RANKS, partial, RANKS))
+        if profile.self_metrics:
+            mine += [_prefixed(item, route.prefix) for item in own]
+        shown = [
+            _prefixed(table, prefix)
+            for table in picked
+            if self._takes(route, table.table) and not self._too_large(route, table, report)
+        ]
+        accepts = route.accepts
+        return replace(
+            blank,
+            scalars=tuple(item for item in mine if isinstance(item, Scalar)) if "scalar" in accepts else (),
+            histograms=tuple(item for item in mine if isinstance(item, Histogram)) if "histogram" in accepts else (),
+            tables=tuple(shown) if "table" in accepts else (),
+            alerts=alerts if "alert" in accepts else (),
+        )
+
+
+CODE = "<code>"  # the route of sinks that are given in code
+
+
+def _infinite(whole: Cells, op: MetricOp | FormulaOp) -> int:
+    if isinstance(op, MetricOp):
+        return whole.broken
+    return int(np.isinf(whole.values).sum()) + (0 if whole.kept is None else int(whole.kept.sum()))
+
+
+def _failure(what: str, error: BaseException) -> RuntimeFailure:
+    """An error while something was evaluated, saying what it was; its own cause is kept."""
+    if isinstance(error, RuntimeFailure):
+        return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
+    failure = RuntimeFailure("DL605", f"{what} could not be evaluated: {told(error)}")
+    failure.__cause__ = error
+    return failure
+
+
+def _present(whole: Cells, how: str) -> Iterable[tuple[int, int, float]]:
+    """The values that there are: (member, label, value)."""
+    if whole.values.size == 1 and whole.kept is None and how != "var":  # most metrics
+        value = whole.values.item()
+        return ((0, 0, value),) if value == value else ()
+    values, there = whole.combined(how)
+    return [(member, label, values[member, label]) for member, label in np.argwhere(there).tolist()]
+
+
+def _named(item: _Output, names: Collection[tuple[str, bool, str]]) -> bool:
+    """Whether an output's name is among some."""
+    return any(
+        (key, alias) == (item.key, item.alias) and (word == "*" or fnmatch.fnmatchcase(item.record.name, word))
+        for key, alias, word in names
+    )
+
+
+def _prefixed(record: Any, prefix: str) -> Any:
+    return replace(record, name=prefix + record.name) if prefix else record
+
+
+def _filled(template: str, whole: Cells, member: int, label: int) -> str:
+    name = template
+    if whole.members:
+        name = name.replace("{column}", whole.members[member])
+    return name.replace("{label}", whole.labels[label]) if whole.labels else name
+
+
+def _number(value: Any, op: MetricOp | FormulaOp) -> float | int:
+    number = float(value)
+    whole = (
+        isinstance(op, MetricOp)
+        and op.kind is Kind.INT
+        and op.combine in ("sum", "min", "max", "last", "mean")
+        and op.pool == "window"
+    )
+    return int(number) if whole and number.is_integer() and abs(number) < 2.0**53 else number
+
+
+def _worded(op: AlertOp, values: Mapping[str, float | None]) -> str:
+    """The alert's text with its metrics' values; a text that cannot be filled is shown as it is."""
+    try:
+        return _Text().vformat(op.text, (), values)
+    except (KeyError, ValueError):
+        return op.text
+
+
+class _Text(string.Formatter):
+    """``{length.max}`` is one name, and no attribute."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        return kwargs[field_name], field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "absent" if value is None else str(super().format_field(value, format_spec))
+
+
+def _made(plan: Plan) -> dict[int, list[list[MetricOp | FormulaOp]]]:
+    """By period, the formulas and what has a condition: each with its reductions, after what it needs."""
+    outputs = {id: [op for op in plan.outputs if op.id == id] for id in ordered(needs(plan.outputs))[0]}
+    some = [ops for ops in outputs.values() if isinstance(ops[0], FormulaOp) or ops[0].when is not None]
+    return {period: [ops for ops in some if ops[0].every == period] for period in plan.periods}

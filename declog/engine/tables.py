@@ -1,0 +1,242 @@
+"""Tables: the picked rows' columns, enforced to their declared types. Imports no torch."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from declog.engine.cell_values import CONVERT, fits, natural, plain, returned, row_bytes, shortened
+from declog.engine.evaluator import View
+from declog.engine.filters import Rows, Selection, select
+from declog.engine.frame import Frame
+from declog.errors import RuntimeFailure
+from declog.language.dtypes import Kind
+from declog.language.functions import DEFAULT, Functions
+from declog.plans.ops import ColumnOp, TableOp
+from declog.records import Column, ColumnType, Table
+from declog.runtime.failures import told
+
+log = logging.getLogger("declog")
+Report = Callable[[BaseException], None]
+EXTRA = "extra:"  # the prefix of log_extra's columns in a frame
+STAMPS = frozenset(
+    {"step", "mode", "declog_step"}
+)  # columns that sinks add; only a declared column may take their place
+
+
+@dataclass(frozen=True)
+class _Made:
+    """One finished column. The name of a ``runtime`` one was made at run time, and yields to declared ones."""
+
+    column: Column
+    values: Sequence[Any]
+    runtime: bool = False
+
+
+class Tables:
+    """Makes the tables of a run, and remembers what must stay as it was: types and members of run-time columns."""
+
+    def __init__(self, functions: Functions = DEFAULT) -> None:
+        self._functions = functions
+        self._types: dict[str, dict[str, ColumnType]] = {}  # of run-time columns, by table, in order of appearance
+        self._members: dict[str, dict[str, None]] = {}  # of families, by table and column
+        self._told: set[tuple[str, ...]] = set()
+
+    def build(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
+        """The table's rows in one window; None where there are none."""
+        frame = frame.tail() if op.keep == "last_batch" else frame
+        view = View(frame, self._functions)
+        chosen = Selection(np.arange(frame.count(op.axis))) if op.filter is None else select(op.filter, view)
+        for filter, count in chosen.keyless.items():
+            if self._first("keyless", op.id, filter):
+                log.warning(
+                    "the table `%s`: the filter `%s` leaves out rows without a key, %d of them here (said once)",
+                    op.id,
+                    filter,
+                    count,
+                )
+        if not len(chosen.rows):
+            return None
+        declared = {column.template for column in op.columns if column.undeclared is None and not column.family}
+        made: dict[str, _Made] = {}
+        for column in op.columns:
+            for item in self._columns(column, op, view, chosen.rows):
+                name = item.column.name
+                if item.runtime and (name in declared or name in made or (column.undeclared and name in STAMPS)):
+                    self._shadowed(op, column, name, report)
+                else:
+                    made[name] = item
+        columns = tuple(item.column for item in made.values())
+        data = {name: item.values for name, item in made.items()}
+        return self._within_bytes(op, columns, data, len(chosen.rows))
+
+    # -- columns
+
+    def _columns(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_Made]:
+        if column.undeclared is not None:
+            yield from self._extras(column, op, view.frame, rows) if column.keeps else ()
+        elif column.call is not None:
+            yield self._made(column, op, column.template, self._called(column, op, view, rows))
+        elif column.family:
+            yield from self._family(column, op, view, rows)
+        else:
+            assert column.expr is not None
+            values = _typed(column, op, plain(view.picked(column.expr, op.axis, rows)))
+            yield self._made(column, op, column.template, values)
+
+    def _made(self, column: ColumnOp, op: TableOp, name: str, values: list[Any], *, runtime: bool = False) -> _Made:
+        if column.redact or column.max_chars:
+            values = [shortened(column, item) for item in values]
+        if not column.nullable and any(item is None for item in values):
+            raise RuntimeFailure(
+                "DL509",
+                f"the column `{column.id}` of the table `{op.id}` has a missing value and is not nullable",
+                f"schemas: {{...: {{{column.id}: {{nullable: true}}}}}}",
+            )
+        return _Made(Column(name, column.type, column.nullable, column.role), values, runtime)
+
+    def _family(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_Made]:
+        """A column per member. One that came before, and not in this window, is null where it may be."""
+        assert column.expr is not None
+        values = view.picked(column.expr, op.axis, rows)
+        members = view.members(column.expr)
+        known = self._members.setdefault(f"{op.id}.{column.id}", {})
+        known.update(dict.fromkeys(members))
+        for member in known:
+            name = column.template.replace("{column}", member)
+            if member in members:
+                typed = _typed(column, op, plain(values[members.index(member)]))
+                yield self._made(column, op, name, typed, runtime=True)
+            elif column.nullable:
+                yield self._made(column, op, name, [None] * len(rows), runtime=True)
+
+    def _extras(self, column: ColumnOp, op: TableOp, frame: Frame, rows: Rows) -> Iterator[_Made]:
+        """Columns of log_extra, by first appearance; each keeps the type of its first values."""
+        types = self._types.setdefault(op.id, {})
+        came = sorted(name.removeprefix(EXTRA) for name, _ in frame.texts if name.startswith(EXTRA))
+        for name in dict.fromkeys((*types, *came)):
+            _, given = frame.texts.get((EXTRA + name, None), (None, np.full(frame.count(op.axis), None, object)))
+            values = [shortened(column, item) for item in plain(given[rows])]
+            type = types.get(name) or natural(values)
+            if type is None:
+                continue  # nothing but nulls so far: it has no type yet
+            types[name] = type
+            wrong = [item for item in values if not fits(type, item)]
+            if wrong and self._first("type", op.id, name):
+                log.warning(
+                    "the table `%s`: the column `%s` of log_extra was %s at first, and %.60r is not: "
+                    "what does not fit is null from now on; declare the column to choose its type",
+                    op.id,
+                    name,
+                    type,
+                    wrong[0],
+                )
+            convert = CONVERT[type]
+            fitting = [convert(item) if item is not None and fits(type, item) else None for item in values]
+            yield _Made(Column(name, type, nullable=True), fitting, runtime=True)
+
+    def _called(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
+        """A registered function's value for each picked row."""
+        assert column.call is not None
+        arguments = {name: self._argument(node, op, view, rows) for name, node in column.args}
+        made: list[Any] = []
+        failures: list[BaseException] = []
+        for row in range(len(rows)):
+            try:
+                value = column.call.run(**{name: values[row] for name, values in arguments.items()})
+                made.append(returned(column.type, value))
+            except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+                failures.append(error)
+                made.append(None)
+        if failures and not column.nullable:
+            failure = RuntimeFailure(
+                "DL512",
+                f"the column `{column.id}` of the table `{op.id}`: `{column.call.name}` raised "
+                f"{type(failures[0]).__name__}",
+                "correct the function, or `nullable: true`",
+            )
+            raise failure from failures[0]
+        if failures and self._first("call", op.id, column.id):
+            log.warning(
+                "[DL512] the column `%s` of the table `%s` is null where `%s` fails: %d of %d rows, first with %s",
+                column.id,
+                op.id,
+                column.call.name,
+                len(failures),
+                len(rows),
+                told(failures[0]),
+            )
+        return made
+
+    def _argument(self, node: Any, op: TableOp, view: View, rows: Rows) -> list[Any]:
+        values = view.picked(node, op.axis, rows)
+        if node.type.family:
+            members = view.members(node)
+            columns = [plain(values[place]) for place in range(len(members))]
+            return [{member: column[row] for member, column in zip(members, columns, strict=True)}
+                    for row in range(len(rows))]  # fmt: skip
+        items = plain(values)
+        return copy.deepcopy(items) if node.type.kind is Kind.OBJECT else items
+
+    # -- limits, and what is said once
+
+    def _within_bytes(
+        self, op: TableOp, columns: tuple[Column, ...], data: Mapping[str, Sequence[Any]], rows: int
+    ) -> Table | None:
+        kept = rows
+        if op.max_bytes is not None:
+            kept = int(np.searchsorted(np.cumsum(row_bytes(columns, data, rows)), op.max_bytes, side="right"))
+        if kept < rows:
+            if self._first("bytes", op.id):
+                log.warning(
+                    "the table `%s` is cut to %d of %d rows: its `max_bytes` is %d (said once)",
+                    op.id,
+                    kept,
+                    rows,
+                    op.max_bytes,
+                )
+            data = {name: values[:kept] for name, values in data.items()}
+        if not kept:
+            return None
+        return Table(op.name, op.id, columns, data, kept, as_trace=op.as_trace, cut=rows - kept)
+
+    def _shadowed(self, op: TableOp, column: ColumnOp, name: str, report: Report) -> None:
+        if self._first("shadow", op.id, name):
+            why = "sinks add a column of that name" if name in STAMPS else "another column has that name"
+            fix = "give it another name" if column.undeclared else "give the family a prefix: `name: family/{column}`"
+            message = f"the table `{op.id}` leaves out the run-time column `{name}`: {why}"
+            report(RuntimeFailure("DL508", message, fix))
+
+    def _first(self, *what: str) -> bool:
+        """Whether this is told for the first time."""
+        new = what not in self._told
+        self._told.add(what)
+        return new
+
+    # -- checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: the run-time columns so far."""
+        return {"types": self._types, "members": {key: list(members) for key, members in self._members.items()}}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._types = {table: dict(types) for table, types in data["types"].items()}
+        self._members = {key: dict.fromkeys(members) for key, members in data["members"].items()}
+
+
+def _typed(column: ColumnOp, op: TableOp, values: list[Any]) -> list[Any]:
+    convert = CONVERT[column.type]
+    try:
+        return [None if item is None else convert(item) for item in values]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RuntimeFailure(
+            "DL509",
+            f"the column `{column.id}` of the table `{op.id}` is {column.type}, and holds what cannot be: {error}",
+            "convert it where it is observed",
+        ) from None

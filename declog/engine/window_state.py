@@ -1,0 +1,244 @@
+"""What a window holds of its log events so far, on rank 0: rows of all ranks, and states of those it let go of.
+
+A window keeps rows until they are more than the plan's ``window_bytes``. Then the metrics that have mergeable states
+take theirs, and only rows stay that something else needs: the columns of quantiles and the like, and for tables the
+steps with rows that a filter may pick. Parts end with a step, so that no group is cut. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from declog.engine import filters
+from declog.engine.cells import Cells, finished
+from declog.engine.evaluator import View
+from declog.engine.frame import Frame, merged
+from declog.engine.partials import State, state_of
+from declog.engine.tables import EXTRA
+from declog.language.dtypes import Axis
+from declog.language.functions import DEFAULT, Functions
+from declog.language.nodes import LEAVES, Node, walk
+from declog.plans.ops import MetricOp, Plan, TableOp
+
+log = logging.getLogger("declog")
+Report = Callable[[BaseException], None]
+Frames = Mapping[str, Frame]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns that some metrics or tables of one event read."""
+
+    names: frozenset[str]
+    extras: bool = False
+
+    def of(self, frame: Frame) -> Frame:
+        """The frame with these columns only."""
+        blocks = []
+        for block in frame.blocks:
+            places = [place for place, (name, _) in enumerate(block.keys) if self._has(name)]
+            if len(places) == len(block.keys):
+                blocks.append(block)
+            elif places:
+                blocks.append(block.some(places))
+        texts = {key: column for key, column in frame.texts.items() if self._has(key[0])}
+        return Frame(frame.event, frame.batches, blocks, texts, frame.grouping)
+
+    def _has(self, name: str) -> bool:
+        return name in self.names or name.split(".")[0] in self.names or (self.extras and name.startswith(EXTRA))
+
+
+class Held:
+    """The rows of one window: of one mode, of the metrics and tables of one period."""
+
+    def __init__(self, plan: Plan, period: int, functions: Functions = DEFAULT) -> None:
+        self._plan = plan
+        self._period = period
+        self._functions = functions
+        self._folding = [op for op in plan.metrics if op.every == period and op.reduction.foldable]
+        others = [op for op in plan.metrics if op.every == period and not op.reduction.foldable]
+        tables = [op for op in plan.tables if op.every == period]
+        ids = {name for name in (plan.ids, plan.grouping and plan.grouping.of) if name}
+        self._all = _needs([*self._folding, *others], tables, ids)
+        self._others = _needs(others, [], ids)
+        self._tables = _needs([], tables, ids)
+        self._table_ops = tables
+        self._clear()
+
+    def _clear(self) -> None:
+        self._parts: list[Frames] = []  # the rows of what is not folded yet
+        self._bytes = 0
+        self._states: dict[str, State] = {}
+        self._failed: set[str] = set()  # metrics whose states could not be made
+        self._folded = False
+        self._kept: list[Frames] = []  # of what is folded: rows for other metrics
+        self._picked: list[Frames] = []  # and for tables
+        self._told = False
+        self.partial: int | None = None  # the fewest ranks that some of the rows are of, where ranks are missing
+
+    def add(self, frames: Frames, report: Report, *, partial: int | None = None) -> None:
+        """Rows of one log event, or of a part of one; ``partial`` is of how many ranks, where some are missing."""
+        if partial is not None:
+            self.partial = partial if self.partial is None else min(self.partial, partial)
+        if not frames:
+            return
+        if self._parts or self._folded:  # a window of several log events: it holds what it will read
+            frames = _only(self._all, frames)
+        self._parts.append(frames)
+        self._bytes += sum(map(_size, frames.values()))
+        if self._bytes > self._plan.window_bytes:
+            self._fold(report)
+
+    def end(self, report: Report) -> Held:
+        """The window, whole, and an empty one in its place."""
+        if self._folded:
+            self._fold(report)
+        self._parts = [merged(self._parts)] if self._parts else []  # once, for metrics and tables
+        whole = copy.copy(self)
+        self._clear()
+        return whole
+
+    def __bool__(self) -> bool:
+        return bool(self._parts or self._folded)
+
+    # -- what is read at the end
+
+    @property
+    def rows(self) -> dict[str, Frame]:
+        """The rows for metrics that ``cells`` does not have, by event."""
+        return merged(self._kept if self._folded else self._parts)
+
+    @property
+    def table_rows(self) -> dict[str, Frame]:
+        """The rows for tables, by event."""
+        return merged(self._picked) if self._folded else self.rows
+
+    @property
+    def folded(self) -> bool:
+        """Whether there are states instead of rows."""
+        return self._folded
+
+    def cells(self) -> dict[str, Cells]:
+        """The metrics of which there are states instead of rows, finished."""
+        return {op.key: finished(op, self._states[op.key]) for op in self._folding if op.key in self._states}
+
+    # -- folding
+
+    def _fold(self, report: Report) -> None:
+        """Take the states of what is held, and let go of its rows."""
+        frames = merged(self._parts)
+        views = {name: View(frame, self._functions) for name, frame in frames.items()}
+        for op in self._folding:
+            if op.event not in views or op.key in self._failed:
+                continue
+            try:
+                state = state_of(op, views[op.event])
+                known = self._states.get(op.key)
+                self._states[op.key] = state if known is None else known.merge(state)
+            except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+                self._failed.add(op.key)
+                self._states.pop(op.key, None)
+                report(error)
+        self._folded = True
+        self._kept.append(_only(self._others, frames))
+        picked = merged([*self._picked, _only(self._tables, frames)])
+        self._picked = [{event: self._candidates(event, frame) for event, frame in picked.items()}]
+        self._parts.clear()
+        self._bytes = sum(_size(frame) for part in (*self._kept, *self._picked) for frame in part.values())
+        if self._bytes > self._plan.window_bytes and not self._told:
+            self._told = True
+            log.warning(
+                "a window of %s steps holds %d bytes of rows, over window_bytes (%d): quantiles, user's reductions "
+                "and tables need them; shorten `every`, or drop one",
+                self._period or "an unknown number of",
+                self._bytes,
+                self._plan.window_bytes,
+            )
+        self._bytes = 0  # what must stay does not make it fold each time
+
+    def _candidates(self, event: str, frame: Frame) -> Frame:
+        """The steps that have rows which a table may show."""
+        steps = frame.batches.step
+        keep = np.zeros(len(steps), bool)
+        for op in self._table_ops:
+            if op.event != event:
+                continue
+            if op.keep == "last_batch":
+                keep |= steps == steps.max(initial=0)
+            elif op.filter is None:
+                keep[:] = True
+            else:
+                axis = op.filter.chain[0].axis
+                rows = filters.candidates(op.filter, View(frame, self._functions))
+                places = frame.spread(np.arange(len(steps)), Axis.STEP, axis)[rows] if axis is not Axis.STEP else rows
+                keep |= np.isin(steps, steps[places])
+        return frame if keep.all() else frame.take(np.flatnonzero(keep))
+
+    # -- checkpoints
+
+    def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
+        """For a checkpoint: rows by kind and event, and plain data."""
+        kinds = {"rows": self._parts, "kept": self._kept, "picked": self._picked}
+        frames = {f"{kind}/{event}": frame for kind, parts in kinds.items() for event, frame in merged(parts).items()}
+        states = {key: state.plain() for key, state in self._states.items()}
+        return frames, {
+            "folded": self._folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
+        }  # fmt: skip
+
+    def load(self, frames: Frames, data: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._clear()
+        for kind, parts in (("rows", self._parts), ("kept", self._kept), ("picked", self._picked)):
+            found = {name.removeprefix(f"{kind}/"): frame for name, frame in frames.items() if name.startswith(kind)}
+            if found:
+                parts.append(found)
+        self._bytes = sum(_size(frame) for part in self._parts for frame in part.values())
+        self._folded = bool(data.get("folded"))
+        self.partial = data.get("partial")
+        self._states = {key: State.of_plain(state) for key, state in data.get("states", {}).items()}
+        self._failed = set(data.get("failed", ()))
+
+
+def _needs(metrics: Iterable[MetricOp], tables: Iterable[TableOp], ids: Iterable[str]) -> dict[str, _Columns]:
+    """By event, the columns that metrics and tables read."""
+    names: dict[str, set[str]] = {}
+    extras: set[str] = set()
+    for op in metrics:
+        mine = names.setdefault(op.event, set(ids))
+        mine |= _read(*op.args, op.where, op.by, op.weight) | {name for name in (op.fold, op.tokens) if name}
+    for table in tables:
+        mine = names.setdefault(table.event, set(ids))
+        for column in table.columns:
+            mine |= _read(*column.nodes)
+            if column.undeclared is not None:
+                extras.add(table.event)
+        for one in table.filter.chain if table.filter is not None else ():
+            mine |= _read(one.key, one.where, one.keyed, one.ids)
+    return {event: _Columns(frozenset(found), event in extras) for event, found in names.items()}
+
+
+def _read(*nodes: Node | None) -> set[str]:
+    """The columns that expressions read; a fold by its name, for all of its statistics."""
+    leaves = [node for node in walk(*(node for node in nodes if node is not None)) if node.op in LEAVES]
+    return {str(value) for node in leaves for name, value in node.params if name == "name"}
+
+
+def _only(columns: Mapping[str, _Columns], frames: Frames) -> dict[str, Frame]:
+    return {event: columns[event].of(frame) for event, frame in frames.items() if event in columns}
+
+
+def _size(frame: Frame) -> int:
+    """About how many bytes a frame holds."""
+    numbers = sum(block.data.nbytes for block in frame.blocks)
+    texts = sum(8 * len(values) for _, values in frame.texts.values())
+    return (
+        numbers
+        + texts
+        + sum(len(item) for _, values in frame.texts.values() for item in values if isinstance(item, str))
+    )

@@ -1,0 +1,115 @@
+"""TRL's trainers: one call attaches declog to a ``GRPOTrainer`` or ``RLOOTrainer``, and YAML decides what is logged.
+
+What metrics are computed from is seen where TRL's own methods return it: ``sight`` says which of them a trainer has,
+``capture`` reads signals off them, ``report`` merges values into what TRL reports, ``steps`` follows optimizer steps
+and checkpoints, ``settings`` takes constants from the trainer. Hooks are attributes of the one trainer that is
+attached; neither TRL's modules nor its classes are changed. Uses declog's public API as a stranger would.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import declog
+from declog.errors import ConfigError, Problem, UsageError, did_you_mean
+from declog.integrations.trl.capture import Capture
+from declog.integrations.trl.report import MERGE, Report
+from declog.integrations.trl.settings import constants_of
+from declog.integrations.trl.sight import Sight, sight_of
+from declog.integrations.trl.steps import Steps
+from declog.sinks import Sink
+
+__all__ = ["attach"]
+
+log = logging.getLogger("declog")
+FOLDER = "declog"  # below the trainer's output_dir: local files stay where a resumed run finds them
+
+
+def attach(
+    trainer: Any,
+    config: Any = None,
+    overrides: Sequence[str] = (),
+    *,
+    merge: str | None = "replace",
+    prefix: str = "declog/",
+    deliver_s: float = 30.0,
+    sinks: Sequence[Sink] = (),
+    output_dir: str | Path | None = None,
+    wait_s: float = 30.0,
+) -> declog.Recorder:
+    """Log what a TRL trainer trains as a profile says; call it on every rank, before ``trainer.train()``.
+
+    ``config`` is a preset's name with ``overrides``, or anything that ``declog.start`` takes; by default the preset of
+    the trainer's own names, ``trl_grpo`` or ``trl_rloo``. Constants of the profile are filled from the trainer's
+    arguments. Log events are the trainer's, each ``logging_steps`` and at each evaluation.
+
+    ``merge`` says what becomes of the values in the ``logs`` that the trainer reports to its trackers, callbacks and
+    ``metric_for_best_model``, on every rank: ``replace`` puts them under their own names, TRL's included; ``prefix``
+    puts ``prefix`` before them; ``None`` leaves ``logs`` alone. A rank waits at most ``deliver_s`` for them; after
+    that TRL's own values stay. ``sinks`` and ``wait_s`` are those of ``declog.start``. Files go to ``output_dir``
+    (by default ``declog`` below the trainer's) or, where a run has had that, to the next number inside it. A run that
+    is resumed from a checkpoint continues in the folder of its first part.
+
+    A trainer whose methods are not those of TRL 1.16 is trained all the same: what it reports passes through to
+    declog's sinks, and the metrics that cannot be computed are named once. Raises ``ConfigError`` for whatever is
+    wrong with the profile, a constant that is pinned to another number than the trainer's among it.
+
+    Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program.
+    """
+    if merge is not None and merge not in MERGE:
+        raise UsageError("DL510", f"`merge` is not {merge!r}", did_you_mean(merge, MERGE, what="ways to merge"))
+    for needed in ("add_callback", "state", "args", "log", "evaluate", "train"):
+        if not hasattr(trainer, needed):
+            message = f"{type(trainer).__name__} has no `{needed}`: it is no trainer of transformers"
+            raise UsageError("DL510", message, "call declog.start, and observe in the loop")
+    if isinstance(vars(trainer).get(MARK), declog.Recorder):
+        raise UsageError("DL510", "declog is attached to this trainer already", "attach it once")
+    sight = sight_of(trainer)
+    if config is None:
+        config = "trl_rloo" if sight.method == "rloo" else "trl_grpo"
+    if isinstance(config, str):
+        config = declog.compose(config, overrides)
+    elif overrides:
+        problem = "overrides go with a preset's name; this configuration is composed already"
+        raise ConfigError([Problem("DL101", problem, fix="pass them to declog.compose")])
+    constants = constants_of(trainer, sight)
+    made = declog.plan(config, constants=constants)
+    folder = Path(output_dir or made.output_dir or Path(trainer.args.output_dir) / FOLDER)
+    recorder = declog.start(
+        config,
+        constants=constants,
+        sinks=sinks,
+        output_dir=folder if made.append else None,
+        base_dir=None if made.append else folder,
+        rank=trainer.args.process_index,
+        world_size=trainer.args.world_size,
+        wait_s=wait_s,
+    )
+    if trainer.args.process_index == 0:
+        _tell(trainer, sight, config, constants, made)
+    guard = recorder.guard
+    capture = Capture(trainer, recorder, sight, guard)
+    steps = Steps(trainer, recorder, capture, guard)
+    Report(trainer, recorder, capture, steps, sight, guard, merge=merge, prefix=prefix, deliver_s=deliver_s)
+    setattr(trainer, MARK, recorder)
+    return recorder
+
+
+MARK = "_declog"
+
+
+def _tell(trainer: Any, sight: Sight, config: Any, constants: dict[str, Any], made: declog.Plan) -> None:
+    """Say once what cannot be computed for a trainer that is not seen as a whole."""
+    if not sight.missing:
+        return
+    whole = declog.plan(config, constants={**constants, "sees_rollouts": True, "sees_updates": True})
+    inactive = ", ".join(f"`{name}`" for name in whole.names() if name not in made.names())
+    log.warning(
+        "declog does not see all of %s (%s): what it reports passes through, and these are inactive: %s",
+        type(trainer).__name__,
+        "; ".join(sight.missing),
+        inactive or "none of this profile's",
+    )

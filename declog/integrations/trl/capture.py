@@ -1,0 +1,237 @@
+"""Signals, read off what TRL's methods take and return: once per generation, once per micro-batch, once per step.
+
+Nothing is computed that TRL has computed: tensors are observed as they are. Row ids are put into what a generation
+returns, and come back with its micro-batches, through TRL's shuffle and split. Imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+import declog
+from declog.integrations.trl.given import Given
+from declog.integrations.trl.hook import Guard, Part, hook
+from declog.integrations.trl.sight import Sight
+
+Tensor = torch.Tensor
+ROW = "declog_row"  # among what a generation returns
+UPDATE = "update"
+BOTH = ("row", "completion_mask", "advantages")
+REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered itself
+
+
+class Capture:
+    """The hooks that observe. ``rows`` is how many completions this rank has generated: it numbers them."""
+
+    def __init__(self, trainer: Any, log: declog.Recorder, sight: Sight, guard: Guard) -> None:
+        self.rows = 0
+        self.given = Given(trainer, guard)
+        self._trainer = trainer
+        self._log = log
+        self._guard = guard
+        self._known = log.plan.known
+        homes = log.plan.homes
+        self._rollout = homes.get("rewards", homes.get("length", "rollout"))
+        self._elsewhere = {  # what both parts have, and the profile wants of one
+            self._rollout: {name for name in BOTH if homes.get(name, self._rollout) != self._rollout},
+            UPDATE: {name for name in BOTH if homes.get(name) == self._rollout != homes.get("logprobs")},
+        }
+        self._texts = {name: ops[0].kind.value == "text" for name, ops in log.plan.sources.items()}
+        self._rloo = sight.method == "rloo"
+        self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, as they come
+        self._generated: tuple[Any, ...] = ()
+        self._tools = (0, 0)
+        self._scored: tuple[Any, ...] = ()
+        if sight.rollouts:
+            hook(trainer, "_generate", self._generate, guard)
+            hook(trainer, "_calculate_rewards", self._calculate_rewards, guard)
+            hook(trainer, "_generate_and_score_completions", self._score, guard)
+            hook(trainer, "_log_metric", self.given.log_metric, guard)
+            hook(trainer, "_log_completion_extra", self.given.log_extra, guard)
+            if hasattr(trainer, "_tool_call_loop"):
+                hook(trainer, "_tool_call_loop", self._call_tools, guard)
+        if sight.updates:
+            hook(trainer, "_compute_loss", self._compute_loss, guard)
+            hook(trainer, "training_step", self._train, guard)
+        if sight.updates or (sight.rollouts and self._rloo):
+            hook(trainer, "_get_per_token_logps_and_entropies", self._forward, guard)
+
+    def observe(self, signals: Mapping[str, Any], without: Collection[str] = ()) -> None:
+        """Observe the signals that the profile has."""
+        found = {name: value for name, value in signals.items() if name in self._known and name not in without}
+        if found:
+            self._log.observe(**found)
+
+    # -- what TRL's methods return
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Part:
+        result = yield None
+        self._forwards.append((result[0].detach(), None if result[1] is None else result[1].detach()))
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Part:
+        self._generated = yield None
+
+    def _call_tools(self, *args: Any, **kwargs: Any) -> Part:
+        result = yield None
+        self._tools = result[4], result[5]
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Part:
+        rewards = yield None
+        self._scored = prompts, completions, completion_ids_list, rewards
+
+    # -- a generation
+
+    def _score(self, inputs: Any) -> Part:
+        self._forwards.clear()
+        self.given.clear()
+        self._generated, self._tools, self._scored = (), (0, 0), ()
+        if not self._log.in_step:  # such as `trainer.predict`
+            return None
+        known = self._rollout in self._log.plan.known_events
+        with self._log.batch(self._rollout) if known else contextlib.nullcontext():
+            output = yield None
+            count = len(output["completion_ids"])
+            rows = torch.arange(self.rows, self.rows + count)
+            self.rows += count
+            with self._guard("what a generation returned could not be recorded"):
+                self.observe(self._generation(output, rows), self._elsewhere[self._rollout])
+            with self._guard("prompts and completions could not be recorded", "tables lack them"):
+                self.observe(self._conversations())
+            for column, values in self.given.columns(count):
+                with self._guard(self.given.of(column), "the column is left out"):
+                    self._log.log_extra(column, values)
+        with self._guard("what reward functions gave to `log_metric` could not be recorded"):
+            given = self.given
+            calls = {"logged_calls": dict(given.calls), "logged_nans": dict(given.nans)}
+            self.observe({"logged_total": dict(given.totals), **calls})
+        self._forwards.clear()
+        self._generated = self._scored = ()
+        return {**output, ROW: rows}
+
+    def _generation(self, output: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
+        trainer = self._trainer
+        _, _, ids, rewards = self._scored
+        count, rank = len(rows), trainer.accelerator.process_index
+        local = rewards[rank * count : (rank + 1) * count]
+        generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        ends = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
+        names = _distinct(trainer.reward_func_names)
+        mask, tool_mask = output["completion_mask"], output.get("tool_mask")
+        shown = self._generated[2] if tool_mask is not None else None  # 1 where the model wrote the token
+        signals = {
+            "row": rows,
+            "prompt_id": (rank * count + torch.arange(count)) // generations,
+            "length": [len(row) for row in ids] if shown is None else [sum(row) for row in shown],
+            "truncated": [row[-1] not in ends for row in ids],
+            "rewards": {name: local[:, place] for place, name in enumerate(names)},
+            "reward_weights": dict(zip(names, trainer.reward_weights.tolist(), strict=True)),
+            "completion_mask": mask if tool_mask is None else mask * tool_mask,
+            "advantages": output["advantages"],
+            "num_input_tokens_seen": int(trainer.state.num_input_tokens_seen),
+            "tool_calls": self._tools[0],
+            "tool_failures": self._tools[1],
+        }
+        if self._rloo:
+            signals["old_logp_sum"] = output["old_logps"]
+            signals["rollout_logprobs"] = self._forwards[0][0]
+            if trainer.beta:
+                signals["rollout_ref_logprobs"] = self._forwards[1][0]
+        elif "importance_sampling_ratio" in output:
+            signals["rollout_logprobs"] = output["old_per_token_logps"]
+            signals["sampling_logprobs"] = output["sampling_per_token_logps"]
+            signals["is_ratio"] = weights = output["importance_sampling_ratio"]
+            signals["rank_tokens"] = signals["completion_mask"].sum().expand(count)
+            if weights.shape[1] == 1:  # of completions, also where they have one token each
+                signals["sequence_is_ratio"] = weights.squeeze(1)
+        return signals
+
+    def _conversations(self) -> dict[str, Any]:
+        prompts, completions, *_ = self._scored
+        return {"prompt": self._rendered("prompt", prompts), "completion": self._rendered("completion", completions)}
+
+    def _rendered(self, name: str, values: Sequence[Any]) -> list[Any]:
+        """Prompts or completions as the profile declares them: conversations as they are, or as text."""
+        found = [_without_images(value) for value in values]
+        if self._texts.get(name):
+            return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in found]
+        return found
+
+    # -- a micro-batch, and a step
+
+    def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Part:
+        self._forwards.clear()
+        if not self._log.in_step:
+            return
+        reported = self._trainer._metrics["train" if self._trainer.model.training else "eval"]
+        before = {name: len(reported.get(name, ())) for name in REPORTED}
+        loss = yield None
+        signals = self._update(inputs)
+        for name, count in before.items():
+            if len(reported.get(name, ())) > count:
+                signals[name] = reported[name][-1]
+        if not self._trainer.model.training:  # else its share of the step's is known when the micro-batch is done
+            signals["loss"] = loss
+        self.observe(signals, self._elsewhere[UPDATE])
+        self._forwards.clear()
+
+    def _update(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        logprobs, entropy = next(each for each in reversed(self._forwards) if each[1] is not None)
+        mask, tool_mask = inputs["completion_mask"], inputs.get("tool_mask")
+        signals = {
+            "completion_mask": mask if tool_mask is None else mask * tool_mask,
+            "advantages": inputs["advantages"],
+            "logprobs": logprobs,
+            "entropy": entropy,
+        }
+        if ROW in inputs:
+            signals["row"] = inputs[ROW]
+        if self._rloo:
+            return signals
+        old = inputs.get("old_per_token_logps")  # None while the policy is the one that sampled
+        signals["old_logprobs"] = logprobs if old is None else old
+        if "ref_per_token_logps" in inputs:
+            signals["ref_logprobs"] = inputs["ref_per_token_logps"]
+        if "importance_sampling_ratio" in inputs:
+            signals["mb_is_ratio"] = inputs["importance_sampling_ratio"]
+        return signals
+
+    def _train(self, *args: Any, **kwargs: Any) -> Part:
+        before = len(self._times())
+        loss = yield None
+        if self._log.in_step:
+            self.observe({"loss": loss})
+            if len(times := self._times()) > before:
+                self.observe({"steps": 1, "step_time": times[-1]})
+
+    def _times(self) -> Sequence[float]:
+        """TRL's own times of the optimizer steps since its last log."""
+        found: Sequence[float] = self._trainer._metrics["train"].get("step_time", ())
+        return found
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names of reward functions; TRL allows two of one name, as of two lambdas."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return found
+
+
+def _without_images(value: Any) -> Any:
+    """A prompt or completion as JSON can hold it: of an image only that there is one."""
+    if not isinstance(value, list):
+        return value
+    return [
+        {**message, "content": [{"type": "image"} if part.get("type") == "image" else part for part in content]}
+        if isinstance(content := message.get("content"), list)
+        else message
+        for message in value
+    ]

@@ -1,0 +1,103 @@
+"""What reward functions give to TRL's ``log_extra`` and ``log_metric``: read where TRL keeps it, and by whom.
+
+TRL takes anything here, and so must declog: what it cannot record is told with the function's name, and left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from declog.errors import InputError
+from declog.integrations.trl.hook import Guard, Part
+
+UNKNOWN = "a reward function"  # it called from a thread of its own
+
+
+class Given:
+    """Of one generation: columns in the pieces in which they came, and of each metric the total and how many calls."""
+
+    def __init__(self, trainer: Any, guard: Guard) -> None:
+        self.metrics: set[str] = set()  # all names that were given to log_metric
+        self.totals: defaultdict[str, float] = defaultdict(float)
+        self.calls: Counter[str] = Counter()
+        self.nans: dict[str, int] = {}
+        self._trainer = trainer
+        self._guard = guard
+        self._pieces: dict[str, dict[str, list[Any]]] = {}  # by column and function
+
+    def clear(self) -> None:
+        """A generation begins."""
+        for kept in (self.totals, self.calls, self.nans, self._pieces):
+            kept.clear()
+
+    # -- hooks
+
+    def log_metric(self, name: str, value: Any) -> Part:
+        yield None
+        self.metrics.add(name)
+        with self._guard(f"`{name}` of {self._caller()} is no number that could be recorded"):
+            number = float(value)
+            self.totals[name] += 0.0 if math.isnan(number) else number
+            self.calls[name] += 1
+            self.nans[name] = self.nans.get(name, 0) + math.isnan(number)  # one, on any rank, and TRL has no value
+
+    def log_extra(self, column: str, values: Any) -> Part:
+        kept = self._trainer._pending_extra_logs
+        before = len(kept.get(column, ()))
+        yield None
+        taken = kept[column][before:]  # what came may have been a generator
+        self._pieces.setdefault(column, {}).setdefault(self._caller(), []).extend(taken)
+
+    # -- a generation's columns
+
+    def of(self, column: str) -> str:
+        """Which column it is, and whose, for messages."""
+        return f"the column `{column}` of {' and '.join(self._pieces[column])}"
+
+    def columns(self, count: int) -> Iterator[tuple[str, list[Any]]]:
+        """Each column that has one value per completion. TRL keeps any number; what does not fit is told."""
+        for column, pieces in self._pieces.items():
+            whole = [value for values in pieces.values() for value in values]
+            fitting = [values for values in pieces.values() if len(values) == count]
+            if len(whole) == count:
+                yield column, whole
+                continue
+            with self._guard(self.of(column), "the first that fits is kept" if fitting else "the column is left out"):
+                came = ", ".join(f"{len(values)} of {name}" for name, values in pieces.items())
+                raise InputError("DL509", f"{came} came for {count} completions", "one value per completion, once")
+            if fitting:
+                yield column, fitting[0]
+
+    def _caller(self) -> str:
+        """The reward function that calls, by the frames above this one."""
+        known = {
+            code: f"the reward function `{name}`"
+            for function, name in zip(self._trainer.reward_funcs, self._trainer.reward_func_names, strict=True)
+            for code in _codes(function)
+        }
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code in known:
+                return known[frame.f_code]
+            frame = frame.f_back
+        return UNKNOWN
+
+
+def _codes(function: Callable[..., Any]) -> Iterator[CodeType]:
+    """What of a reward function may stand in a frame: the function itself, what it wraps, its class's ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    function = function.__func__ if inspect.ismethod(function) else function
+    if inspect.isfunction(function):
+        yield function.__code__
+        if "__wrapped__" in vars(function):
+            yield from _codes(vars(function)["__wrapped__"])

@@ -1,0 +1,39 @@
+"""A trainer's settings as the constants of a profile. They are read off the trainer, never set."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from declog.integrations.trl.sight import Sight
+
+GRPO = ("beta", "epsilon_low", "epsilon_high", "loss_type", "importance_sampling_level", "scale_rewards",
+        "multi_objective_aggregation", "vllm_importance_sampling_mode", "num_generations")  # fmt: skip
+GRPO_ARGUMENTS = (
+    "use_bias_correction_kl", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"
+)  # fmt: skip
+RLOO = ("beta", "epsilon_low", "epsilon_high", "normalize_advantages", "num_generations")
+
+
+def constants_of(trainer: Any, sight: Sight) -> dict[str, Any]:
+    """The constants that a trainer knows, by the names of the presets `trl_grpo` and `trl_rloo`."""
+    found: dict[str, Any] = {"sees_rollouts": sight.rollouts, "sees_updates": sight.updates}
+    if sight.method == "grpo":
+        found |= _read(trainer, GRPO) | _read(trainer.args, GRPO_ARGUMENTS)
+        if hasattr(trainer.args, "delta"):
+            found["delta"] = math.inf if trainer.args.delta is None else trainer.args.delta
+        if hasattr(trainer, "tools"):
+            found["tools"] = bool(trainer.tools)
+        if hasattr(trainer, "vllm_importance_sampling_correction"):
+            found["vllm"] = bool(trainer.use_vllm and trainer.vllm_importance_sampling_correction)
+    elif sight.method == "rloo":
+        found |= _read(trainer, RLOO)
+        clip = _read(trainer, ("reward_clip_range",))
+        if clip.get("reward_clip_range"):
+            found["reward_clip_low"], found["reward_clip_high"] = clip["reward_clip_range"]
+    return found
+
+
+def _read(owner: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of the attributes that another version has, too."""
+    return {name: getattr(owner, name) for name in names if hasattr(owner, name)}

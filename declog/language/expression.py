@@ -1,0 +1,423 @@
+"""The expression language: a syntax tree in, a typed tree out. A small allowlist compiler over Python's ``ast``.
+
+Nothing is evaluated with ``eval``; a construct that is not named here is refused, with the columns of the
+text that is at fault. Constants are folded before names and axes are resolved, so that the branch of an
+``if`` that is not taken may name a signal that is switched off.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from declog.errors import Problem, did_you_mean
+from declog.language.dtypes import AXES, COLUMN, Axis, Kind
+from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
+from declog.language.nodes import CONST, JOIN, Node, Pool
+from declog.language.reductions import quantile_level
+from declog.language.syntax import ExpressionError, Parsed, parse, refuse
+
+MAX_POWER = 64  # the greatest constant exponent
+
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+}
+_COMPARE: dict[type[ast.cmpop], str] = {
+    ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
+}  # fmt: skip
+OPERATORS = frozenset({*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if"})
+_HINTS: dict[type[ast.AST], str] = {
+    ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
+    ast.FloorDiv: "divide with `/`",
+    ast.Subscript: "a member of a family is column(family, 'name')",
+    ast.Lambda: "register a function with @declog.function",
+    ast.ListComp: "aggregate with over=, such as mean(x, over=token)",
+    ast.GeneratorExp: "aggregate with over=, such as mean(x, over=token)",
+}  # fmt: skip
+
+
+class Scope(Protocol):
+    """What names mean in one place of the profile."""
+
+    noun: str  # "signal" or "metric": for messages
+
+    @property
+    def groups(self) -> bool:
+        """Whether the profile says what a group is."""
+
+    @property
+    def token_mask(self) -> frozenset[Node]:
+        """The token axis' mask; empty where none is declared."""
+
+    def resolve(self, name: str) -> Node | Problem | None:
+        """The node that a name stands for; a Problem says why it cannot be used; None: unknown."""
+
+    def attribute(self, name: str, attribute: str) -> Node | Problem | None:
+        """The node of ``name.attribute``, where the place allows it."""
+
+    def event_order(self, event: str) -> int:
+        """The place of an event in a step: values of an earlier one can be looked up for the rows of a later one."""
+
+    def measured(self, function: str, name: str) -> Node | None:
+        """The node of ``function(name)`` where it asks something of a metric: ``columns``, ``nan_count``."""
+
+    def names(self) -> Iterable[str]:
+        """The names that can be used, for suggestions."""
+
+
+class Compiler:
+    """Types one expression. ``text`` is what the user wrote, for messages."""
+
+    def __init__(self, text: str, scope: Scope, pool: Pool, registry: Functions) -> None:
+        self.text = text
+        self.scope = scope
+        self.pool = pool
+        self.registry = registry
+
+    # -- errors
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """The half-open character range of a syntax node; ``ast`` counts bytes of UTF-8."""
+        line = self.text.encode()
+        start = getattr(node, "col_offset", 0)  # operators have no place of their own
+        end = getattr(node, "end_col_offset", None) or start + 1
+        return len(line[:start].decode(errors="replace")), len(line[:end].decode(errors="replace"))
+
+    def fail(self, node: ast.AST, code: str, message: str, fix: str | None = None) -> NoReturn:
+        """Refuse ``node``."""
+        refuse(code, message, self.text, fix, self.span(node))
+
+    # -- expressions
+
+    def visit(self, node: ast.expr) -> Node:
+        """The typed node of a syntax node."""
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str()):
+                return self._constant(node, node.value)
+            case ast.Name():
+                return self._name(node)
+            case ast.Attribute(value=ast.Name()):
+                return self._attribute(node)
+            case ast.UnaryOp(op=ast.USub()):
+                return self._apply("neg", node, [node.operand])
+            case ast.UnaryOp(op=ast.UAdd()):
+                return self.visit(node.operand)
+            case ast.UnaryOp(op=ast.Not()):
+                return self._apply("not", node, [node.operand])
+            case ast.BinOp() if type(node.op) in _BINARY:
+                return self._binary(node)
+            case ast.BoolOp():
+                return self._logic(node)
+            case ast.Compare():
+                return self._compare(node)
+            case ast.IfExp():
+                return self._choice(node)
+            case ast.Call(func=ast.Name()):
+                return self._call(node)
+            case ast.Call():
+                self.fail(
+                    node.func, "DL307", "only plain calls of functions are part of the language", "f(x), not x.f()"
+                )
+        inner = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
+        self.fail(node, "DL307", f"{_describe(inner)} is not part of the language", _HINTS.get(type(inner), _OWN))
+
+    def _constant(self, node: ast.expr, value: Any) -> Node:
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
+            self.fail(node, "DL308", "the number does not fit 64 bits", "write it as a float, such as 1e20")
+        return self.pool.constant(value)
+
+    def _name(self, node: ast.Name) -> Node:
+        if node.id == "inf":
+            return self.pool.constant(math.inf)
+        if node.id in ("true", "false"):
+            return self.pool.constant(node.id == "true")
+        found = self.scope.resolve(node.id)
+        if isinstance(found, Problem):
+            raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
+        if found is None:
+            if node.id in AXES or node.id == COLUMN:
+                self.fail(
+                    node, "DL302", f"`{node.id}` is an axis, not a {self.scope.noun}", f"use it as over={node.id}"
+                )
+            fix = did_you_mean(node.id, self.scope.names(), what=f"{self.scope.noun}s")
+            self.fail(node, "DL302", f"unknown {self.scope.noun} `{node.id}`", fix)
+        return found
+
+    def _attribute(self, node: ast.Attribute) -> Node:
+        assert isinstance(node.value, ast.Name)
+        found = self.scope.attribute(node.value.id, node.attr)
+        if isinstance(found, Problem):
+            raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
+        if found is None:
+            self.fail(node, "DL307", "attributes are not part of the language here", "a function, such as abs(x)")
+        return found
+
+    def _binary(self, node: ast.BinOp) -> Node:
+        name = _BINARY[type(node.op)]
+        left, right = self.visit(node.left), self.visit(node.right)
+        if name == "pow" and right.op == CONST:
+            power = right.param("value")
+            if isinstance(power, int | float) and abs(power) > MAX_POWER:
+                self.fail(node.right, "DL308", f"a constant exponent is at most {MAX_POWER}", f"** {MAX_POWER}")
+        return self.build(name, node, [left, right], [node.left, node.right])
+
+    def _logic(self, node: ast.BoolOp) -> Node:
+        name = "and" if isinstance(node.op, ast.And) else "or"
+        decisive = name == "or"
+        kept: list[tuple[Node, ast.expr]] = []
+        for value in node.values:
+            item = self.visit(value)
+            if item.op == CONST and item.type.kind is Kind.BOOL:
+                if item.param("value") is decisive:
+                    if not kept:
+                        return item
+                    kept.append((item, value))
+                    break  # nothing after it is read
+                continue
+            kept.append((item, value))
+        if not kept:
+            return self.pool.constant(not decisive)
+        result, first = kept[0]
+        if len(kept) == 1:
+            if result.type.kind is not Kind.BOOL:
+                self.fail(
+                    first,
+                    "DL305",
+                    f"`{name}` needs bool, and `{result}` is {result.type.kind.value}",
+                    f"compare it first, such as `{result} > 0`",
+                )
+            return result
+        for item, value in kept[1:]:
+            result = self.build(name, node, [result, item], [first, value])
+        return result
+
+    def _compare(self, node: ast.Compare) -> Node:
+        sides = [node.left, *node.comparators]
+        parts: list[Node] = []
+        for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+            if isinstance(operator, ast.In | ast.NotIn):
+                parts.append(self._member(node, left, right, negated=isinstance(operator, ast.NotIn)))
+                continue
+            name = _COMPARE.get(type(operator))
+            if name is None:
+                self.fail(node, "DL307", "`is` is not part of the language", "write `==`, or present(x)")
+            parts.append(self._apply(name, node, [left, right]))
+        result = parts[0]
+        for part in parts[1:]:
+            result = self.build("and", node, [result, part], [node, node])
+        return result
+
+    def _member(self, node: ast.Compare, left: ast.expr, right: ast.expr, *, negated: bool) -> Node:
+        if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not right.elts:
+            self.fail(right, "DL307", "`in` needs a list of constants", "x in ('a', 'b')")
+        item = self.visit(left)
+        result: Node | None = None
+        one, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
+        for element in right.elts:
+            part = self.build(one, node, [item, self.visit(element)], [left, element])
+            result = part if result is None else self.build(join, node, [result, part], [left, element])
+        assert result is not None
+        return result
+
+    def _choice(self, node: ast.IfExp) -> Node:
+        condition = self.visit(node.test)
+        if condition.op == CONST and condition.type.kind is Kind.BOOL:
+            return self.visit(node.body if condition.param("value") else node.orelse)
+        places = [node.test, node.body, node.orelse]
+        return self.build("if", node, [condition, self.visit(node.body), self.visit(node.orelse)], places)
+
+    def _call(self, node: ast.Call) -> Node:
+        assert isinstance(node.func, ast.Name)
+        name = node.func.id
+        if len(node.args) == 1 and not node.keywords and isinstance(node.args[0], ast.Name):
+            asked = self.scope.measured(name, node.args[0].id)
+            if asked is not None:
+                return asked
+        function = self.registry.named(name)
+        if function is None or name in OPERATORS:
+            known = [item for item in self.registry.names() if item not in OPERATORS]
+            if isinstance(found := self.scope.resolve(name), Node):
+                self.fail(
+                    node.func,
+                    "DL303",
+                    f"`{name}` is a {self.scope.noun} ({found.type}), not a function",
+                    f"{name} * (...)",
+                )
+            if quantile_level(name) is not None:
+                fix = f"a metric of its own is `{name}(x)`, without `over`; a formula computes with its value"
+                self.fail(node.func, "DL303", f"`{name}` is a reduction, not a function", fix)
+            self.fail(node.func, "DL303", f"unknown function `{name}`", did_you_mean(name, known, what="functions"))
+        args, places, params = self._bind(node, function)
+        return self.build(name, node, args, places, params)
+
+    def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
+        """The call's arguments by the function's parameters."""
+        given: dict[str, list[ast.expr]] = {}
+        slots = list(function.params)
+        for place, value in enumerate(node.args):
+            if isinstance(value, ast.Starred):
+                self.fail(value, "DL307", "`*` is not part of the language", "name each argument")
+            slot = slots[min(place, len(slots) - 1)] if slots else None
+            if slot is None or (place >= len(slots) and not slot.variadic):
+                self.fail(
+                    value,
+                    "DL304",
+                    f"`{function.name}` takes {len(slots)} argument{'s' * (len(slots) != 1)}",
+                    function.signature,
+                )
+            given.setdefault(slot.name, []).append(value)
+        for keyword in node.keywords:
+            if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
+                fix = did_you_mean(str(keyword.arg), [slot.name for slot in slots], what="parameters")
+                self.fail(keyword, "DL304", f"`{function.name}` has no parameter `{keyword.arg}`", fix)
+            if keyword.arg in given:
+                self.fail(keyword, "DL304", f"`{keyword.arg}` is given twice", function.signature)
+            given[keyword.arg] = [keyword.value]
+        args: list[Node] = []
+        places: list[ast.expr] = []
+        params: dict[str, Any] = {}
+        for slot in slots:
+            values = given.get(slot.name)
+            if values is None:
+                if slot.default is REQUIRED:
+                    self.fail(node, "DL304", f"`{function.name}` misses `{slot.name}`", function.signature)
+                if slot.role != "value" and slot.default is not None:
+                    params[slot.name] = slot.default
+                continue
+            if slot.role == "value":
+                args += [self.visit(value) for value in values]
+                places += values
+            elif slot.role == "axis":
+                params[slot.name] = self._axis(values[0])
+            else:
+                constants = tuple(self._parameter(value, slot, function) for value in values)
+                params[slot.name] = constants if slot.variadic else constants[0]
+        return args, places, params
+
+    def _axis(self, node: ast.expr) -> Axis | str:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name: str | None = node.value
+        else:
+            name = node.id if isinstance(node, ast.Name) else None
+        if name == COLUMN:
+            return COLUMN
+        if name is None or name not in AXES:
+            fix = did_you_mean(name or "", [*AXES, COLUMN], what="axes")
+            self.fail(node, "DL306", "an axis is named here" if name is None else f"unknown axis `{name}`", fix)
+        return AXES[name]
+
+    def _parameter(self, node: ast.expr, slot: Param, function: Function) -> Any:
+        value = self.visit(node)
+        if value.op != CONST:
+            self.fail(node, "DL304", f"`{slot.name}` of `{function.name}` must be a constant", function.signature)
+        constant = value.param("value")
+        if isinstance(constant, bool) or not isinstance(constant, slot.types):
+            wanted = " or ".join(item.__name__ for item in slot.types)
+            self.fail(node, "DL304", f"`{slot.name}` of `{function.name}` must be {wanted}", function.signature)
+        return constant
+
+    # -- typing
+
+    def _apply(self, name: str, node: ast.expr, operands: list[ast.expr]) -> Node:
+        return self.build(name, node, [self.visit(item) for item in operands], operands)
+
+    def build(
+        self, name: str, node: ast.expr, args: list[Node], places: list[ast.expr], params: dict[str, Any] | None = None
+    ) -> Node:
+        """A typed node of a registered function, folded where all arguments are constants."""
+        function = self.registry.get(name)
+        assert function is not None
+        if function.stage == "elementwise":
+            args = self._joined(args, places)
+        site = _Site(self, name, node, args, places, params or {}, self.scope.groups, self.scope.token_mask)
+        result = function.rule(site)
+        mask = self.scope.token_mask if name == "size" and site.params["axis"] is Axis.TOKEN else None
+        made = self.pool.make(name, args, type=result, mask=mask, **site.params)
+        if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
+            return self._folded(node, function, args)
+        return made
+
+    def _joined(self, args: list[Node], places: list[ast.expr]) -> list[Node]:
+        """Values of one event: those of earlier ones are looked up for the rows of the latest."""
+        events = {arg.type.event for arg in args if arg.type.event is not None}
+        if len(events) < 2:
+            return args
+        target = max(events, key=self.scope.event_order)
+        tokens = [arg for arg in args if arg.type.axis is Axis.TOKEN]
+        for arg, place in zip(args, places, strict=True):
+            other = arg if tokens and arg.type.event != tokens[0].type.event else None
+            if other is not None and other.type.event is not None:
+                self.fail(
+                    place, "DL313",
+                    f"`{tokens[0]}` is per token in event `{tokens[0].type.event}`, "
+                    f"and `{other}` is observed in `{other.type.event}`",
+                    f"observe it in `{tokens[0].type.event}` too: "
+                    f"`event: {{first: {other.type.event}, second: {tokens[0].type.event}}}`",
+                )  # fmt: skip
+        return [arg if arg.type.event in (None, target) else join(self.pool, arg, target) for arg in args]
+
+    def _folded(self, node: ast.expr, function: Function, args: list[Node]) -> Node:
+        values = [item.param("value") for item in args]
+        try:
+            with np.errstate(all="ignore"):
+                value = np.asarray(function.run(np, *values)).item()
+        except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
+            self.fail(node, "DL308", f"the constant cannot be computed: {error}")
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
+            self.fail(node, "DL308", "the constant does not fit 64 bits", "write it as a float, such as 1e20")
+        return self.pool.constant(value)
+
+
+@dataclass
+class _Site:
+    compiler: Compiler
+    name: str
+    node: ast.expr
+    args: list[Node]
+    places: list[ast.expr]
+    params: dict[str, Any]
+    groups: bool
+    token_mask: frozenset[Node]
+
+    def fail(self, message: str, fix: str | None = None, *, arg: int | None = None, code: str = "DL304") -> NoReturn:
+        self.compiler.fail(self.node if arg is None else self.places[arg], code, message, fix)
+
+
+_OWN = "register a function of your own with @declog.function, and call it"
+
+
+def _describe(node: ast.AST) -> str:
+    symbols: dict[type[ast.AST], str] = {
+        ast.BitAnd: "`&`", ast.BitOr: "`|`", ast.BitXor: "`^`", ast.Invert: "`~`", ast.Mod: "`%`", ast.FloorDiv: "`//`",
+        ast.MatMult: "`@`", ast.LShift: "`<<`", ast.RShift: "`>>`", ast.Subscript: "a subscript",
+        ast.Attribute: "an attribute", ast.Lambda: "a lambda", ast.Tuple: "a tuple", ast.List: "a list",
+        ast.Dict: "a mapping", ast.NamedExpr: "`:=`", ast.JoinedStr: "an f-string", ast.Constant: "this constant",
+        ast.ListComp: "a comprehension", ast.SetComp: "a comprehension", ast.DictComp: "a comprehension",
+        ast.GeneratorExp: "a comprehension", ast.Set: "a set", ast.Starred: "`*`", ast.Await: "`await`",
+        ast.Yield: "`yield`", ast.YieldFrom: "`yield`",
+    }  # fmt: skip
+    return symbols.get(type(node), f"{type(node).__name__}")
+
+
+def join(pool: Pool, node: Node, event: str) -> Node:
+    """A value of an earlier event as one per completion of a later one."""
+    return pool.make(JOIN, [node], type=replace(node.type, axis=Axis.COMPLETION, event=event), event=event)
+
+
+def compile_node(parsed: Parsed, text: str, scope: Scope, pool: Pool, registry: Functions = BUILTIN) -> Node:
+    """Type a parsed expression in a scope; raises ``ExpressionError``."""
+    return Compiler(text, scope, pool, registry).visit(parsed.body)
+
+
+def compile_expression(text: str, scope: Scope, pool: Pool, registry: Functions = BUILTIN) -> Node:
+    """Parse and type an expression in a scope; raises ``ExpressionError``."""
+    return compile_node(parse(text), text, scope, pool, registry)

@@ -1,0 +1,30 @@
+"""The functions of the language. To add one: its implementation and a ``@BUILTIN`` line in the right file, and a test.
+
+    operators.py   operators and elementwise functions, on numpy and on torch
+    structure.py   aggregates with ``over=``, ranks, sizes, members of families, pass@k
+    text.py        functions of texts, and labels
+    user.py        ``@declog.function``: what users and installed packages add
+    rules.py       typing rules that these share
+    base.py        what a function is, and the registry
+
+Nothing here knows of plans or recorders.
+"""
+
+from declog.language.functions import operators, structure, text
+from declog.language.functions.base import BUILTIN, DEFAULT, Call, Function, Functions, Param
+from declog.language.functions.user import function
+from declog.registry import REQUIRED
+
+__all__ = [
+    "BUILTIN",
+    "DEFAULT",
+    "REQUIRED",
+    "Call",
+    "Function",
+    "Functions",
+    "Param",
+    "function",
+    "operators",
+    "structure",
+    "text",
+]

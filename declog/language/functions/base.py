@@ -1,0 +1,113 @@
+"""What a function of the language is: its entry, its registry, and how calls are typed. No function lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+
+from declog.language.dtypes import Type
+from declog.registry import REQUIRED, Registry
+
+if TYPE_CHECKING:
+    from declog.language.nodes import Node
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter: a ``value`` is an expression, a ``constant`` and an ``axis`` are known at compile time."""
+
+    name: str
+    role: Literal["value", "constant", "axis"] = "value"
+    default: Any = REQUIRED
+    types: tuple[type, ...] = (int, float)
+    variadic: bool = False
+
+
+class Call(Protocol):
+    """What a typing rule sees: the arguments' nodes and the compile-time parameters."""
+
+    name: str
+    args: list[Node]
+    params: dict[str, Any]
+    groups: bool  # does the profile say what a group is?
+    token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
+
+    def fail(self, message: str, fix: str | None = None, *, arg: int | None = None, code: str = "DL304") -> NoReturn:
+        """Refuse the call; ``arg`` points at one argument."""
+
+
+Rule = Callable[[Call], Type]
+Stage = Literal["elementwise", "aggregate", "rows"]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the language.
+
+    ``stage`` says how ``run`` is called: ``elementwise`` ``run(xp, *arrays)``; ``aggregate``
+    ``run(array, segments)``; ``rows`` ``run(view, node, *arrays)`` on the host, with the window's structure.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    rule: Rule
+    run: Callable[..., Any]
+    stage: Stage
+    help: str = ""
+    tensors: bool = False  # run takes torch tensors: a user's function
+
+    @property
+    def signature(self) -> str:
+        """How it is written: ``clip(x, low, high)``."""
+        parts = []
+        for item in self.params:
+            text = f"*{item.name}" if item.variadic else item.name
+            if item.role == "axis" and item.name in ("over", "within"):
+                text = f"{item.name}=axis"
+            elif item.default is not REQUIRED:
+                text += f"={item.default!r}"
+            parts.append(text)
+        return f"{self.name}({', '.join(parts)})"
+
+
+class Functions(Registry[Function]):
+    """The functions that a profile can name."""
+
+    noun = "function"
+    group = "declog.functions"
+
+    def adopt(self, name: str, run: Callable[..., Any]) -> Function:
+        """Register a plain function of tensors under a name, as an installed package's entry point provides it."""
+        from declog.language.functions.user import function
+
+        function(run, name=name, registry=self)
+        return self._own[name]
+
+    def elementwise(
+        self, name: str, *params: str | Param, rule: Rule, help: str = ""
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register ``run(xp, *arrays)`` under a name."""
+        return self._decorator(name, params, rule, "elementwise", help)
+
+    def rows(
+        self, name: str, *params: str | Param, rule: Rule, help: str = ""
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register ``run(view, node, *arrays)`` under a name."""
+        return self._decorator(name, params, rule, "rows", help)
+
+    def _decorator(
+        self, name: str, params: Sequence[str | Param], rule: Rule, stage: Stage, help: str
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def register(run: Callable[..., Any]) -> Callable[..., Any]:
+            items = tuple(Param(item) if isinstance(item, str) else item for item in params)
+            self.add(Function(name, items, rule, run, stage, help))
+            return run
+
+        return register
+
+
+BUILTIN = Functions()
+
+
+DEFAULT = Functions(BUILTIN)

@@ -1,0 +1,204 @@
+"""Operators and elementwise functions, written once against an array namespace ``xp``: numpy or torch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from declog.language import segmented
+from declog.language.dtypes import Kind, Type
+from declog.language.functions.base import BUILTIN, Call
+from declog.language.functions.rules import broadcast, choice, equality, logic, number, predicate, same
+
+
+def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
+    """Integers make an integer where it fits 64 bits, else a float; per token, they are floats already."""
+    if xp is not np or any(np.asarray(arg).dtype.kind != "i" for arg in args):
+        return run(*args)
+    floats = run(*(np.asarray(arg, np.float64) for arg in args))
+    return run(*args) if np.all(np.abs(floats) < 2.0**63) else floats
+
+
+@BUILTIN.elementwise("add", "a", "b", rule=same, help="operator +")
+def _add(xp: Any, a: Any, b: Any) -> Any:
+    return _fitting(xp, operator.add, a, b)
+
+
+@BUILTIN.elementwise("sub", "a", "b", rule=same, help="operator -")
+def _sub(xp: Any, a: Any, b: Any) -> Any:
+    return _fitting(xp, operator.sub, a, b)
+
+
+@BUILTIN.elementwise("mul", "a", "b", rule=same, help="operator *")
+def _mul(xp: Any, a: Any, b: Any) -> Any:
+    return _fitting(xp, operator.mul, a, b)
+
+
+@BUILTIN.elementwise("div", "a", "b", rule=number, help="operator /")
+def _div(xp: Any, a: Any, b: Any) -> Any:
+    return xp.true_divide(a, b)
+
+
+@BUILTIN.elementwise("pow", "a", "b", rule=number, help="operator **")
+def _pow(xp: Any, a: Any, b: Any) -> Any:
+    if xp is np:
+        return np.power(np.asarray(a, np.float64), b)
+    return xp.pow(a if isinstance(a, float | int) or a.is_floating_point() else a.double(), b)
+
+
+@BUILTIN.elementwise("neg", "x", rule=same, help="unary -")
+def _neg(xp: Any, x: Any) -> Any:
+    return _fitting(xp, operator.neg, x)
+
+
+@BUILTIN.elementwise("lt", "a", "b", rule=predicate, help="<")
+def _lt(xp: Any, a: Any, b: Any) -> Any:
+    return a < b
+
+
+@BUILTIN.elementwise("le", "a", "b", rule=predicate, help="<=")
+def _le(xp: Any, a: Any, b: Any) -> Any:
+    return a <= b
+
+
+@BUILTIN.elementwise("gt", "a", "b", rule=predicate, help=">")
+def _gt(xp: Any, a: Any, b: Any) -> Any:
+    return a > b
+
+
+@BUILTIN.elementwise("ge", "a", "b", rule=predicate, help=">=")
+def _ge(xp: Any, a: Any, b: Any) -> Any:
+    return a >= b
+
+
+@BUILTIN.elementwise("eq", "a", "b", rule=equality, help="==")
+def _eq(xp: Any, a: Any, b: Any) -> Any:
+    return _text_equal(a, b) if _is_text(a) or _is_text(b) else a == b
+
+
+@BUILTIN.elementwise("ne", "a", "b", rule=equality, help="!=; false where either side is missing")
+def _ne(xp: Any, a: Any, b: Any) -> Any:
+    if _is_text(a) or _is_text(b):
+        return ~_text_equal(a, b) & segmented.present(np.asarray(a, object)) & segmented.present(np.asarray(b, object))
+    return (a != b) & (a == a) & (b == b)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype.kind == "O")
+
+
+def _text_equal(a: Any, b: Any) -> Any:
+    left, right = np.asarray(a, object), np.asarray(b, object)
+    return np.asarray(np.equal(left, right), bool) & segmented.present(left) & segmented.present(right)
+
+
+def _truth(xp: Any, x: Any) -> Any:
+    if xp is np:
+        return segmented.truth(np.asarray(x))
+    return x if x.dtype is xp.bool else (x != 0) & (x == x)  # of a value that is absent in places
+
+
+@BUILTIN.elementwise("and", "a", "b", rule=logic, help="both")
+def _and(xp: Any, a: Any, b: Any) -> Any:
+    return _truth(xp, a) & _truth(xp, b)
+
+
+@BUILTIN.elementwise("or", "a", "b", rule=logic, help="either")
+def _or(xp: Any, a: Any, b: Any) -> Any:
+    return _truth(xp, a) | _truth(xp, b)
+
+
+@BUILTIN.elementwise("not", "x", rule=logic, help="negation; of a missing bool it is false")
+def _not(xp: Any, x: Any) -> Any:
+    if xp is np:
+        values = np.asarray(x)
+        return ~segmented.truth(values) & segmented.present(values)
+    return xp.logical_not(x)
+
+
+@BUILTIN.elementwise("if", "condition", "yes", "no", rule=choice, help="yes if condition else no")
+def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
+    if xp is np:
+        return np.where(segmented.truth(np.asarray(condition)), yes, no)
+    if not hasattr(condition, "dtype"):
+        return yes if condition else no
+    if not hasattr(yes, "dtype") and not hasattr(no, "dtype"):  # two constants, with all their digits
+        yes = xp.full((), yes, dtype=xp.float64, device=condition.device)
+    return xp.where(condition, yes, no)
+
+
+@BUILTIN.elementwise("abs", "x", rule=same, help="the absolute value")
+def _abs(xp: Any, x: Any) -> Any:
+    return _fitting(xp, operator.abs, x)
+
+
+@BUILTIN.elementwise("exp", "x", rule=number, help="e to the power of x")
+def _exp(xp: Any, x: Any) -> Any:
+    return xp.exp(x)
+
+
+@BUILTIN.elementwise("log", "x", rule=number, help="the natural logarithm; of a negative number missing")
+def _log(xp: Any, x: Any) -> Any:
+    return xp.log(x)
+
+
+@BUILTIN.elementwise("sqrt", "x", rule=number, help="the square root; of a negative number missing")
+def _sqrt(xp: Any, x: Any) -> Any:
+    return xp.sqrt(x)
+
+
+@BUILTIN.elementwise("square", "x", rule=same, help="x * x")
+def _square(xp: Any, x: Any) -> Any:
+    return _fitting(xp, operator.mul, x, x)
+
+
+@BUILTIN.elementwise("minimum", "a", "b", rule=same, help="the smaller of two values")
+def _minimum(xp: Any, a: Any, b: Any) -> Any:
+    if xp is np:
+        return np.minimum(a, b)
+    if isinstance(a, float | int):
+        return xp.clamp(b, max=a)
+    return xp.clamp(a, max=b) if isinstance(b, float | int) else xp.minimum(a, b)
+
+
+@BUILTIN.elementwise("maximum", "a", "b", rule=same, help="the greater of two values")
+def _maximum(xp: Any, a: Any, b: Any) -> Any:
+    if xp is np:
+        return np.maximum(a, b)
+    if isinstance(a, float | int):
+        return xp.clamp(b, min=a)
+    return xp.clamp(a, min=b) if isinstance(b, float | int) else xp.maximum(a, b)
+
+
+@BUILTIN.elementwise("clip", "x", "low", "high", rule=same, help="x between two bounds")
+def _clip(xp: Any, x: Any, low: Any, high: Any) -> Any:
+    return _minimum(xp, _maximum(xp, x, low), high)
+
+
+def _any_kind(call: Call) -> Type:
+    return broadcast(call).with_kind(Kind.BOOL)
+
+
+@BUILTIN.elementwise("present", "x", rule=_any_kind, help="whether the value is there: not NaN, not None")
+def _present(xp: Any, x: Any) -> Any:
+    if xp is np:
+        return segmented.present(np.asarray(x, object) if x is None else np.asarray(x))
+    return x == x
+
+
+@BUILTIN.elementwise("isnan", "x", rule=predicate, help="whether the value is NaN")
+def _isnan(xp: Any, x: Any) -> Any:
+    return x != x
+
+
+@BUILTIN.elementwise("isfinite", "x", rule=predicate, help="whether the value is neither NaN nor infinite")
+def _isfinite(xp: Any, x: Any) -> Any:
+    return xp.isfinite(x)
+
+
+@BUILTIN.elementwise("isclose", "a", "b", rule=predicate, help="|a - b| <= 1e-8 + 1e-5 |b|, as numpy and torch")
+def _isclose(xp: Any, a: Any, b: Any) -> Any:
+    return (a == b) | (abs(a - b) <= 1e-8 + 1e-5 * abs(b))

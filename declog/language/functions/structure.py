@@ -1,0 +1,277 @@
+"""Functions that know how axes nest: aggregates with ``over=``, ranks, sizes, members. They run on the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from declog.errors import RuntimeFailure
+from declog.language import segmented
+from declog.language.dtypes import COLUMN, Axis, Kind, Type, per
+from declog.language.functions.base import BUILTIN, Call, Function, Param, Rule
+from declog.language.functions.rules import NUMERIC, broadcast, need
+
+if TYPE_CHECKING:
+    from declog.language.nodes import Node
+
+
+_LEFT = {Axis.TOKEN: "completion", Axis.COMPLETION: "group", Axis.GROUP: "batch", Axis.STEP: "window"}
+
+
+def _without_axis(call: Call, node: Node) -> str:
+    """Over what was meant nobody can know: the nearest axis, or all rows, which is a metric's own reduction."""
+    axis = node.type.axis
+    nearest = f"`{call.name}({node}, over={_finest_label(node)})`"
+    if axis not in _LEFT:
+        return nearest
+    return f"{nearest} is that of each {_LEFT[axis]}; that of all is a metric of its own, which a `formula:` can read"
+
+
+def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
+    """A value for each of ``over`` mostly means that the next finer axis goes; or all of them go, one by one."""
+    first = f"`{call.name}({node}, over={axis.label})`, one value per {_LEFT[axis]}"
+    if over is Axis.STEP:
+        return f"{first}; a value for each step is `pool: step` of the metric"
+    inner = call.name if call.name in ("sum", "min", "max", "any", "all") else "mean"
+    text = str(node)
+    for finer in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):
+        if over < finer <= axis:
+            text = f"{inner}({text}, over={finer.label})"
+    return f"{first}  or  `{call.name}({text}, over={over.label})`, of those one per {_LEFT[over]}"
+
+
+def remove_axis(call: Call, *, accept: Sequence[Kind]) -> Type:
+    """The argument's shape without the axis ``over``, which must be its finest (or the column axis)."""
+    need(call, *accept)
+    (node,) = call.args
+    over = call.params.get("over")
+    if over is None:
+        call.fail(
+            f"`{call.name}` inside an expression needs `over=`",
+            _without_axis(call, node),
+            code="DL306",
+        )
+    if over == COLUMN:
+        if not node.type.family:
+            call.fail(
+                f"`{node}` is not a family: it has no column axis",
+                "use over= with one of its axes",
+                arg=0,
+                code="DL306",
+            )
+        return replace(node.type, family=False)
+    axis = node.type.axis
+    if axis is None or axis < over or (axis is Axis.BATCH):
+        call.fail(
+            f"`{node}` is {per(axis)}: it has no {over.label} axis",
+            "drop the function, or remove an axis it has",
+            arg=0,
+            code="DL306",
+        )
+    if axis > over:
+        message = f"`{node}` is {per(axis)}; its {axis.label} axis must go before {over.label}"
+        call.fail(message, _readings(call, node, axis, over), arg=0, code="DL306")
+    if over is Axis.STEP:
+        call.fail(
+            "nothing is left when the step axis goes: a window is reduced by `reduce`",
+            "use the reduction of the metric",
+            code="DL306",
+        )
+    if over is Axis.COMPLETION and not call.groups:
+        call.fail(
+            "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
+        )
+    below = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}[over]
+    return node.type.with_axis(below)
+
+
+def _finest_label(node: Node) -> str:
+    return COLUMN if node.type.axis is None else node.type.axis.label
+
+
+def _aggregate(kind: Kind | None, *accept: Kind) -> Rule:
+    def rule(call: Call) -> Type:
+        result = remove_axis(call, accept=accept)
+        return result if kind is None else result.with_kind(kind)
+
+    return rule
+
+
+def _summed(call: Call) -> Type:
+    result = remove_axis(call, accept=(*NUMERIC, Kind.BOOL))
+    return result.with_kind(Kind.NUMBER if result.kind is Kind.NUMBER else Kind.INT)
+
+
+OVER = Param("over", "axis", default=None)
+
+
+def _register_aggregates() -> None:
+    numbers = (*NUMERIC, Kind.BOOL)
+    rules: dict[str, tuple[Rule, str]] = {
+        "mean": (_aggregate(Kind.NUMBER, *numbers), "the mean; of bools the fraction that is true"),
+        "sum": (_summed, "the sum; of bools how many are true"),
+        "min": (_aggregate(None, *NUMERIC), "the smallest"),
+        "max": (_aggregate(None, *NUMERIC), "the greatest"),
+        "std": (_aggregate(Kind.NUMBER, *numbers), "the sample standard deviation (n-1); of one value missing"),
+        "pstd": (_aggregate(Kind.NUMBER, *numbers), "the population standard deviation; of one value 0"),
+        "var": (_aggregate(Kind.NUMBER, *numbers), "the sample variance (n-1)"),
+        "count": (_aggregate(Kind.INT, *numbers, Kind.TEXT), "how many are not missing"),
+        "any": (_aggregate(None, Kind.BOOL), "whether any is true"),
+        "all": (_aggregate(None, Kind.BOOL), "whether all are true"),
+        "first": (_aggregate(None, *numbers, Kind.TEXT, Kind.OBJECT), "the first that is not missing"),
+        "last": (_aggregate(None, *numbers, Kind.TEXT, Kind.OBJECT), "the last that is not missing"),
+    }
+    for name, (rule, help) in rules.items():
+        BUILTIN.add(Function(name, (Param("x"), OVER), rule, segmented.AGGREGATES[name], "aggregate", help))
+
+
+_register_aggregates()
+
+
+def _ranked(call: Call) -> Type:
+    need(call, *NUMERIC)
+    within, node = call.params["within"], call.args[0]
+    if node.type.axis is not Axis.COMPLETION or within not in (Axis.GROUP, Axis.STEP):
+        call.fail(
+            f"`rank` orders completions within a group or a step, and `{node}` is {per(node.type.axis)}",
+            "rank(x, within=group)",
+            code="DL306",
+        )
+    if within is Axis.GROUP and not call.groups:
+        call.fail(
+            "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
+        )
+    return node.type.with_kind(Kind.INT)
+
+
+@BUILTIN.rows(
+    "rank", "x", Param("within", "axis"), rule=_ranked, help="the 1-based place of a completion, ascending, ties by row"
+)
+def _rank(view: Any, node: Node, x: Any) -> Any:
+    return segmented.rank(x, view.segments(Axis.COMPLETION, node.param("within")))
+
+
+def _indexed(call: Call) -> Type:
+    axis = call.params["axis"]
+    if axis not in (Axis.COMPLETION, Axis.GROUP) or not call.groups:
+        call.fail(
+            "`index` counts completions of a group or groups of a batch",
+            "index(completion) or index(group)",
+            code="DL306",
+        )
+    return Type(Kind.INT, axis)
+
+
+@BUILTIN.rows(
+    "index",
+    Param("axis", "axis"),
+    rule=_indexed,
+    help="the 0-based place of a completion in its group, of a group in its batch",
+)
+def _index(view: Any, node: Node) -> Any:
+    axis = node.param("axis")
+    return view.segments(axis, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH).position
+
+
+def _sized(call: Call) -> Type:
+    axis = call.params["axis"]
+    if axis is Axis.TOKEN:
+        if not call.token_mask:
+            call.fail("this profile does not say which tokens exist", "set `axes.token.mask`", code="DL306")
+        return Type(Kind.INT, Axis.COMPLETION, event=next(iter(call.token_mask)).type.event)
+    if axis in (Axis.COMPLETION, Axis.GROUP) and not call.groups:
+        call.fail(
+            "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
+        )
+    if axis not in (Axis.COMPLETION, Axis.GROUP):
+        call.fail(
+            "`size` counts tokens of a completion, completions of a group or groups of a batch",
+            "size(completion)",
+            code="DL306",
+        )
+    return Type(Kind.INT, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH)
+
+
+@BUILTIN.rows(
+    "size",
+    Param("axis", "axis"),
+    rule=_sized,
+    help="how many tokens a completion, completions a group, groups a batch has",
+)
+def _size(view: Any, node: Node) -> Any:
+    axis = node.param("axis")
+    return view.segments(axis, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH).counts
+
+
+def _member(call: Call) -> Type:
+    node = call.args[0]
+    if not node.type.family:
+        call.fail(f"`{node}` is not a family", f"write `{node}` alone: it has one value", arg=0, code="DL306")
+    return replace(node.type, family=False)
+
+
+@BUILTIN.rows(
+    "column", "family", Param("member", "constant", types=(str,)), rule=_member, help="one member of a family"
+)
+def _column(view: Any, node: Node, family: Any) -> Any:
+    members = view.members(node.args[0])
+    member = node.param("member")
+    if member not in members:
+        return np.full(family.shape[1:], np.nan)
+    return family[members.index(member)]
+
+
+def _columns_rule(call: Call) -> Type:
+    _member(call)
+    return Type(Kind.INT)
+
+
+@BUILTIN.rows("columns", "family", rule=_columns_rule, help="how many members a family has")
+def _columns(view: Any, node: Node, family: Any) -> Any:
+    return len(view.members(node.args[0]))
+
+
+def _passed(call: Call) -> Type:
+    need(call, Kind.BOOL)
+    node = call.args[0]
+    if node.type.axis is not Axis.COMPLETION or not call.groups:
+        call.fail(
+            f"`pass_at` needs one bool per completion of a group, and `{node}` is {per(node.type.axis)}",
+            arg=0,
+            code="DL306",
+        )
+    if call.params["k"] < 1:
+        call.fail("`k` must be at least 1", "k=1")
+    return node.type.with_axis(Axis.GROUP).with_kind(Kind.NUMBER)
+
+
+@BUILTIN.rows(
+    "pass_at", "correct", Param("k", "constant", types=(int,)), rule=_passed,
+    help="the unbiased pass@k of a group, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021); missing where n < k",
+)  # fmt: skip
+def _pass_at(view: Any, node: Node, correct: Any) -> Any:
+    segments, k = view.segments(Axis.COMPLETION, Axis.GROUP), node.param("k")
+    n = segmented.count(correct, segments)
+    c = segments.apply(np.add, segmented.truth(correct).astype(np.int64))
+
+    def one(n: int, c: int) -> float:
+        return math.nan if n < k else 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+    return np.array([one(int(a), int(b)) for a, b in zip(n, c, strict=True)], np.float64)
+
+
+def _carried(call: Call) -> Type:
+    need(call, *NUMERIC)
+    for place, node in enumerate(call.args):
+        if node.type.axis not in (None, Axis.STEP) or node.type.family:
+            call.fail(f"`prev` is of values per step, and `{node}` is {per(node.type.axis)}", arg=place, code="DL306")
+    return broadcast(call)
+
+
+@BUILTIN.rows("prev", "x", "first", rule=_carried, help="the value of the step before; at the first step `first`")
+def _prev(view: Any, node: Node, x: Any, first: Any) -> Any:
+    raise RuntimeFailure("DL605", "`prev` is read from the column that the window carries")

@@ -1,0 +1,217 @@
+"""The text functions of the language, and labels. Numpy only; they run where the text is.
+
+Texts are object arrays with None for what is missing. A number computed from a missing text is missing, a
+bool is false. n-grams are of whitespace-separated words, and never cross from one completion to the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.language.dtypes import Axis, Kind, Type, per
+from declog.language.functions.base import BUILTIN, Call, Param
+from declog.language.functions.rules import NUMERIC, need
+from declog.language.patterns import PatternError, pattern
+from declog.language.segmented import NOTHING
+
+if TYPE_CHECKING:
+    from declog.engine.evaluator import View
+    from declog.language.nodes import Node
+
+Array = NDArray[Any]
+PATTERN = Param("pattern", "constant", types=(str,))
+
+
+def _of_text(kind: Kind) -> Callable[[Call], Type]:
+    def rule(call: Call) -> Type:
+        need(call, Kind.TEXT)
+        return call.args[0].type.with_kind(kind)
+
+    return rule
+
+
+def _counted(texts: Array, measure: Callable[[str], int]) -> Array:
+    values = [None if item is None else measure(item) for item in texts.ravel()]
+    if any(item is None for item in values):
+        numbers = np.array([np.nan if item is None else item for item in values], np.float64)
+    else:
+        numbers = np.array(values, np.int64)
+    return numbers.reshape(texts.shape)
+
+
+def _tested(texts: Array, test: Callable[[str], bool]) -> Array:
+    return np.array([item is not None and test(item) for item in texts.ravel()], bool).reshape(texts.shape)
+
+
+@BUILTIN.rows("len", "text", rule=_of_text(Kind.INT), help="how many characters a text has")
+def _len(view: View, node: Node, texts: Array) -> Array:
+    return _counted(texts, len)
+
+
+@BUILTIN.rows("words", "text", rule=_of_text(Kind.INT), help="how many whitespace-separated words a text has")
+def _words(view: View, node: Node, texts: Array) -> Array:
+    return _counted(texts, lambda item: len(item.split()))
+
+
+@BUILTIN.rows("contains", "text", PATTERN, rule=_of_text(Kind.BOOL), help="whether a text holds another")
+def _contains(view: View, node: Node, texts: Array) -> Array:
+    part = node.param("pattern")
+    return _tested(texts, lambda item: part in item)
+
+
+@BUILTIN.rows("startswith", "text", PATTERN, rule=_of_text(Kind.BOOL), help="whether a text begins with another")
+def _startswith(view: View, node: Node, texts: Array) -> Array:
+    part = node.param("pattern")
+    return _tested(texts, lambda item: item.startswith(part))
+
+
+def _matching(call: Call) -> Type:
+    try:
+        pattern(call.params["pattern"])
+    except PatternError as error:
+        call.fail(f"the regular expression cannot be read: {error}", error.fix)
+    return _of_text(Kind.BOOL)(call)
+
+
+@BUILTIN.rows("matches", "text", PATTERN, rule=_matching, help="whether a regular expression is found in a text")
+def _matches(view: View, node: Node, texts: Array) -> Array:
+    return _tested(texts, pattern(node.param("pattern")).found)
+
+
+def _of_group(kind: Kind) -> Callable[[Call], Type]:
+    """Text per completion; with ``over=completion`` one value per group, else one per completion."""
+
+    def rule(call: Call) -> Type:
+        need(call, Kind.TEXT)
+        type = call.args[0].type
+        over = call.params.get("over")
+        if over is None:
+            return type.with_kind(kind)
+        if over is not Axis.COMPLETION or type.axis is not Axis.COMPLETION or not call.groups:
+            call.fail(
+                f"`{call.name}` compares the completions of a group, and `{call.args[0]}` is {per(type.axis)}",
+                "over=completion, and `axes.group`",
+                code="DL306",
+            )
+        return type.with_axis(Axis.GROUP).with_kind(kind)
+
+    return rule
+
+
+def _by_group(view: View, texts: Array) -> list[list[str]]:
+    groups = view.segments(Axis.COMPLETION, Axis.GROUP)
+    found: list[list[str]] = [[] for _ in range(groups.count)]
+    for place, item in zip(groups.index.tolist(), texts, strict=True):
+        if item is not None:
+            found[place].append(item)
+    return found
+
+
+def _ngrams(text: str, n: int) -> list[tuple[str, ...]]:
+    words = text.split()
+    return list(zip(*(words[start:] for start in range(n)), strict=False))
+
+
+def _distinct(texts: Iterable[str], n: int) -> float:
+    grams = [gram for text in texts for gram in _ngrams(text, n)]
+    return len(set(grams)) / len(grams) if grams else float("nan")
+
+
+def _distinct_rule(call: Call) -> Type:
+    if call.params["n"] < 1:
+        call.fail("`n` must be at least 1", "n=1")
+    return _of_group(Kind.NUMBER)(call)
+
+
+@BUILTIN.rows(
+    "distinct_n",
+    "text",
+    Param("n", "constant", types=(int,)),
+    Param("over", "axis", default=None),
+    rule=_distinct_rule,
+    help="distinct n-grams by all n-grams, of a text or of a group's texts together (Li et al. 2016)",
+)
+def _distinct_n(view: View, node: Node, texts: Array) -> Array:
+    n = node.param("n")
+    pools = [[] if item is None else [item] for item in texts] if node.over is None else _by_group(view, texts)
+    return np.array([_distinct(pool, n) for pool in pools], np.float64)
+
+
+def _jaccard_rule(call: Call) -> Type:
+    if call.params.get("over") is not Axis.COMPLETION:
+        call.fail("`jaccard` compares the completions of a group", "jaccard(text, over=completion)", code="DL306")
+    return _of_group(Kind.NUMBER)(call)
+
+
+@BUILTIN.rows(
+    "jaccard",
+    "text",
+    Param("over", "axis", default=None),
+    rule=_jaccard_rule,
+    help="the mean Jaccard distance of the word sets of a group's pairs of texts; missing for fewer than two",
+)
+def _jaccard(view: View, node: Node, texts: Array) -> Array:
+    return np.array(
+        [_mean_distance([set(item.split()) for item in pool]) for pool in _by_group(view, texts)], np.float64
+    )
+
+
+def _mean_distance(sets: list[set[str]]) -> float:
+    pairs = [(a, b) for place, a in enumerate(sets) for b in sets[place + 1 :]]
+    distances = [1.0 - len(a & b) / len(a | b) if a | b else 0.0 for a, b in pairs]
+    return sum(distances) / len(distances) if distances else float("nan")
+
+
+def _majority_rule(call: Call) -> Type:
+    need(call, Kind.TEXT)
+    type = call.args[0].type
+    if type.axis is not Axis.COMPLETION or not call.groups:
+        call.fail(f"`majority` needs one text per completion of a group, and it is {per(type.axis)}", code="DL306")
+    return type.with_axis(Axis.GROUP)
+
+
+@BUILTIN.rows(
+    "majority", "text", rule=_majority_rule, help="the most frequent text of a group; of equal ones the first"
+)
+def _majority(view: View, node: Node, texts: Array) -> Array:
+    made = np.empty(view.segments(Axis.COMPLETION, Axis.GROUP).count, object)
+    for place, pool in enumerate(_by_group(view, texts)):
+        made[place] = Counter(pool).most_common(1)[0][0] if pool else None
+    return made
+
+
+def _bucket_rule(call: Call) -> Type:
+    need(call, *NUMERIC)
+    edges = call.params["edges"]
+    if any(low >= high for low, high in pairwise(edges)):
+        call.fail("the edges of `bucket` must grow", "bucket(length, 32, 64, 128)")
+    if call.args[0].type.axis is Axis.TOKEN:
+        call.fail(
+            "`bucket` labels completions, and this is per token", "bucket(mean(x, over=token), ...)", code="DL310"
+        )
+    return call.args[0].type.with_kind(Kind.TEXT)
+
+
+@BUILTIN.rows(
+    "bucket",
+    "x",
+    Param("edges", "constant", variadic=True),
+    rule=_bucket_rule,
+    help="a label by upper edges, each belonging to the bucket below it: `0-32`, `33-64`, `65+`",
+)
+def _bucket(view: View, node: Node, x: Array) -> Array:
+    edges = node.param("edges")
+    whole = all(float(edge).is_integer() for edge in edges)
+    text = [f"{edge:g}" for edge in edges]
+    starts = [str(int(edge) + 1) if whole else f"{edge:g}" for edge in edges]
+    first = "0" if edges[0] >= 0 else "-inf"
+    labels = [f"{low}-{high}" for low, high in zip([first, *starts[:-1]], text, strict=True)] + [f"{starts[-1]}+"]
+    values = np.asarray(x, np.float64)
+    made = np.array(labels, object)[np.searchsorted(np.array(edges, np.float64), values, side="left")]
+    return np.where(np.isnan(values), NOTHING, made)

@@ -1,0 +1,188 @@
+"""The typed tree: what the expression compiler makes and every evaluator walks.
+
+Nodes are interned in a ``Pool``: two equal subexpressions are one object, so that common subexpressions
+are computed once by construction and a node's identity is its key. Imports axes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from declog.language.dtypes import Axis, Kind, Type
+
+CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
+CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a previous value
+JOIN = "join"  # a value of an earlier event, for the rows of a later one
+LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Node:
+    """One operation of an expression: a leaf, or a registered function applied to other nodes.
+
+    ``params`` are compile-time arguments (``over``, ``bins``, a constant's ``value``, a signal's
+    ``name``). ``mask`` holds the token masks that say which of its tokens exist (empty: all of them).
+    """
+
+    op: str
+    args: tuple[Node, ...]
+    params: tuple[tuple[str, Any], ...]
+    type: Type
+    mask: frozenset[Node]
+    index: int
+    names: list[str] = field(default_factory=list)  # what the profile calls it: the signals it defines
+
+    def param(self, name: str) -> Any:
+        """The value of a compile-time argument."""
+        for key, value in self.params:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    @property
+    def over(self) -> Axis | str | None:
+        """The axis that this node removes, or None."""
+        for key, value in self.params:
+            if key == "over":
+                return value  # type: ignore[no-any-return]
+        return None
+
+    def __repr__(self) -> str:
+        return f"<{self} : {self.type}>"
+
+    def __str__(self) -> str:
+        return show(self)
+
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
+}  # fmt: skip
+
+
+def definition(node: Node) -> str:
+    """The whole expression down to what is observed: equal for equal nodes of two compilations."""
+    return show(node, whole=True)
+
+
+def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
+    """The expression that a node stands for, as one could write it in YAML; derived signals by their names."""
+    if node.names and not whole:
+        return node.names[0]
+    if node.op == CONST:
+        return _constant(node.param("value"))
+    if node.op in LEAVES:
+        asked, _, name = str(node.param("name")).rpartition(":")
+        return f"{asked}({name})" if asked else name
+    if node.op in _INFIX:
+        text = f" {_INFIX[node.op]} ".join(show(arg, nested=True, whole=whole) for arg in node.args)
+        return f"({text})" if nested else text
+    if node.op == "not":
+        text = f"not {show(node.args[0], nested=True, whole=whole)}"
+        return f"({text})" if nested else text
+    if node.op == "neg":
+        return f"-{show(node.args[0], nested=True, whole=whole)}"
+    if node.op == "if":
+        condition, yes, no = (show(arg, nested=True, whole=whole) for arg in node.args)
+        text = f"{yes} if {condition} else {no}"
+        return f"({text})" if nested else text
+    if node.op == JOIN and not whole:
+        return show(node.args[0], nested=nested)
+    inner = [show(arg, whole=whole) for arg in node.args]
+    inner += [_parameter(key, value) for key, value in node.params]
+    return f"{node.op}({', '.join(inner)})"
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, str):  # no escapes: what stands between the quotes is the text
+        return f'"{value}"' if "'" in value else f"'{value}'"
+    return repr(value)
+
+
+def _parameter(key: str, value: Any) -> str:
+    """A compile-time argument; only ``over`` and ``within`` are written with their names."""
+    if key in ("over", "within"):
+        return f"{key}={value.label if isinstance(value, Axis) else value}"
+    if isinstance(value, tuple):
+        return ", ".join(_constant(item) for item in value)
+    return value.label if isinstance(value, Axis) else _constant(value)
+
+
+def symbol(op: str) -> str:
+    """How an operation is written: ``+`` for ``add``."""
+    return _INFIX.get(op, op)
+
+
+class Pool:
+    """Makes nodes; equal ones are the same object. One pool serves one compilation."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[Any, ...], Node] = {}
+
+    def make(
+        self,
+        op: str,
+        args: Iterable[Node] = (),
+        *,
+        type: Type,
+        mask: Iterable[Node] | None = None,
+        **params: Any,
+    ) -> Node:
+        """The node of this operation. ``mask`` defaults to the union of the token arguments' masks."""
+        nodes = tuple(args)
+        if mask is None:
+            mask = (
+                (item for arg in nodes if arg.type.axis is Axis.TOKEN for item in arg.mask)
+                if type.axis is Axis.TOKEN
+                else ()
+            )
+        masks = frozenset(mask)
+        items = tuple(params.items())
+        # 1, 1.0 and True are equal in Python and different constants here
+        tags = tuple((key, value.__class__.__name__, repr(value)) for key, value in items)
+        key = (op, tuple(id(node) for node in nodes), tags, type, frozenset(id(node) for node in masks))
+        known = self._nodes.get(key)
+        if known is None:
+            known = self._nodes[key] = Node(op, nodes, items, type, masks, len(self._nodes))
+        return known
+
+    def constant(self, value: float | int | bool | str) -> Node:
+        """A constant."""
+        kind = (
+            Kind.BOOL if isinstance(value, bool)
+            else Kind.INT if isinstance(value, int)
+            else Kind.NUMBER if isinstance(value, float)
+            else Kind.TEXT
+        )  # fmt: skip
+        return self.make(CONST, type=Type(kind), value=value)
+
+
+def reads_other_ranks(node: Node, split: bool) -> bool:
+    """Whether a value depends on rows of other ranks: by its batch, by an earlier event, by a group that is spread."""
+    for item in walk(node):
+        within = item.param("within") if item.op == "rank" else item.type.axis
+        if item.op == CARRIED or within is Axis.BATCH or (item.op == "rank" and within is Axis.STEP):
+            return True
+        if split and (within is Axis.GROUP or item.op in ("rank", "index")):
+            return True
+    return False
+
+
+def walk(*roots: Node) -> Iterator[Node]:
+    """Every node below the roots once, arguments before what uses them; masks are not entered."""
+    seen: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((arg, False) for arg in reversed(node.args))

@@ -1,0 +1,145 @@
+"""The language's reference as Markdown tables, generated from the registries and the models of the YAML.
+
+``python -m declog.reference docs/language.md`` rewrites the parts of a file between its markers
+``<!-- reference: NAME -->`` and ``<!-- end -->``; with ``--check`` it only says whether they are up to date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from declog.error_pages import pages
+from declog.errors import CODES
+from declog.language import reductions as _reductions
+from declog.language import spec
+from declog.language.expression import OPERATORS
+from declog.language.functions import BUILTIN, operators, structure, text
+
+_MODELS = {
+    "MetricDefaults": "metric defaults",
+    "GroupAxis": "group",
+    "CompletionAxis": "completion",
+    "TokenAxis": "token",
+    "Expected": "expected value",
+    "ExpectedTable": "expected table",
+    "RankInput": "rank",
+    "StepInput": "step",
+}
+_MARK = re.compile(r"(<!-- reference: (?P<name>[\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def functions() -> str:
+    """Every built-in function: how it is written and what it gives, by the file that holds it."""
+    rows = []
+    for title, module in (("elementwise", operators), ("structure", structure), ("text and labels", text)):
+        for item in BUILTIN:
+            home = item.run.__module__
+            if item.stage == "aggregate":
+                home = structure.__name__
+            if home == module.__name__ and item.name not in OPERATORS:
+                rows.append((f"`{item.signature}`", title, item.help))
+    return _table(("function", "", "value"), rows)
+
+
+def reductions() -> str:
+    """Every built-in reduction."""
+    rows = []
+    for item in _reductions.BUILTIN:
+        params = ", ".join(f"{key}={value}" for key, value in (item.params or {}).items())
+        state = "mergeable" if item.foldable else "sketch over tokens" if item.sketch is not None else "rows only"
+        rows.append((f"`{item.name}{f'({params})' if params else ''}`", str(item.arity), state, item.help))
+    quantile = _reductions.BUILTIN.get("p95")
+    assert quantile is not None
+    rows.append(
+        ("`pNN`: `p05`, `p50`, `p99.9`", "1", "sketch over tokens", quantile.help.replace("the 0.95", "the NN %"))
+    )
+    return _table(("reduction", "expressions", "state", "value"), rows)
+
+
+def keys(model: type[BaseModel]) -> str:
+    """A model's keys, their types, defaults and what they mean."""
+    rows = []
+    for name, field in model.model_fields.items():
+        if field.exclude:
+            continue
+        default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+        rows.append(
+            (f"`{field.alias or name}`", _type(field.annotation), default, (field.description or "").replace("\n", " "))
+        )
+    return _table(("key", "type", "default", ""), rows)
+
+
+def codes() -> str:
+    """Every error code."""
+    return _table(("code", "meaning"), [(code, meaning) for code, meaning in CODES.items()])
+
+
+def parts() -> dict[str, str]:
+    """What can stand between markers, by name."""
+    found = {"functions": functions(), "reductions": reductions(), "codes": codes(), "error pages": pages()}
+    for name, model in vars(spec).items():
+        if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:
+            found[f"keys of {name}"] = keys(model)
+    return found
+
+
+def rewritten(page: str) -> str:
+    """A page with its marked parts generated anew."""
+    known = parts()
+    return _MARK.sub(lambda mark: f"{mark.group(1)}{known[mark.group('name')]}\n{mark.group(3)}", page)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, BaseModel) or value in ({}, [], "", None):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _type(annotation: Any) -> str:
+    if typing.get_origin(annotation) is Literal:
+        return ", ".join(f"`{item}`" for item in typing.get_args(annotation))
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return ", ".join(dict.fromkeys(_type(item) for item in typing.get_args(annotation) if item is not type(None)))
+    if typing.get_origin(annotation) is dict:
+        return f"map of {_type(typing.get_args(annotation)[1])}"
+    if typing.get_origin(annotation) is list:
+        return f"list of {_type(typing.get_args(annotation)[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _MODELS.get(annotation.__name__, annotation.__name__.removesuffix("Spec").lower())
+    name = str(getattr(annotation, "__name__", annotation))
+    return {"str": "text", "Any": "anything"}.get(name, name)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rewrite pages, or check them; 1 where one is not up to date."""
+    check = "--check" in arguments
+    stale = False
+    for name in arguments:
+        if name == "--check":
+            continue
+        path = Path(name)
+        page = path.read_text("utf-8")
+        made = rewritten(page)
+        stale |= made != page
+        if made != page and not check:
+            path.write_text(made, "utf-8")
+    if check and stale:
+        print("the reference is not up to date: python -m declog.reference docs/*.md", file=sys.stderr)
+    return int(check and stale)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

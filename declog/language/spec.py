@@ -1,0 +1,380 @@
+"""The YAML of a profile as pydantic models, nothing else; ``validation.py`` makes them from plain data.
+
+Only shapes and literals are checked here: names, axes and expressions are the compiler's. Imports pydantic only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from declog.language.model import FIX, Model, Scalar
+from declog.language.spec_of_tests import CaptureSpec, TestSpec
+
+Every = int | Literal["trainer"]
+AxisName = Literal["step", "group", "completion", "token"]
+TypeName = Literal["float", "int", "bool", "text", "object"]
+Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
+Combine = Literal["mean", "min", "max", "sum", "last", "var"]
+
+IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
+SECTIONS = ("constants", "modes", "signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks",
+            "tests")  # fmt: skip
+
+
+class ConstantSpec(Model):
+    """A value known at compile time. A plain value in YAML pins it."""
+
+    default: Scalar | None = None
+    """Used where neither the profile nor an adapter gives a value."""
+    value: Scalar | None = None
+    """The pinned value."""
+    help: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pin(cls, data: Any) -> Any:
+        return data if isinstance(data, Mapping) else {"value": data}
+
+
+class GroupAxis(Model):
+    """What a group is: ``size`` consecutive completions, or the completions of one id."""
+
+    size: int | None = Field(None, ge=1)
+    """Completions per group, where groups are consecutive rows."""
+    of: str | None = None
+    """The signal that names each completion's group."""
+    split: Literal["none", "batches", "ranks"] = "none"
+    """How far a group may be spread: within one batch of one rank, over batches of a rank, or over ranks."""
+
+
+class CompletionAxis(Model):
+    """How completions are told apart."""
+
+    ids: str | None = None
+    """The signal that names each completion in every event."""
+
+
+class TokenAxis(Model):
+    """Which tokens exist."""
+
+    mask: str | None = None
+    """A signal or expression that is true where a token exists; ``all``: every token."""
+    lengths: str | None = None
+    """Where per-token signals are packed, ``[tokens]``: the signal that says how many tokens each completion has."""
+
+
+class AxesSpec(Model):
+    """The axes of the profile's values."""
+
+    group: GroupAxis = GroupAxis()
+    completion: CompletionAxis = CompletionAxis()
+    token: TokenAxis = TokenAxis()
+
+
+class ModeSpec(Model):
+    """A mode has its own windows; its names get ``prefix``."""
+
+    prefix: str = ""
+    every: Every | Literal["end"] | None = None
+
+
+class SignalSpec(Model):
+    """A signal: observed (it has an axis), or derived (it has an expression). A string is an expression."""
+
+    axis: AxisName | None = None
+    type: TypeName = "float"
+    family: bool = False
+    """One value per member: a mapping of member to values is observed."""
+    event: str | dict[str, str] | None = None
+    """Where in the step it is observed; a map of label to event where in several."""
+    from_: str | None = Field(None, alias="from")
+    """The name it is observed under."""
+    mask: str | None = None
+    """Which of its tokens exist; ``all``: every one."""
+    optional: bool = False
+    """It may never come; what derives from it is then absent."""
+    extra: bool | None = None
+    """Whether columns of log_extra are observed as it; by default only where no installed package declares it."""
+    enabled: bool | str = True
+    """A constant expression; switched off, it takes what only it feeds with it."""
+    expr: Scalar | None = None
+    help: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, data: Any) -> Any:
+        return data if isinstance(data, Mapping) else {"expr": data}
+
+    @model_validator(mode="after")
+    def _one_of(self) -> SignalSpec:
+        if (self.axis is None) == (self.expr is None):
+            fix = "drop one of them (null)" if self.expr is not None else "add `axis: completion`, or `expr:`"
+            raise ValueError(f"a signal has either an `axis` (it is observed) or an `expr` (it is derived){FIX}{fix}")
+        return self
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The events that the signal names, in order; none where it belongs to those that need it."""
+        if self.event is None:
+            return ()
+        return (self.event,) if isinstance(self.event, str) else tuple(self.event.values())
+
+
+class MetricDefaults(Model):
+    """What metrics of this profile have where they do not say otherwise."""
+
+    pool: Pool | None = None
+    combine: Combine | None = None
+    nan: Literal["skip", "propagate", "raise"] | None = None
+
+
+class MetricSpec(Model):
+    """A reduction of an expression, or a formula over other metrics. A string is ``reduction(expression)``."""
+
+    expr: Scalar | list[str] | None = None
+    """What is reduced; the default is the signal of the metric's own id."""
+    reduce: str | list[str] | dict[str, str] | None = None
+    """A reduction, or a map of suffix to reduction; the default is mean."""
+    formula: str | None = None
+    """An expression over other metrics' reduced values."""
+    where: str | None = None
+    """Which values count."""
+    weight: str | None = None
+    """How much each value counts."""
+    by: str | None = None
+    """A label per row; one value per label."""
+    max_labels: int = Field(64, ge=1)
+    name: str | None = None
+    """What trackers show: a template of {id}, {reduce}, {column} and {label}."""
+    alias: str | dict[str, str] | None = None
+    """More names for the same value, tagged ``alias``."""
+    tags: list[str] = []
+    """For selectors: `tag:core`."""
+    log: bool = True
+    """Whether it is shown; a formula can use it all the same."""
+    enabled: bool | str = True
+    when: str | None = None
+    """A condition over other metrics' values, checked at each log event."""
+    every: int | None = Field(None, ge=1)
+    """Its own window in optimizer steps: a multiple of the profile's."""
+    pool: Pool | None = None
+    """What one value covers; the default is the window."""
+    combine: Combine | None = None
+    """How the values of a window become one, where `pool` makes several; the default is mean."""
+    empty: Scalar | None = None
+    """What is logged where nothing counts; absent by default."""
+    nan: Literal["skip", "propagate", "raise"] | None = None
+    cumulative: bool = False
+    """From the start of the run."""
+    ranks: Literal["all", "main"] = "all"
+    axis: AxisName | None = None
+    """Declares a signal of the metric's id in place."""
+    type: TypeName = "float"
+    family: bool = False
+    event: str | None = None
+    optional: bool = False
+    extra: bool | None = None
+    help: str = ""
+    short: bool = Field(False, exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, data: Any) -> Any:
+        return data if isinstance(data, Mapping) else {"expr": data, "short": True}
+
+
+class FilterSpec(Model):
+    """Which rows of a table are taken."""
+
+    kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
+    """How rows are chosen; `unique` takes the first row of each key."""
+    key: str | None = None
+    """What `top_bottom` orders by, one number per row, or what `unique` tells rows apart by."""
+    top: int = Field(0, ge=0)
+    """How many of the greatest."""
+    bottom: int = Field(0, ge=0)
+    """How many of the smallest."""
+    within: Literal["group", "batch", "step", "window"] = "step"
+    """What is chosen from."""
+    n: int | None = Field(None, ge=0)
+    """How many rows `random` and `first` take."""
+    fraction: float | None = Field(None, ge=0, le=1)
+    """The share of rows that `fraction` takes."""
+    seed: int = 0
+    """Another seed picks other rows."""
+    limit: int | None = Field(None, ge=0)
+    """At most so many rows per log event."""
+    where: str | None = None
+    from_: str | None = Field(None, alias="from")
+    enabled: bool | str = True
+    help: str = ""
+
+
+class ColumnSpec(Model):
+    """One column of a schema: its type is a contract."""
+
+    type: TypeName | None = None
+    name: str | None = None
+    expr: Scalar | None = None
+    call: str | None = None
+    """A registered Python function of the row; its parameters are names of signals or constants."""
+    nullable: bool = False
+    """Whether a value may be missing."""
+    max_chars: int | None = Field(None, ge=1)
+    """Longer texts are cut, also inside lists and maps."""
+    redact: dict[str, str] = {}
+    """Regular expressions whose matches are replaced by `[label]`, also inside lists and maps."""
+    undeclared: Literal["keep", "drop", "error"] | None = None
+    """What happens to columns of log_extra that the schema does not name; `error` raises where they are given."""
+    role: Literal["system", "user", "assistant", "tool"] | None = None
+    """Who says the text, where rows are shown as conversations."""
+    help: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, data: Any) -> Any:
+        return {"type": data} if isinstance(data, str) else data
+
+
+class TableSpec(Model):
+    """Rows of a schema's columns, picked by a filter, sent to some sinks."""
+
+    name: str | None = None
+    rows: Literal["completion", "group", "step"] = "completion"
+    """What a row is; `step`: a batch of its event on one rank, which is what a signal per step has values of."""
+    schema_: str = Field(alias="schema")
+    """Its columns."""
+    filter: str | None = None
+    """Which rows; by default all."""
+    every: int | None = Field(None, ge=1)
+    keep: Literal["window", "last_batch"] = "window"
+    """Rows of the whole window, or of its last batch."""
+    to: dict[str, bool] = {}
+    """Which sinks take it; by default all that take tables."""
+    as_: Literal["table", "trace"] = Field("table", alias="as")
+    """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""
+    max_bytes: int | None = Field(None, ge=1)
+    """How much one log event may hold: later rows are cut, and that is said."""
+    enabled: bool | str = True
+    help: str = ""
+
+
+class SelectorSpec(Model):
+    """Metrics, reductions or tables by id, tag or glob; several are separated by spaces."""
+
+    select: str
+    when: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, data: Any) -> Any:
+        if isinstance(data, list) and all(isinstance(item, str) for item in data):
+            data = " ".join(data)
+        return {"select": data} if isinstance(data, str) else data
+
+
+class ProfileSpec(Model):
+    """What is shown: everything, or what is included, less what is excluded."""
+
+    include: dict[str, SelectorSpec] = {}
+    """Only these; by default everything."""
+    exclude: dict[str, SelectorSpec] = {}
+    """Not these."""
+    self_metrics: bool = False
+    """Show what declog itself costs, under `declog/...`."""
+    help: str = ""
+
+
+class AlertSpec(Model):
+    """A condition over metrics that is worth a message."""
+
+    metric: str | None = None
+    above: float | None = None
+    below: float | None = None
+    when: str | None = None
+    patience: int = Field(1, ge=1)
+    """Log events in a row."""
+    level: Literal["info", "warn", "error"] = "warn"
+    text: str = ""
+    enabled: bool | str = True
+    help: str = ""
+
+
+class SinkSpec(Model):
+    """A sink; keys that are not listed here are options of its kind."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str | None = None
+    enabled: bool | str = True
+    profile: str | None = None
+    every: int = Field(1, ge=1)
+    """Takes each N-th log event."""
+    prefix: str = ""
+    """Put before every name."""
+    ranks: Literal["main", "each"] | None = None
+    """Who writes a table without a filter: `each` rank its own rows, as file sinks do, or `main`: rank 0, all."""
+    on_error: Literal["report", "raise"] = "report"
+    overflow: Literal["block_worker", "drop_oldest"] = "block_worker"
+    """What happens when the sink's queue is full."""
+    queue_bytes: int = Field(64 * 2**20, ge=1)
+
+
+class LogSpec(Model):
+    """A whole profile."""
+
+    spec: Literal[1] = 1
+    """The version of the language."""
+    name: str = "run"
+    """Recorded with every run."""
+    profile: str = "full"
+    """The default profile; a sink may name another."""
+    every: Every = 1
+    """A log event each N optimizer steps."""
+    output_dir: str | None = None
+    """Where local files go; by default a new folder: Hydra's run directory, else `outputs/<name>/<time>`."""
+    append: bool = False
+    """Add this run to the folder `output_dir` where that holds an earlier one; rows say by `run_id` whose they are."""
+    strict: bool = False
+    """Raise declog's own later failures instead of reporting them: for tests."""
+    blocking: bool = False
+    """Finish each log event inside its step."""
+    comm: Literal["store", "clone"] = "store"
+    """How ranks reach rank 0: through a store that it opens, or through one more connection to the job's own."""
+    window_bytes: int = Field(256 * 2**20, ge=1)
+    """What a window may hold on rank 0, in bytes, before the rows of its closed steps are folded to statistics."""
+    capture: CaptureSpec = CaptureSpec(enabled=False)
+    """What is kept of what the training code gives, for `declog preview`."""
+    constants: dict[str, ConstantSpec] = {}
+    """Values known at compile time."""
+    axes: AxesSpec = AxesSpec()
+    """What groups, completions and tokens are."""
+    modes: dict[str, ModeSpec] = {}
+    """Train and eval, each with its own windows."""
+    signals: dict[str, SignalSpec] = {}
+    """What the training code observes, and what is derived from it."""
+    metric_defaults: MetricDefaults = MetricDefaults()
+    """What metrics have where they do not say otherwise."""
+    metrics: dict[str, MetricSpec] = {}
+    """What is logged."""
+    filters: dict[str, FilterSpec] = {}
+    """Which rows tables take."""
+    schemas: dict[str, dict[str, ColumnSpec]] = {}
+    """Tables' columns."""
+    tables: dict[str, TableSpec] = {}
+    """Samples: rows of a schema, picked by a filter."""
+    profiles: dict[str, ProfileSpec] = {}
+    """What is shown, under a name."""
+    alerts: dict[str, AlertSpec] = {}
+    """Conditions worth a message."""
+    sinks: dict[str, SinkSpec] = {}
+    """Where it goes."""
+    run_config: dict[str, Any] = {}
+    """Run metadata, sent once."""
+    tests: dict[str, TestSpec] = {}
+    """Profile tests."""
+    deleted: frozenset[str] = Field(frozenset(), exclude=True)

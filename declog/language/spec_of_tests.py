@@ -1,0 +1,179 @@
+"""The parts of a profile that rehearse it, as models: what is captured, and profile tests.
+
+Only shapes are checked here; whether names are known is for who runs the tests. Imports pydantic only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator, model_validator
+
+from declog.language.model import FIX, Model, Scalar
+
+Signals = dict[str, Any]
+
+
+class CaptureSpec(Model):
+    """What the training code gives is kept in files, one per rank, for `declog preview`. `true` keeps everything."""
+
+    enabled: bool = True
+    every: int = Field(1, ge=1)
+    """Keeps each N-th log event of a mode, with all its steps."""
+    mode: str | None = None
+    """Keeps this mode only; by default all."""
+    limit: int | str = 1_000_000_000
+    """How many bytes the file of a rank may have; then the capture ends. `256MB`, say."""
+    queue: int | str = 256_000_000
+    """How many bytes may wait to be written; where there are more, steps are left out."""
+    folder: str | None = None
+    """Where the files go, below the run's folder if relative; by default `capture`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _switch(cls, data: Any) -> Any:
+        return {"enabled": data} if isinstance(data, bool) else data
+
+    @field_validator("limit", "queue", mode="after")
+    @classmethod
+    def _bytes(cls, value: int | str) -> int:
+        """A number of bytes, or text such as `256MB`."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?", str(value).strip(), re.IGNORECASE)
+        if found is None or float(found[1]) <= 0:
+            raise ValueError(f"a number of bytes is expected, and {value!r} came{FIX}256MB")
+        base = 1024 if found[2][1:] else 1000
+        return int(float(found[1]) * base ** " KMGT".index(found[2][:1].upper() or " "))
+
+
+class Expected(Model):
+    """What a value must be: a number, or within bounds; of a histogram its counts."""
+
+    value: float | None = Field(None, strict=True)
+    tol: float | None = Field(None, ge=0)
+    """How far it may be off, absolutely or relatively; the default is the test's."""
+    above: float | None = None
+    below: float | None = None
+    counts: list[int] | None = None
+    """Of a histogram."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, data: Any) -> Any:
+        return data if isinstance(data, Mapping) else {"value": data}
+
+    @model_validator(mode="after")
+    def _something(self) -> Expected:
+        if (self.value, self.above, self.below, self.counts) == (None, None, None, None):
+            raise ValueError(f"nothing is expected here{FIX}value: 0.5, or above, below or counts")
+        return self
+
+
+class ExpectedTable(Model):
+    """What a table must hold, in the order of its rows. A number is how many rows."""
+
+    rows: int | None = Field(None, ge=0)
+    columns: dict[str, list[Any] | None] = {}
+    """Values by column; null: there is no such column."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count(cls, data: Any) -> Any:
+        return {"rows": data} if isinstance(data, int) and not isinstance(data, bool) else data
+
+
+class Expectations(Model):
+    """What must be logged."""
+
+    expect: dict[str, Expected | None] = {}
+    """Values by their name, or by the metric's id; null: it is not logged."""
+    tables: dict[str, ExpectedTable | None] = {}
+    """Rows by the table's id or name; null: it has none."""
+    alerts: list[str] | dict[str, int | None] | None = None
+    """The alerts that fire, all of them; or a map of alert to how often it fires, null: it does not."""
+
+
+class RankInput(Model):
+    """What the training code of one rank gives in a step. A map of signals, or a list of maps, stands for `observe`."""
+
+    _short: ClassVar[bool] = True
+    observe: Signals | list[Signals] | None = None
+    """Signals by name; a list is several calls: a signal given again opens its event's next batch."""
+    log_metric: dict[str, Any] = {}
+    """Numbers by name."""
+    log_extra: dict[str, list[Any]] = {}
+    """Columns by name, a value for each completion."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _signals(cls, data: Any) -> Any:
+        if cls._short and isinstance(data, list):
+            return {"observe": data}
+        if not cls._short or not isinstance(data, Mapping) or not data or "observe" in data:
+            return data
+        others = [str(key) for key in data if key not in cls.model_fields]
+        if len(others) == len(data):
+            return {"observe": data}
+        if others:
+            known = next(key for key in data if key in cls.model_fields)
+            fix = f"observe: {{{others[0]}: ...}}"
+            raise ValueError(f"`{others[0]}` stands beside `{known}`: signals then stand under `observe`{FIX}{fix}")
+        return data
+
+    @property
+    def calls(self) -> list[Signals]:
+        """The calls of `observe`."""
+        return [self.observe] if isinstance(self.observe, dict) else self.observe or []
+
+
+class StepInput(RankInput, Expectations):
+    """One step, or one block of another mode, and what must be logged at it."""
+
+    ranks: list[RankInput] = []
+    """What each rank gives, where there are several."""
+    mode: str | None = None
+    """A block of this mode instead of a step."""
+    step: int | None = None
+    """Its number; by default one more than that of the step before."""
+    flush: bool = False
+    """Whether the trainer logs after it: for `every: trainer`."""
+
+    @model_validator(mode="after")
+    def _whose(self) -> StepInput:
+        if self.ranks and (self.observe is not None or self.log_metric or self.log_extra):
+            raise ValueError(f"with `ranks`, each of them says what it gives{FIX}ranks: [{{...}}, {{...}}]")
+        return self
+
+
+class TestSpec(StepInput):
+    """A profile test: what steps give, and what must be logged. Without `steps` it is one step."""
+
+    __test__: ClassVar[bool] = False  # pytest would take it for a test of ours
+    _short: ClassVar[bool] = False
+
+    help: str = ""
+    constants: dict[str, Scalar] = {}
+    """Values for this test, also of pinned constants."""
+    with_: dict[str, Any] = Field({}, alias="with")
+    """What else is different in the profile for this test, such as `{axes: {group: {size: 2}}}`."""
+    profile: str | None = None
+    """Which profile's output is looked at; by default the profile's own."""
+    steps: list[StepInput] = []
+    tol: float = Field(1e-6, ge=0)
+    """How far numbers may be off, absolutely or relatively."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> TestSpec:
+        if self.steps and (self.ranks or self.observe is not None or self.log_metric or self.log_extra or self.mode):
+            raise ValueError(f"a test has `steps`, or is one step itself{FIX}move it into `steps: [...]`")
+        if not self.steps and self.observe is None and not (self.ranks or self.log_metric):
+            raise ValueError(f"nothing is given{FIX}observe: {{rewards: {{...}}}}")
+        if not any(item.expect or item.tables or item.alerts is not None for item in (self, *self.steps)):
+            raise ValueError(f"nothing is expected, so that nothing can fail{FIX}expect: {{reward: 0.5}}")
+        return self
+
+    @property
+    def given(self) -> list[StepInput]:
+        """The steps."""
+        return self.steps or [self]

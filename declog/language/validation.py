@@ -1,0 +1,325 @@
+"""``validate``: plain data in, a ``LogSpec`` out, or everything that is wrong with its shape.
+
+Turns what pydantic says into declog's problems: paths of the YAML, did-you-means, one problem for each place. A
+``null`` entry or leaf is dropped, so that it deletes an entry and resets a leaf. Imports models and errors only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest, nesting
+from declog.language.model import FIX
+from declog.language.spec import (
+    IDENTIFIER,
+    SECTIONS,
+    AlertSpec,
+    AxesSpec,
+    ColumnSpec,
+    CompletionAxis,
+    ConstantSpec,
+    FilterSpec,
+    GroupAxis,
+    LogSpec,
+    MetricDefaults,
+    MetricSpec,
+    ModeSpec,
+    ProfileSpec,
+    SelectorSpec,
+    SignalSpec,
+    SinkSpec,
+    TableSpec,
+    TokenAxis,
+)
+from declog.language.spec_of_tests import CaptureSpec, Expected, ExpectedTable, RankInput, StepInput, TestSpec
+
+
+def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) -> LogSpec:
+    """The profile as models; raises ``ConfigError`` with everything that is wrong with its shape.
+
+    ``data`` is plain: resolved, without interpolations, as ``declog.compose.profile_of`` returns it. ``deleted`` are
+    entries, such as ``metrics.kl``, that are not in it because somebody took them out.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(
+            [Problem("DL202", f"a profile is a map, not {type(data).__name__}", fix="write `metrics: {...}`")]
+        )
+    if (problem := nesting(data)) is not None:
+        raise ConfigError([problem])
+    data = _with_text_keys(data)
+    deleted |= frozenset(
+        f"{section}.{key}"
+        for section in SECTIONS
+        if isinstance(entries := data.get(section), Mapping)
+        for key, value in entries.items()
+        if value is None
+    )
+    problems = [*_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
+    problems += [Problem("DL201", "unknown key `deleted`", ("deleted",))] if "deleted" in data else []
+    try:
+        spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
+    except ValidationError as error:
+        problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
+        raise ConfigError([_misplaced(problem, data) for problem in _distinct(problems)]) from None
+    if problems:
+        raise ConfigError(problems)
+    return spec
+
+
+def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
+    """An unknown key at the top, told as what it mostly is: a word too many, or an entry that lost its indentation."""
+    key = str(problem.path[0]) if len(problem.path) == 1 else None
+    if key is None:
+        return problem
+    if problem.code == "DL202" and key in SECTIONS:
+        given = data[key]
+        if isinstance(given, str) and (entry := re.match(r"([a-z_]\w*):(\S.*)", given)):
+            return replace(problem, source=given, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
+        return replace(problem, fix=f"{key}: {{my_id: ...}}")
+    if problem.code != "DL201":
+        return problem
+    inside = data.get(key)
+    empty = [section for section in SECTIONS if section in data and data[section] is None]
+    if key == "declog":
+        return replace(problem, fix="write its keys at the top, without `declog:`: a preset stands under it already")
+    if nearest(key, ["defaults"]):
+        return replace(problem, fix="did you mean `defaults`?")
+    if key in ("packs", "pack"):
+        return replace(problem, fix="a pack is chosen in the defaults list as `packs@_here_: [...]`")
+    if (
+        empty
+        and key not in _keys(LogSpec)
+        and nearest(key, _keys(LogSpec)) is None
+        and isinstance(inside, str | Mapping)
+    ):
+        return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
+    return problem
+
+
+def _period(every: Any) -> list[Problem]:
+    if not isinstance(every, int) or every >= 1:
+        return []
+    return [Problem("DL202", f"`every` counts optimizer steps and cannot be {every}", ("every",), "every: 10")]
+
+
+def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[Problem]:
+    """Unknown keys whose value is null: a null is dropped before the models see it, a wrong name is not."""
+    known = _keys(model) if isinstance(model, type) and issubclass(model, BaseModel) else None
+    for key, value in data.items():
+        place = (*path, str(key))
+        if value is None and known is not None and key not in known and model is not SinkSpec:
+            comma = "inside {...}, YAML ends a value at a comma: put an expression that has one in quotes"
+            fix = did_you_mean(str(key), known, what="keys") if IDENTIFIER.match(str(key)) else comma
+            yield Problem("DL201", f"unknown key `{key}`", place, fix)
+        elif isinstance(value, Mapping) and len(path) < 5:
+            yield from _dropped(value, _below(model, str(key)), place)
+
+
+def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:
+    """Where `null` stands for an entry whose name is the user's own: it takes out what another layer gave."""
+    named = not (isinstance(model, type) and issubclass(model, BaseModel))
+    for key, value in data.items():
+        below = _below(model, str(key))
+        if value is None and named and path:
+            yield (*path, str(key))
+        elif isinstance(value, Mapping) and path[:1] != ("tests",) and key != "run_config":
+            yield from named_nulls(value, below, (*path, str(key)))
+
+
+def _with_text_keys(data: Any, depth: int = 0) -> Any:
+    """YAML's keys that are no text, such as 0 or on, as text: they are then unknown or refused like any other."""
+    if not isinstance(data, Mapping):
+        return data
+    return {
+        str(key): value if depth == 0 and key == "run_config" else _with_text_keys(value, depth + 1)
+        for key, value in data.items()
+    }
+
+
+def _without_null(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _without_null(value) for key, value in data.items() if value is not None}
+    if isinstance(data, list):
+        return [_without_null(value) for value in data]
+    return data
+
+
+def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The profile without its nulls; in a test they say what is missing and what must not be logged.
+
+    Those of sinks' options stay, for whoever knows the options.
+    """
+    made: dict[str, Any] = _without_null({key: value for key, value in data.items() if key != "tests"})
+    tests = data.get("tests")
+    if isinstance(tests, Mapping):
+        made["tests"] = {
+            name: {key: value for key, value in test.items() if value is not None}
+            if isinstance(test, Mapping)
+            else test
+            for name, test in tests.items()
+            if test is not None
+        }
+    elif tests is not None:
+        made["tests"] = tests
+    for name, sink in data["sinks"].items() if isinstance(data.get("sinks"), Mapping) else ():
+        for key, value in sink.items() if isinstance(sink, Mapping) else ():
+            if value is None and key not in SinkSpec.model_fields:  # an option of its kind, or no option: see there
+                made["sinks"][name][key] = None
+    return made
+
+
+def _ids(data: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for section in SECTIONS:
+        entries = data.get(section)
+        for key in entries if isinstance(entries, Mapping) else ():
+            if not (isinstance(key, str) and IDENTIFIER.match(key)):
+                plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
+                plain = f"_{plain}" if plain[0].isdigit() else plain
+                fix = f"call it `{plain}`"
+                if section in ("metrics", "tables"):
+                    fix = f"{plain}: {{{_spelt_out(data[section][key])}, name: {key}}}"
+                problems.append(
+                    Problem(
+                        "DL204",
+                        f"`{key}` is not an id: ids are lower-case letters, digits and _",
+                        (section, str(key)),
+                        fix,
+                    )
+                )
+    return problems
+
+
+def _spelt_out(entry: Any) -> str:
+    """The inside of an entry, so that a name can be added: `p50(reward)` is `expr: reward, reduce: p50`."""
+    if isinstance(entry, str) and (call := re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", entry)):
+        return f"expr: {call[2]}, reduce: {call[1]}"
+    if isinstance(entry, Mapping) and all(isinstance(value, str | int | float) for value in entry.values()):
+        return ", ".join(f"{key}: {value}" for key, value in entry.items() if key != "name")
+    return "..."
+
+
+def _problem(item: Any) -> Problem | None:
+    kind, message = item["type"], str(item["msg"])
+    if item["loc"] and item["loc"][-1] == "[key]":
+        key = item["input"]
+        path = (*_key_path(item["loc"][:-2]), str(key))
+        return Problem("DL204", f"the key `{key}` is no text", path, f'put it in quotes: "{key}"')
+    path = _key_path(item["loc"][:-1]) if kind == "extra_forbidden" else _key_path(item["loc"])
+    if kind == "extra_forbidden":
+        path = (*path, item["loc"][-1])  # whatever it looks like, it is a key
+        return Problem("DL201", f"unknown key `{path[-1]}`", path, _nearest_key(path))
+    if kind == "missing":
+        return Problem("DL203", f"`{path[-1]}` is required here", path[:-1], f"add `{path[-1]}:`")
+    if kind == "value_error":
+        message, _, fix = message.removeprefix("Value error, ").partition(FIX)
+        return Problem("DL202", message, path, fix or None)
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])
+        names = [text or number for text, number in choices]
+        close = nearest(str(item["input"])[:80], names)
+        meant = f"did you mean `{close}`?" if close is not None else None
+        if meant is None:
+            meant = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
+        return Problem("DL202", f"`{path[-1]}` must be {'one of: ' * (len(names) > 1)}{', '.join(names)}", path, meant)
+    if kind == "greater_than_equal":
+        return Problem(
+            "DL202", f"`{path[-1]}` must be at least {item['ctx']['ge']}", path, f"{path[-1]}: {item['ctx']['ge']}"
+        )
+    if path and (noun := _NOUNS.get(kind.split("_")[0])) is not None:
+        given = item.get("input")
+        example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
+        return Problem("DL202", f"`{path[-1]}` must be {noun}", path, f"{path[-1]}: {example}")
+    return Problem("DL202", f"{message[0].lower()}{message[1:]}", path)
+
+
+_NOUNS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
+    "dict": "a map", "model": "a map",
+}  # fmt: skip
+_EXAMPLES = {
+    "a whole number": "10", "a number": "0.5", "true or false": "true", "text": "some words", "a list": "[...]",
+    "a map": "{...}",
+}  # fmt: skip
+_UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$")
+
+
+def _key_path(loc: tuple[str | int, ...]) -> Path:
+    """pydantic's location without the names of union members and models."""
+    found: list[str | int] = []
+    model: Any = LogSpec
+    for part in loc:
+        if isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part):
+            continue
+        found.append(
+            {"from_": "from", "schema_": "schema", "as_": "as", "with_": "with"}.get(part, part)
+            if isinstance(part, str)
+            else part
+        )
+        model = _below(model, part)
+    return tuple(found)
+
+
+def _is_key(model: Any, part: str) -> bool:
+    return isinstance(model, tuple | list) or (
+        isinstance(model, type) and issubclass(model, BaseModel) and part in model.model_fields
+    )
+
+
+_ENTRIES: dict[str, Any] = {
+    "constants": ConstantSpec, "modes": ModeSpec, "signals": SignalSpec, "metrics": MetricSpec, "filters": FilterSpec,
+    "schemas": dict, "tables": TableSpec, "profiles": ProfileSpec, "alerts": AlertSpec, "sinks": SinkSpec,
+    "tests": TestSpec, "columns": ColumnSpec, "selectors": SelectorSpec,
+}  # fmt: skip
+
+
+def _below(model: Any, part: str | int) -> Any:
+    if model is LogSpec:
+        nodes: dict[str, type[BaseModel]] = {
+            "axes": AxesSpec, "metric_defaults": MetricDefaults, "capture": CaptureSpec,
+        }  # fmt: skip
+        return nodes.get(str(part), (dict, part) if part in SECTIONS else None)
+    if isinstance(model, tuple):
+        entry = _ENTRIES[str(model[1])]
+        return (dict, "columns") if entry is dict else entry
+    if model is AxesSpec:
+        return {"group": GroupAxis, "completion": CompletionAxis, "token": TokenAxis}.get(str(part))
+    if model is ProfileSpec:
+        return (dict, "selectors")
+    if isinstance(model, list):  # what a test's maps and lists hold
+        return model[0]
+    if isinstance(model, type) and issubclass(model, StepInput):
+        inside = {"steps": [StepInput], "ranks": [RankInput], "expect": [Expected], "tables": [ExpectedTable]}
+        return inside.get(str(part))
+    return None  # a leaf, or a map of leaves
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items() if name not in ("short", "deleted")]
+
+
+def _nearest_key(path: Path) -> str | None:
+    model: Any = LogSpec
+    for part in path[:-1]:
+        model = _below(model, part)
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return did_you_mean(str(path[-1]), _keys(model), what="keys")
+    return None
+
+
+def _distinct(problems: list[Problem]) -> list[Problem]:
+    """One problem per place: a union reports each of its members."""
+    kept: dict[Path, Problem] = {}
+    for problem in problems:
+        known = kept.get(problem.path)
+        if known is None:
+            kept[problem.path] = problem
+        elif known.code == problem.code == "DL202" and problem.message not in known.message:
+            other = problem.message.removeprefix(f"`{problem.path[-1]}` must be ")
+            kept[problem.path] = Problem("DL202", f"{known.message}, or {other}", problem.path, known.fix)
+    return list(kept.values())

@@ -1,0 +1,170 @@
+"""``Plan.explain``: the plan in words, the same text for the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declog.language.dtypes import Axis, Kind
+from declog.language.nodes import LEAVES, Node, definition, walk
+from declog.plans.ops import ColumnOp, EventOp, FormulaOp, MetricOp, Plan
+
+
+def explain(plan: Plan) -> str:
+    """Signals and what is recorded of them, folds, metrics, tables, profiles, sinks and what is inactive."""
+    lines = [f"plan {plan.name} ({plan.fingerprint}): {plan.ops} operations, a log event {_every(plan.every)}"]
+    for event in plan.events.values():
+        lines.append(f"event {event.name}{_size(event)}")
+        for signal in event.signals:
+            use = " and ".join(word for word, on in (("recorded", signal.recorded), ("folded", signal.folded)) if on)
+            source = f", observed as {signal.source}" if signal.source != signal.name else ""
+            family = " family" if signal.family else ""
+            optional = ", optional" if signal.optional else ""
+            lines.append(
+                f"  signal {signal.name}: {signal.kind.value}{family} per {signal.axis.label}, {use}{source}{optional}"
+            )
+        for fold in event.folds:
+            mask = " and ".join(sorted(str(node) for node in fold.mask)) or "every token"
+            what = (
+                "tokens"
+                if fold.expr is None
+                else f"{fold.expr}" + (f" = {definition(fold.expr)}" if fold.expr.names else "")
+            )
+            lines.append(f"  {fold.name}: {', '.join(fold.stats)} of {what}  [{mask}]")
+        for local in event.locals:
+            lines.append(f"  {local.name}: {local.expr}, where its text is")
+    if shared := _shared(plan):
+        lines += ["computed once", *shared]
+    if plan.outputs:
+        lines.append("metrics")
+    for op in plan.outputs:
+        names = ", ".join(item.template for item in op.names) if op.shown else "not shown"
+        lines.append(f"  {op.key}: {_metric(op, plan)} -> {names}")
+    for table in plan.tables:
+        chosen = (
+            " of ".join(f"{one.kind} within {one.within}" for one in reversed(table.filter.chain))
+            if table.filter
+            else "every row"
+        )
+        columns = ", ".join(_column(column) for column in table.columns)
+        what = f"table {table.id}" + (f" per {table.axis.label}" if table.axis is not Axis.COMPLETION else "")
+        apart = [f"{sink} (each rank its own)" if sink in table.apart else sink for sink in table.sinks]
+        takers = ", ".join(apart) or "sinks given in code"
+        more = "; as conversations" if table.as_trace else ""
+        more += f"; at most {_count(table.max_bytes, 'byte')}" if table.max_bytes is not None else ""
+        lines.append(f"{what}: {columns}; {chosen}{more}; {_every(table.every)}; to {takers}")
+    for profile in plan.profiles.values():
+        shown = len(profile.tables & {table.id for table in plan.tables})
+        lines.append(f"profile {profile.name}: {_count(len(profile.outputs), 'output')}, {_count(shown, 'table')}")
+    for alert in plan.alerts:
+        patience = f", {alert.patience} log events in a row" if alert.patience > 1 else ""
+        lines.append(f"alert {alert.id}: {alert.level} if {alert.when}{patience}")
+    for sink in plan.sinks:
+        lines.append(
+            f"sink {sink.id}: {sink.kind}, profile {sink.profile}"
+            + (f", every {sink.every} log events" if sink.every > 1 else "")
+        )
+    if plan.warnings:
+        lines.append("warnings")
+        lines += [f"  {warning}" for warning in plan.warnings]
+    if plan.inactive:
+        lines.append("inactive")
+        lines += [f"  {what}: {why}" for what, why in plan.inactive]
+    return "\n".join(lines) + "\n"
+
+
+def _column(op: ColumnOp) -> str:
+    if op.call is not None:
+        return f"{op.id} = {op.call.name}({', '.join(name for name, _ in op.args)})"
+    return f"{op.id} (undeclared columns)" if op.undeclared == "keep" else op.id
+
+
+def _every(n: int) -> str:
+    return "when the trainer logs" if not n else "every step" if n == 1 else f"every {n} steps"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+_BYTES = {Kind.NUMBER: 4, Kind.INT: 8, Kind.BOOL: 1}  # floats are recorded as they come, mostly float32
+_ROWS = {
+    Axis.TOKEN: "tokens",
+    Axis.COMPLETION: "completions",
+    Axis.GROUP: "groups",
+    Axis.STEP: "batches",
+    Axis.BATCH: "batches",
+}
+
+
+def completion_bytes(event: EventOp) -> int:
+    """How much an event records per completion; texts and what a family has more of are not counted."""
+    signals = [signal for signal in event.signals if signal.recorded and signal.axis is Axis.COMPLETION]
+    size = sum(_BYTES.get(signal.kind, 0) for signal in signals)
+    return size + sum(8 if stat == "n" else 4 for fold in event.folds for stat in fold.stats if stat != "hist")
+
+
+def _size(event: EventOp) -> str:
+    size = completion_bytes(event)
+    if not size:
+        return ""
+    families = any(signal.family for signal in event.signals if signal.recorded and signal.axis is Axis.COMPLETION)
+    return f": {_count(size, 'byte')} per completion" + (", a family counted once" if families else "")
+
+
+def _shared(plan: Plan) -> list[str]:
+    """What several expressions read and the worker computes once."""
+    uses: dict[Node, int] = {}
+    for root in dict.fromkeys(_roots(plan)):
+        uses[root] = uses.get(root, 0) + 1
+    for node in walk(*uses):
+        for arg in node.args:
+            uses[arg] = uses.get(arg, 0) + 1
+    lines = []
+    for node, count in uses.items():
+        if count > 1 and node.op not in LEAVES:
+            lines.append(f"  {node} = {definition(node)}" if str(node).isidentifier() else f"  {node}")
+    return lines
+
+
+def _roots(plan: Plan) -> Iterator[Node]:
+    for op in plan.metrics:
+        yield from (node for node in (*op.args, op.where, op.by, op.weight) if node is not None)
+    for table in plan.tables:
+        yield from (node for column in table.columns for node in column.nodes)
+        for one in table.filter.chain if table.filter else ():
+            yield from (node for node in (one.key, one.where) if node is not None)
+
+
+def _metric(op: MetricOp | FormulaOp, plan: Plan) -> str:
+    """A metric in words: "mean of reward, over the completions of 10 steps", "mean of batch means of kl ..."."""
+    return _described(op, plan) + (f", where {op.when}" if op.when is not None else "")
+
+
+def _described(op: MetricOp | FormulaOp, plan: Plan) -> str:
+    if isinstance(op, FormulaOp):
+        text = f"formula {op.expr}"
+        return text if op.empty is None else f"{text}, {op.empty:g} where it is absent"
+    what = ", ".join(str(arg) for arg in op.args) if op.fold is None else str(plan.folds[op.fold].expr)
+    params = f"({', '.join(f'{name}={value}' for name, value in op.params)})" if op.params else ""
+    for word, node in (("where", op.where), ("weighted by", op.weight), ("by", op.by)):
+        what += f" {word} {node}" if node is not None else ""
+    steps = "the trainer's window" if not op.every else "each step" if op.every == 1 else f"{op.every} steps"
+    rows = _ROWS[op.axis] + (" of rank 0" if op.ranks == "main" else "")
+    if op.cumulative:
+        text = f"{op.reduction.name}{params} of {what}, over the {rows} from the start of the run"
+    elif op.pool == "window":
+        text = f"{op.reduction.name}{params} of {what}, over the {rows} of {steps}"
+    else:
+        piece = {"rank_batch": "rank-and-batch"}.get(op.pool, op.pool)
+        values = f"{piece} {_PLURAL.get(op.reduction.name, op.reduction.name + 's')}"
+        text = f"{op.combine} of {values}{params} of {what}, over the {rows} of {steps}"
+    text += "" if op.empty is None else f", {op.empty:g} where it is empty"
+    return text + {"skip": "", "propagate": ", missing if any is", "raise": ", an error if any is missing"}[op.nan]
+
+
+_PLURAL = {"min": "minima", "max": "maxima", "last": "last values"}
+
+
+def names(plan: Plan) -> dict[str, str]:
+    """What each output is, in words, by the name that trackers see: "mean of batch means of kl, ..."."""
+    return {item.template: _metric(op, plan) for op in plan.outputs if op.shown for item in op.names}

@@ -1,0 +1,190 @@
+"""What ranks must agree on: a plan as flat text, made from the fields of its ops, and a digest of that.
+
+A field that is added to an op is in it by itself. What may differ between ranks is in ``OWN``, with the reason.
+Imports the tree and the origins of functions; the plan's classes are read by their fields only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from declog.language.dtypes import Axis
+from declog.language.nodes import Node, definition, walk
+from declog.language.origins import origin
+
+OWN: Mapping[str, str] = {
+    "Plan.sinks": "rank 0 opens them, and those that write a table apart are in the table",
+    "Plan.output_dir": "rank 0 tells the others where the run's folder is",
+    "Plan.append": "as `output_dir`",
+    "Plan.config": "kept for the run's metadata; what it means is in the ops",
+    "Plan.run_config": "as `config`",
+    "Plan.inactive": "words about what is not compiled",
+    "Plan.warnings": "words of the compiler",
+    "Plan.strict": "whether this rank's `close` raises",
+    "Plan.window_bytes": "how much memory rank 0 may take; values do not depend on it",
+    "Plan.capture": "each rank keeps its own calls",
+    "Plan.given": "what an adapter offers; what is used of it is in the expressions",
+    "Plan.wanted": "which profiles code asked for; what they show is in the ops",
+    "Plan.defaulted": "what `metric_defaults` are for; what they made is in the ops",
+    "MetricOp.help": "words",
+    "FormulaOp.help": "words",
+    "Reduction.help": "words",
+    "RowFunction.help": "words",
+    "Node.index": "the order in which this process met the expressions",
+    "Node.names": "what the profile calls an expression",
+}
+
+# where the field's name is not the profile's word for it
+_WORDS: Mapping[str, str] = {
+    "Plan.grouping": "axes.group", "Plan.ids": "axes.completion.ids", "Plan.via": "comm", "Plan.formulas": "metrics",
+    "MetricOp.reduction": "reduce", "MetricOp.args": "expr", "SignalOp.source": "from", "SignalOp.kind": "type",
+    "ColumnOp.template": "name", "TableOp.axis": "rows",
+}  # fmt: skip
+_FIRST = ("name", "every", "grouping", "ids", "modes", "metrics", "formulas", "tables", "alerts", "functions")
+_IDENTITY = ("key", "id", "name", "template")  # the field that says which of several ops it is
+THERE, ABSENT = "there", "not there"
+
+
+def canonical(plan: Any) -> dict[str, str]:
+    """The plan as text by place, such as ``metrics.reward.every``: equal on two ranks if their plans are."""
+    found = _Parts()
+    by_name = {item.name: item for item in fields(plan)}
+    for name in dict.fromkeys((*_FIRST, *by_name)):  # what a user wrote comes before what was made of it
+        found.add_field("", plan, by_name[name])
+    return found.parts
+
+
+def digest(parts: Mapping[str, str]) -> str:
+    """16 hexadecimal digits that differ where the parts do."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def difference(plans: Sequence[Mapping[str, str]]) -> str | None:
+    """The first place at which the plans of ranks differ, and what is there: ``every is 1 on rank 0 and 2 on rank 1``.
+
+    None where they are equal.
+    """
+    for place in dict.fromkeys(place for parts in plans for place in parts):
+        values: dict[str, list[int]] = {}
+        for rank, parts in enumerate(plans):
+            values.setdefault(parts.get(place, ABSENT), []).append(rank)
+        if len(values) > 1:
+            return f"{place} is " + " and ".join(f"{value} on {_ranks(ranks)}" for value, ranks in values.items())
+    return None
+
+
+def expressions(value: Any) -> Iterator[Node]:
+    """Every expression of a plan, by the fields of its ops; token masks are among them."""
+    if isinstance(value, Node):
+        yield value
+        for node in walk(value):
+            yield from node.mask
+    elif is_dataclass(value):
+        for item in fields(value):
+            yield from expressions(getattr(value, item.name))
+    elif isinstance(value, Mapping):
+        yield from expressions(tuple(value.values()))
+    elif isinstance(value, tuple | frozenset):
+        for one in value:
+            yield from expressions(one)
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+class _Parts:
+    """The parts of one plan, as they are found."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, str] = {}
+        self._types: dict[Node, str] = {}
+
+    def add_field(self, place: str, op: Any, item: Field[Any]) -> None:
+        """A field of an op, unless it is a rank's own or made of the others."""
+        label = f"{type(op).__name__}.{item.name}"
+        if item.init and label not in OWN:
+            word = _WORDS.get(label, item.name)
+            self.add(f"{place}.{word}" if place else word, getattr(op, item.name))
+
+    def add(self, place: str, value: Any, *, listed: bool = False) -> None:
+        """A value: an op by its fields, several by what they are called, an expression as one writes it."""
+        if isinstance(value, Node):
+            self.parts[place] = definition(value)
+            self.parts[f"{place} (types)"] = self._typed(value)
+        elif is_dataclass(value):
+            called = next((getattr(value, name) for name in _IDENTITY if name in _given(value)), THERE)
+            self.parts[place] = THERE if listed else str(called)
+            for item in fields(value):
+                self.add_field(place, value, item)
+        elif isinstance(value, Mapping):
+            for key, one in value.items():
+                self.add(f"{place}.{key}", one, listed=True)
+        elif isinstance(value, frozenset):
+            for text in sorted(map(_text, value)):
+                self.parts[f"{place}: {text}"] = THERE
+        elif isinstance(value, tuple) and not _plain(value):
+            for key, one in zip(_keys(value), value, strict=True):
+                self.add(f"{place}.{key}" if key else place, one, listed=bool(key))
+        else:
+            self.parts[place] = _text(value)
+
+    def _typed(self, node: Node) -> str:
+        """A digest of all that an expression is besides its text: its type, its token masks, and its parts' own."""
+        if node not in self._types:
+            texts = []
+            for item in fields(node):
+                if f"Node.{item.name}" not in OWN:
+                    value = getattr(node, item.name)
+                    if item.name == "args":
+                        value = [self._typed(one) for one in value]
+                    elif item.name == "mask":
+                        value = sorted(self._typed(one) for one in value)
+                    texts.append(f"{item.name}={value!r}")
+            self._types[node] = hashlib.sha256("; ".join(texts).encode()).hexdigest()[:12]
+        return self._types[node]
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value holds no op, and no expression."""
+    if isinstance(value, tuple):
+        return all(map(_plain, value))
+    return not is_dataclass(value)
+
+
+def _given(op: Any) -> set[str]:
+    """The fields of an op that are not made of its others."""
+    return {item.name for item in fields(op) if item.init}
+
+
+def _keys(values: tuple[Any, ...]) -> list[str]:
+    """What several values are called: by their own names where these tell them apart, else by their places."""
+    if len(values) == 1 and isinstance(values[0], Node):
+        return [""]
+    for name in _IDENTITY:
+        if all(is_dataclass(item) and name in _given(item) for item in values):
+            keys = [str(getattr(item, name)) for item in values]
+            if len(set(keys)) == len(keys):
+                return keys
+    return [str(place) for place in range(len(values))]
+
+
+def _text(value: Any) -> str:
+    """A value without parts, as the profile writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Axis):
+        return value.label
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_text, value))}]"
+    return origin(value) if callable(value) else str(value) or "empty"

@@ -1,0 +1,456 @@
+"""The plan: what a profile compiles to. Frozen data that every rank derives alike and the runtime executes.
+
+Imports neither the models of the YAML nor the compiler. ``Plan.explain`` (in ``explain.py``) prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from declog.engine.frame import Grouping
+from declog.language.dtypes import Axis, Kind
+from declog.language.nodes import SIGNAL, Node, walk
+from declog.language.reductions import Reduction, Stat
+from declog.language.row_functions import RowFunction
+from declog.plans import fingerprint
+from declog.records import Level
+
+Key = str  # a metric's id, or id.suffix for one of several reductions
+
+
+@dataclass(frozen=True)
+class SignalOp:
+    """A signal that the plan needs: the name it is observed under, its type, and how it is used."""
+
+    name: str
+    source: str
+    kind: Kind
+    axis: Axis
+    family: bool
+    event: str
+    optional: bool
+    recorded: bool  # its rows are recorded
+    folded: bool  # a token fold reads it
+    packed: bool = False  # per token, and the tokens of all completions lie in one row
+    unmasked: bool = False  # per token, and nothing says which tokens exist
+
+    # what every `observe` asks of a signal, ready to read: its column's key, its kind and shape by name, what rows are
+    key: tuple[str, None] = field(init=False, repr=False, compare=False)
+    kind_name: str = field(init=False, repr=False, compare=False)
+    shape_name: str = field(init=False, repr=False, compare=False)
+    counted: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        counted = "groups" if self.axis is Axis.GROUP else "tokens" if self.packed else "completions"
+        ready = {
+            "key": (self.name, None), "kind_name": self.kind.value,
+            "shape_name": "packed" if self.packed else self.axis.label, "counted": counted,
+        }  # fmt: skip
+        for name, value in ready.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class FoldOp:
+    """A per-token expression folded on the device to statistics per completion.
+
+    ``expr`` None counts the tokens of the mask. Its columns are ``{name}.{stat}``.
+    """
+
+    name: str
+    event: str
+    expr: Node | None
+    mask: tuple[Node, ...]
+    stats: tuple[str, ...]  # of n, total, m2, min, max, first, last, and hist: a sketch of the whole batch
+
+    def column(self, stat: str) -> str:
+        """The column that holds a statistic."""
+        return f"{self.name}.{stat}"
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The signals that it needs, with those of its masks."""
+        return frozenset(_signals((*self.mask, *(() if self.expr is None else (self.expr,)))))
+
+
+@dataclass(frozen=True)
+class LocalOp:
+    """A value computed from text where the text is, before the window travels: a numeric or label column."""
+
+    name: str
+    event: str
+    expr: Node
+
+
+@dataclass(frozen=True)
+class JoinOp:
+    """A value per completion of one event, looked up for the rows of a later one: a column of the target."""
+
+    name: str
+    source: str
+    target: str
+    expr: Node
+
+
+@dataclass(frozen=True)
+class PreviousOp:
+    """A value per step as it was the step before: a column of its event."""
+
+    name: str
+    event: str
+    expr: Node
+    first: Node
+
+
+@dataclass(frozen=True)
+class NameOp:
+    """A name template of an output, and whether it is an alias."""
+
+    template: str
+    alias: bool = False
+
+
+@dataclass(frozen=True)
+class MetricOp:
+    """One reduction of one expression. ``args`` are worker nodes; ``fold`` names the fold of a token value."""
+
+    id: str
+    key: Key
+    suffix: str | None
+    reduction: Reduction
+    params: tuple[tuple[str, Any], ...]
+    args: tuple[Node, ...]
+    fold: str | None
+    event: str
+    axis: Axis
+    family: bool
+    kind: Kind
+    where: Node | None
+    by: Node | None
+    weight: Node | None
+    every: int
+    pool: str
+    combine: str
+    nan: str
+    empty: float | None
+    names: tuple[NameOp, ...]
+    tags: tuple[str, ...] = ()
+    cumulative: bool = False
+    ranks: str = "all"
+    max_labels: int = 64
+    shown: bool = True
+    when: Node | None = None
+    help: str = ""
+    tokens: str | None = None  # the fold that counts a token metric's tokens, where missing ones matter
+
+
+@dataclass(frozen=True)
+class FormulaOp:
+    """An expression over the values of other metrics, cell by cell, in dependency order."""
+
+    id: str
+    key: Key
+    expr: Node
+    every: int
+    pool: str
+    combine: str
+    empty: float | None
+    family: bool
+    names: tuple[NameOp, ...]
+    tags: tuple[str, ...] = ()
+    shown: bool = True
+    when: Node | None = None
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class FilterOp:
+    """Which rows of ``axis`` are taken; ``source`` is filtered first.
+
+    ``keyed`` says where there is a key whose text may stay on its rank. ``ids`` name rows, where a filter goes by that.
+    """
+
+    id: str
+    kind: str
+    event: str
+    key: Node | None
+    where: Node | None
+    top: int
+    bottom: int
+    within: str
+    n: int
+    fraction: float
+    seed: int
+    limit: int | None
+    source: FilterOp | None = None
+    axis: Axis = Axis.COMPLETION
+    keyed: Node | None = None
+    ids: Node | None = None
+
+    @cached_property
+    def chain(self) -> tuple[FilterOp, ...]:
+        """This filter and what it filters, the first to run first."""
+        return (*(self.source.chain if self.source else ()), self)
+
+
+@dataclass(frozen=True)
+class ColumnOp:
+    """A column of a table: an ``expr``, a ``call`` with its ``args`` by name, or where columns of ``log_extra`` go."""
+
+    id: str
+    template: str
+    type: Literal["int", "float", "bool", "text", "json"]
+    expr: Node | None
+    family: bool
+    nullable: bool
+    max_chars: int | None
+    redact: tuple[tuple[str, str], ...]
+    undeclared: str | None = None
+    call: RowFunction | None = None
+    args: tuple[tuple[str, Node], ...] = ()
+    role: str | None = None  # who says the text, in a conversation
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What the column reads."""
+        return tuple(node for _, node in self.args) if self.expr is None else (self.expr,)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether columns of ``log_extra`` go here."""
+        return self.undeclared == "keep"
+
+
+@dataclass(frozen=True)
+class TableOp:
+    """Rows of some columns, picked by a filter."""
+
+    id: str
+    name: str
+    axis: Axis
+    event: str
+    columns: tuple[ColumnOp, ...]
+    filter: FilterOp | None
+    every: int
+    keep: str
+    sinks: tuple[str, ...]
+    texts: tuple[str, ...] = ()  # columns of text that only picked rows need
+    as_trace: bool = False
+    max_bytes: int | None = None
+    apart: frozenset[str] = frozenset()  # sinks to which each rank writes its own rows
+
+
+@dataclass(frozen=True)
+class ProfileOp:
+    """What a profile shows: outputs by (key, alias), tables by id.
+
+    ``only`` and ``without`` are of outputs whose members or labels are not all shown, with a glob of their names.
+    ``conditions`` hide names at a log event: (names, a condition, whether they are hidden where it holds or where it
+    does not).
+    """
+
+    name: str
+    outputs: frozenset[tuple[Key, bool]]
+    tables: frozenset[str]
+    conditions: tuple[tuple[frozenset[tuple[Key, bool, str]], Node, bool], ...] = ()
+    runtime: bool = True  # values of log_metric are shown
+    self_metrics: bool = False  # what declog itself costs is shown
+    only: frozenset[tuple[Key, bool, str]] = frozenset()
+    without: frozenset[tuple[Key, bool, str]] = frozenset()
+
+
+@dataclass(frozen=True)
+class AlertOp:
+    """A condition over metrics' values."""
+
+    id: str
+    when: Node
+    patience: int
+    level: Level
+    text: str
+    fields: tuple[tuple[str, Node], ...] = ()  # the metrics that the text names, as it names them
+
+    @property
+    def reads(self) -> tuple[Node, ...]:
+        """What must be computed for it: its condition, and what its text shows."""
+        return (self.when, *(node for _, node in self.fields))
+
+
+@dataclass(frozen=True)
+class SinkOp:
+    """A configured sink."""
+
+    id: str
+    kind: str
+    options: tuple[tuple[str, Any], ...]
+    profile: str
+    every: int
+    prefix: str
+    ranks: str
+    on_error: Literal["report", "raise"]
+    overflow: Literal["block_worker", "drop_oldest"]
+    queue_bytes: int
+    accepts: frozenset[str]
+
+
+@dataclass(frozen=True)
+class CaptureOp:
+    """What is kept of what the training code gives: each N-th log event, within bounds in bytes."""
+
+    every: int
+    mode: str | None  # of this mode only
+    limit: int
+    queue: int
+    folder: str | None
+
+
+@dataclass(frozen=True)
+class ModeOp:
+    """A mode has its own windows: a log event each ``every`` steps, or (0) at the end of its block."""
+
+    name: str
+    prefix: str
+    every: int
+
+
+@dataclass(frozen=True)
+class EventOp:
+    """An event's signals, folds and locals, in the order in which they are recorded."""
+
+    name: str
+    signals: tuple[SignalOp, ...]
+    folds: tuple[FoldOp, ...]
+    locals: tuple[LocalOp, ...]
+    lengths: str | None = None  # the signal that says how packed tokens belong to completions
+    travels: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels and group ids
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The signals that its folds need."""
+        return frozenset(name for fold in self.folds for name in fold.reads)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the runtime needs to know; see ``declog.compiler.compile``."""
+
+    name: str
+    every: int
+    events: Mapping[str, EventOp]
+    grouping: Grouping | None
+    metrics: tuple[MetricOp, ...]
+    formulas: tuple[FormulaOp, ...]
+    tables: tuple[TableOp, ...]
+    profiles: Mapping[str, ProfileOp]
+    sinks: tuple[SinkOp, ...]
+    alerts: tuple[AlertOp, ...] = ()
+    logged: SignalOp | None = None  # where log_metric goes
+    extra: str | None = None  # the event whose rows log_extra describes
+    ids: str | None = None  # the signal that names rows, where events are joined by it
+    joins: tuple[JoinOp, ...] = ()
+    previous: tuple[PreviousOp, ...] = ()
+    homes: Mapping[str, str] = field(default_factory=dict)  # observed names that have one event, needed or not
+    modes: Mapping[str, ModeOp] = field(default_factory=dict)
+    inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
+    warnings: tuple[str, ...] = ()  # what is allowed and probably not meant
+    known: frozenset[str] = frozenset()  # names that may be observed, needed or not
+    extras: frozenset[str] = frozenset()  # those that columns of log_extra are observed as
+    known_events: frozenset[str] = frozenset()  # events that the profile has, needed or not
+    signal_types: tuple[tuple[str, str], ...] = ()
+    run_config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    in_code: bool = False  # sinks are given in code, which take every table that their profile shows
+    output_dir: str | None = None
+    append: bool = False  # the folder may hold an earlier run
+    strict: bool = False
+    blocking: bool = False
+    via: Literal["store", "clone"] = "store"  # how ranks reach rank 0
+    window_bytes: int = 256 * 2**20  # what a window may hold before its closed steps are folded
+    capture: CaptureOp | None = None
+    redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # of texts that are captured
+    given: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter gave
+    wanted: frozenset[str] = frozenset()  # profiles of sinks that are given in code
+    defaulted: frozenset[str] | None = None  # metrics that `metric_defaults` are for; None: all
+    functions: Mapping[str, str] = field(default_factory=dict)  # of others than declog's: where each comes from
+
+    @property
+    def outputs(self) -> tuple[MetricOp | FormulaOp, ...]:
+        """Metrics and formulas together."""
+        return (*self.metrics, *self.formulas)
+
+    @cached_property
+    def sources(self) -> dict[str, tuple[SignalOp, ...]]:
+        """The needed signals by the name they are observed under; one may be needed in several events."""
+        found: dict[str, tuple[SignalOp, ...]] = {}
+        for event in self.events.values():
+            for signal in event.signals:
+                found[signal.source] = (*found.get(signal.source, ()), signal)
+        return found
+
+    @cached_property
+    def folds(self) -> dict[str, FoldOp]:
+        """All token folds by name."""
+        return {fold.name: fold for event in self.events.values() for fold in event.folds}
+
+    @cached_property
+    def periods(self) -> tuple[int, ...]:
+        """The windows of metrics and tables, in optimizer steps, ascending; the profile's own is among them."""
+        return tuple(
+            sorted(
+                {
+                    self.every,
+                    *(op.every for op in self.outputs),
+                    *(op.every for op in self.tables),
+                }
+            )
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of what every rank must agree on: 16 hexadecimal digits."""
+        return fingerprint.digest(self.canonical)
+
+    @cached_property
+    def canonical(self) -> dict[str, str]:
+        """What ranks must agree on, as text by place: equal on two ranks if their plans are."""
+        return fingerprint.canonical(self)
+
+    @property
+    def ops(self) -> int:
+        """How many things the plan does: recorded signals, folds, reductions, formulas, tables."""
+        return (
+            sum(len(event.signals) + len(event.folds) + len(event.locals) for event in self.events.values())
+            + len(self.metrics)
+            + len(self.formulas)
+            + len(self.tables)
+        )
+
+    def names(self) -> dict[str, str]:
+        """What each output is in words, by name: "mean of batch means of kl, over the tokens of 10 steps"."""
+        from declog.plans.explain import names
+
+        return names(self)
+
+    def explain(self) -> str:
+        """The plan in words: signals, what is recorded and folded, metrics, what each profile and sink takes."""
+        from declog.plans.explain import explain
+
+        return explain(self)
+
+
+def _signals(roots: Iterable[Node]) -> Iterator[str]:
+    """The names of the signals below some nodes, and below their masks."""
+    for node in walk(*roots):
+        if node.op == SIGNAL:
+            yield str(node.param("name"))
+        yield from _signals(node.mask)
+
+
+STATS_OF_AGGREGATE: Mapping[str, tuple[Stat | Literal["first", "last"], ...]] = {
+    "count": ("n",), "mean": ("n", "total"), "sum": ("n", "total"), "min": ("n", "min"), "max": ("n", "max"),
+    "var": ("n", "total", "m2"), "std": ("n", "total", "m2"), "pstd": ("n", "total", "m2"),
+    "any": ("n", "total"), "all": ("n", "total"), "first": ("n", "first"), "last": ("n", "last"),
+}  # fmt: skip

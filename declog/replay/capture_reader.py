@@ -1,0 +1,192 @@
+"""What a run captured, and any profile executed over it: the core of ``declog preview``.
+
+    events = declog.capture.replay("outputs/run/capture", "grpo")      # {"console": [(step, Records), ...], ...}
+
+Sees the runtime and the way from a configuration to its plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from declog.api import locate
+from declog.compiler import compile
+from declog.config.compose import effective, located, profile_of
+from declog.config.project import load_imports
+from declog.errors import ConfigError, UsageError
+from declog.language.functions import DEFAULT as FUNCTIONS
+from declog.language.functions import Functions
+from declog.language.reductions import DEFAULT as REDUCTIONS
+from declog.language.reductions import Reductions
+from declog.language.row_functions import DEFAULT as COLUMNS
+from declog.language.row_functions import RowFunctions
+from declog.language.spec import LogSpec
+from declog.language.validation import validate
+from declog.planning import plan
+from declog.replay.playback import Events, Rehearsal, rehearse
+from declog.runtime.capture import FORMAT, SUFFIX, Call
+from declog.runtime.snapshots import decode
+from declog.runtime.wire import Container, read
+
+if TYPE_CHECKING:
+    from declog.plans.ops import Plan
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The files of a run's ranks. ``parts`` are the steps, blocks and flushes that all of them hold whole."""
+
+    folder: Path
+    run: Mapping[str, Any]
+    files: Mapping[int, Path]
+    parts: tuple[int, ...]
+    steps: int
+    bytes: int
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the run had."""
+        return int(self.run["world_size"])
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks whose files are not here."""
+        return [rank for rank in range(self.world_size) if rank not in self.files]
+
+    @property
+    def gaps(self) -> int:
+        """How many parts were left out, where all were to be kept: the disk was slower than training."""
+        if self.run["every"] != 1 or self.run["mode"] is not None or not self.parts:
+            return 0
+        return self.parts[-1] + 1 - len(self.parts)
+
+    def calls(self, rank: int) -> Iterator[Call]:
+        """The calls of a rank, in order."""
+        wanted = frozenset(self.parts)
+        for part, containers in _parts(self.files[rank]):
+            if part in wanted:
+                for one in containers:
+                    what = tuple(decode(node, one) for node in one.header["what"])
+                    yield Call(one.header["call"], what, one.header["at"], part, one.header["failed"])
+
+
+def load(path: str | Path) -> Capture:
+    """A capture: its folder, or the folder of the run that has one. Raises ``UsageError`` DL607 where there is none."""
+    folder = _folder(Path(path))
+    runs: dict[int, Mapping[str, Any]] = {}
+    files: dict[int, Path] = {}
+    for file in sorted(folder.glob(f"*{SUFFIX}")):
+        with file.open("rb") as stream:
+            first = read(stream)
+        if first is None or first.header.get("capture") != FORMAT:
+            raise UsageError("DL607", f"{file} is no capture that this version reads", "capture the run again")
+        runs[first.header["rank"]], files[first.header["rank"]] = first.header, file
+    if len({(run["name"], run["fingerprint"], run["world_size"]) for run in runs.values()}) > 1:
+        raise UsageError("DL607", f"{folder} holds files of different runs", "keep the files of each run in a folder")
+    held: list[dict[int, int]] = [{part: _steps(calls) for part, calls in _parts(file)} for file in files.values()]
+    parts = tuple(part for part in held[0] if all(part in one for one in held))
+    steps = sum(held[0][part] for part in parts)
+    size = sum(file.stat().st_size for file in files.values())
+    return Capture(folder, runs[min(runs)], files, parts, steps, size)
+
+
+def replay(
+    path: str | Path,
+    config: Any = None,
+    *,
+    functions: Functions = FUNCTIONS,
+    reductions: Reductions = REDUCTIONS,
+    columns: RowFunctions = COLUMNS,
+) -> dict[str, Events]:
+    """What each sink of a profile would have got from a captured run: (step, records) by the sink's id.
+
+    ``config`` is what ``start`` takes: an application's configuration, a mapping, or a preset's name; None stands for
+    the profile that the run had. Where the profile has no sink, or the run had one that was given in code, the
+    default profile's records are under ``<code>``. Raises what ``start`` and the run would raise.
+    """
+    capture = load(path)
+    made = plan_for(capture, config, functions=functions, reductions=reductions, columns=columns)
+    return execute(capture, made, config, functions=functions).events
+
+
+def plan_for(
+    capture: Capture,
+    config: Any = None,
+    *,
+    functions: Functions = FUNCTIONS,
+    reductions: Reductions = REDUCTIONS,
+    columns: RowFunctions = COLUMNS,
+) -> Plan:
+    """The plan of a profile, with the constants that the run's adapter gave."""
+    run = capture.run
+    if config is not None:
+        wanted = [_default(profile_of(config))] if run["wanted"] or not profile_of(config).get("sinks") else []
+        return plan(
+            config, constants=run["constants"], profiles=wanted,
+            functions=functions, reductions=reductions, columns=columns,
+        )  # fmt: skip
+    data = effective(run["profile"])  # what the environment gave the run is not in its capture
+    defaulted = None if run["defaulted"] is None else frozenset(run["defaulted"])
+    try:
+        return compile(
+            validate(data), constants=run["constants"], profiles=run["wanted"] or _wanted(data),
+            functions=functions, reductions=reductions, columns=columns, config=data, defaulted=defaulted,
+            imports=load_imports(),
+        )  # fmt: skip
+    except ConfigError as error:
+        raise located(error, data) from None
+
+
+def execute(capture: Capture, made: Plan, config: Any = None, *, functions: Functions = FUNCTIONS) -> Rehearsal:
+    """Execute a plan over a capture."""
+    data = effective(capture.run["profile"]) if config is None else config
+    profile = _default(effective(data)) if capture.run["wanted"] or not made.sinks else None
+    scripts = {rank: partial(capture.calls, rank) for rank in capture.files}
+    return rehearse(
+        made, scripts, capture.world_size, profile=profile, functions=functions, locate=partial(locate, data)
+    )
+
+
+def _wanted(data: Mapping[str, Any]) -> Sequence[str]:
+    return () if data.get("sinks") else (_default(data),)
+
+
+def _default(data: Mapping[str, Any]) -> str:
+    return str(data.get("profile") or LogSpec().profile)
+
+
+def _folder(path: Path) -> Path:
+    if path.is_file() and path.suffix == SUFFIX:
+        return path.parent
+    if any(path.glob(f"*{SUFFIX}")):
+        return path
+    inside = sorted({file.parent for file in path.glob(f"capture*/*{SUFFIX}")})
+    if len(inside) == 1:
+        return inside[0]
+    if inside:
+        shown = ", ".join(str(folder) for folder in inside)
+        raise UsageError("DL607", f"{path} has several captures", f"name one of them: {shown}")
+    fix = "capture a run: `declog.capture=true`, or declog.start(..., capture=True)"
+    raise UsageError("DL607", f"there is no capture in {path}", fix)
+
+
+def _parts(file: Path) -> Iterator[tuple[int, list[Container]]]:
+    """The whole parts of a file, in order, up to where it was cut."""
+    with file.open("rb") as stream:
+        read(stream)
+        calls: list[Container] = []
+        while (one := read(stream)) is not None:
+            if calls and calls[0].header["part"] != one.header["part"]:
+                calls = []  # it was left out in the middle
+            calls.append(one)
+            if one.header["last"]:
+                yield one.header["part"], calls
+                calls = []
+
+
+def _steps(calls: Sequence[Container]) -> int:
+    return sum(one.header["call"] == "end" for one in calls)

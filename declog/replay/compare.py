@@ -1,0 +1,159 @@
+"""What was logged beside what was expected: the differences, one for each place. Imports models and records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from declog.language.spec_of_tests import Expectations, Expected, ExpectedTable
+from declog.records import Histogram, Records, Scalar, Table
+
+MOST = 8  # differences of one column that are shown
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A log event."""
+
+    step: int
+    records: Records
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where in a test, what was expected, and what came."""
+
+    where: str
+    expected: str
+    got: str
+
+    def at(self, prefix: str) -> Difference:
+        """The same at a longer path."""
+        return replace(self, where=f"{prefix}.{self.where}" if self.where else prefix)
+
+    def __str__(self) -> str:
+        got = self.got.replace("\n", "\n             ")
+        return f"  {self.where or 'the run'}\n    expected {self.expected}\n    got      {got}"
+
+
+def compare(wanted: Expectations, seen: Sequence[Seen], tol: float, mode: str = "train") -> Iterator[Difference]:
+    """The differences between expectations and the log events that they are about; ids are of metrics of ``mode``."""
+    for name, expected in wanted.expect.items():
+        found, problem = _logged(name, seen, mode)
+        if problem is not None:
+            yield Difference(f"expect.{name}", "one value", problem)
+        elif expected is None:
+            if found:
+                step, record = found[-1]
+                yield Difference(f"expect.{name}", "nothing", f"{_shown(record)} at step {step}")
+        elif not found:
+            near = sorted({record.name for one in seen for record in one.records.scalars})
+            shown = f"; logged: {', '.join(near[:12])}{', ...' if len(near) > 12 else ''}" if near else ""
+            yield Difference(f"expect.{name}", _wanted(expected, tol), f"nothing{shown}")
+        elif not _holds(expected, found[-1][1], tol):
+            yield Difference(f"expect.{name}", _wanted(expected, tol), _shown(found[-1][1]))
+    for name, table in wanted.tables.items():
+        mine = [item for one in seen for item in one.records.tables if name in (item.table, item.name)]
+        yield from (one.at(f"tables.{name}") for one in _table(table, mine, tol))
+    if wanted.alerts is not None:
+        yield from _alerts(wanted.alerts, [alert.name for one in seen for alert in one.records.alerts])
+
+
+# -- values
+
+
+def _logged(name: str, seen: Sequence[Seen], mode: str) -> tuple[list[tuple[int, Scalar | Histogram]], str | None]:
+    """The records of a name, or of a metric's id; and why it is not clear which."""
+    records: list[tuple[Seen, Scalar | Histogram]] = []
+    for one in seen:
+        records += [(one, scalar) for scalar in one.records.scalars]
+        records += [(one, histogram) for histogram in one.records.histograms]
+    found = [(one.step, record) for one, record in records if record.name == name]
+    if found:
+        return found, None
+    mine = [(one, record) for one, record in records if record.metric == name and one.records.mode == mode]
+    names = sorted({record.name for _, record in mine})
+    last = {record.name: record for _, record in mine}
+    if len({_shown(record) for record in last.values()}) > 1:
+        return [], f"several, {', '.join(f'{key}: {_shown(last[key])}' for key in names)}; write one of these names"
+    return [(one.step, record) for one, record in mine], None
+
+
+def _holds(expected: Expected, record: Scalar | Histogram, tol: float) -> bool:
+    if isinstance(record, Histogram) or expected.counts is not None:
+        return isinstance(record, Histogram) and list(record.counts) == expected.counts
+    value = float(record.value)
+    if expected.value is not None and not close(value, expected.value, tol if expected.tol is None else expected.tol):
+        return False
+    return (expected.above is None or value > expected.above) and (expected.below is None or value < expected.below)
+
+
+def close(value: float, expected: float, tol: float) -> bool:
+    """Whether two numbers are equal within a tolerance, absolute or relative; NaN is NaN."""
+    if math.isnan(value) or math.isnan(expected):
+        return math.isnan(value) and math.isnan(expected)
+    return math.isclose(value, expected, rel_tol=tol, abs_tol=tol)
+
+
+def _wanted(expected: Expected, tol: float) -> str:
+    parts = []
+    if expected.value is not None:
+        parts.append(f"{expected.value:.9g} (within {tol if expected.tol is None else expected.tol:g})")
+    parts += [] if expected.above is None else [f"above {expected.above:.9g}"]
+    parts += [] if expected.below is None else [f"below {expected.below:.9g}"]
+    parts += [] if expected.counts is None else [f"counts {expected.counts}"]
+    return ", ".join(parts)
+
+
+def _shown(record: Scalar | Histogram) -> str:
+    return f"counts {list(record.counts)}" if isinstance(record, Histogram) else f"{record.value:.9g}"
+
+
+# -- tables and alerts
+
+
+def _table(expected: ExpectedTable | None, found: Sequence[Table], tol: float) -> Iterator[Difference]:
+    rows = sum(table.rows for table in found)
+    if expected is None:
+        if rows:
+            yield Difference("", "no rows", f"{rows} rows")
+        return
+    if expected.rows is not None and rows != expected.rows:
+        yield Difference("rows", str(expected.rows), str(rows))
+    for column, values in expected.columns.items():
+        names = sorted({item.name for table in found for item in table.columns})
+        where = f"columns.{column}"
+        if column not in names:
+            if values is not None:
+                yield Difference(where, f"{values}", f"no such column; there are {', '.join(names) or 'no rows'}")
+            continue
+        if values is None:
+            yield Difference(where, "no such column", "it is there")
+            continue
+        got = [item for table in found for item in table.data.get(column, [None] * table.rows)]
+        if len(got) != len(values) or not all(map(_same, got, values, [tol] * len(got))):
+            yield Difference(where, _list(values), _list(got))
+
+
+def _same(got: Any, expected: Any, tol: float) -> bool:
+    numbers = (int, float)
+    if isinstance(got, numbers) and isinstance(expected, numbers) and not isinstance(got, bool):
+        return close(float(got), float(expected), tol)
+    return bool(got == expected)
+
+
+def _list(values: Sequence[Any]) -> str:
+    shown = ", ".join(f"{item:.9g}" if isinstance(item, float) else repr(item) for item in values[:MOST])
+    return f"[{shown}{f', ... {len(values)} in all' if len(values) > MOST else ''}]"
+
+
+def _alerts(expected: list[str] | dict[str, int | None], fired: Sequence[str]) -> Iterator[Difference]:
+    if isinstance(expected, list):
+        if set(expected) != set(fired):
+            yield Difference("alerts", ", ".join(expected) or "none", ", ".join(sorted(set(fired))) or "none")
+        return
+    for name, times in expected.items():
+        if fired.count(name) != (times or 0):
+            yield Difference(f"alerts.{name}", f"{times or 0} times", f"{fired.count(name)} times")

@@ -1,0 +1,277 @@
+"""Profile tests: what ``tests:`` says is executed by real recorders, and compared with what was to be logged.
+
+``declog test`` and ``declog.testing.run_profile_tests`` are this module's two fronts. A test gives the signals that it
+is about: what it does not give is absent, also where the profile requires it. Sees the models and the compiler.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from declog.compiler import compile
+from declog.config.compose import columns_settled, compose, defaulted, located, profile_of, working_directory
+from declog.config.project import load_imports
+from declog.config.provenance import imports_of
+from declog.engine.publish import CODE
+from declog.errors import ConfigError, DeclogError, Problem, did_you_mean
+from declog.language.functions import DEFAULT as FUNCTIONS
+from declog.language.functions import Functions
+from declog.language.reductions import DEFAULT as REDUCTIONS
+from declog.language.reductions import Reductions
+from declog.language.row_functions import DEFAULT as COLUMNS
+from declog.language.row_functions import RowFunctions
+from declog.language.spec import ConstantSpec, LogSpec
+from declog.language.spec_of_tests import RankInput, StepInput, TestSpec
+from declog.language.validation import validate
+from declog.replay import compare
+from declog.replay.compare import Difference, Seen
+from declog.replay.playback import rehearse
+from declog.runtime.capture import Call
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a test: nothing is different where it passed."""
+
+    name: str
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was as expected."""
+        return not self.differences
+
+    def __str__(self) -> str:
+        return "\n".join([f"{'ok  ' if self.passed else 'FAIL'} {self.name}", *map(str, self.differences)])
+
+
+@dataclass(frozen=True)
+class ProfileTest:
+    """One entry of ``tests:``, ready to run."""
+
+    name: str
+    spec: TestSpec
+    profile: str
+    plan: Any
+    functions: Functions
+
+    def run(self) -> Result:
+        """Execute it, and compare."""
+        world = max(len(step.ranks) or 1 for step in self.spec.given)
+        scripts = {rank: partial(_calls, self.spec, rank, self.plan) for rank in range(world)}
+        try:
+            done = rehearse(self.plan, scripts, world, profile=self.profile, functions=self.functions)
+        except DeclogError as error:
+            return Result(self.name, (Difference("", "the steps are taken", str(error)),))
+        seen = [Seen(step, records) for step, records in done.events[CODE]]
+        found = [*compare.compare(self.spec, seen, self.spec.tol, self.spec.mode or "train")]
+        for place, (step, number) in enumerate(_numbered(self.spec)):
+            if step is not self.spec:
+                mode = step.mode or "train"
+                mine = [one for one in seen if one.step == number and one.records.mode == mode]
+                found += [one.at(f"steps.{place}") for one in compare.compare(step, mine, self.spec.tol, mode)]
+        excused = _excused(self.spec, self.plan)
+        if found or any(not failure.startswith(excused) for failure in done.failures):
+            found += [Difference("", "nothing fails", failure) for failure in done.failures]
+        return Result(self.name, tuple(found))
+
+
+def profile_tests(
+    config: Any,
+    overrides: Sequence[str] = (),
+    *,
+    select: str = "",
+    functions: Functions = FUNCTIONS,
+    reductions: Reductions = REDUCTIONS,
+    columns: RowFunctions = COLUMNS,
+) -> list[ProfileTest]:
+    """The tests of a profile, those whose name contains ``select`` or matches it as a pattern.
+
+    ``config`` is a composed config, a mapping, or a preset's name (with ``overrides``). Raises ``ConfigError`` with
+    everything that is wrong with the profile, or with all that tests name and the profile does not have.
+    """
+    if isinstance(config, str):
+        config = compose(config, overrides)
+    data = columns_settled(config, profile_of(config))
+    known = defaulted(config) if "metric_defaults" in data else None
+    make = partial(compile, functions=functions, reductions=reductions, columns=columns, defaulted=known,
+                   imports={*load_imports(working_directory()), *imports_of(config)})  # fmt: skip
+    problems: list[Problem] = []
+    tests = []
+    try:
+        for name, spec in validate(data).tests.items():
+            if select in name or fnmatch.fnmatch(name, select):
+                profile, plan, wrong = _prepared(data, spec, make)
+                problems += [problem.at("tests", name) for problem in wrong]
+                tests.append(ProfileTest(name, spec, profile, plan, functions))
+        if problems:
+            raise ConfigError(problems)
+    except ConfigError as error:
+        raise located(error, config) from None
+    return tests
+
+
+def _prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any]) -> tuple[str, Any, list[Problem]]:
+    """Which profile is looked at, the plan, and what is wrong with the test.
+
+    The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
+    """
+    spec = validate(_merged({key: value for key, value in data.items() if key != "tests"}, test.with_))
+    pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
+    problems = [
+        Problem("DL403", f"there is no constant `{name}`", ("constants", name),
+                did_you_mean(name, spec.constants, what="constants"))
+        for name in pinned if name not in spec.constants
+    ]  # fmt: skip
+    profile = test.profile or spec.profile
+    made = make(spec.model_copy(update={"constants": {**spec.constants, **pinned}}), profiles=[spec.profile, profile])
+    problems += _unknown(test, spec, made)
+    events = {
+        name: replace(event, signals=tuple(replace(signal, optional=True) for signal in event.signals))
+        for name, event in made.events.items()
+    }
+    wanted = {name for item in (test, *test.steps) for name in item.tables}
+    tables = tuple(op for op in made.tables if {op.id, op.name} & wanted)
+    grouping = None if made.grouping is None else replace(made.grouping, optional=True)
+    plan = replace(made, events=events, grouping=grouping, tables=tables, sinks=(), strict=False)
+    return profile, plan, problems
+
+
+def _merged(data: Any, other: Any) -> Any:
+    """Maps merged key by key, as Hydra merges files."""
+    if not isinstance(data, Mapping) or not isinstance(other, Mapping):
+        return other
+    return {**data, **{key: _merged(data.get(key), value) for key, value in other.items()}}
+
+
+# -- what a test names
+
+
+def _unknown(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
+    """What the test names and the profile does not have."""
+    names = _Names(profile, plan)
+    worlds = {len(step.ranks) for step in test.given if step.ranks}
+    for place, step in enumerate(test.given):
+        path: tuple[str | int, ...] = () if step is test else ("steps", place)
+        if step.mode is not None and step.mode not in plan.modes:
+            fix = did_you_mean(step.mode, plan.modes, what="modes")
+            yield Problem("DL403", f"there is no mode `{step.mode}`", (*path, "mode"), fix)
+        if worlds and len(step.ranks) != max(worlds):
+            message = f"this step is of {len(step.ranks) or 1} rank(s), and another one of {max(worlds)}"
+            yield Problem("DL202", message, path, "say what each rank gives, in every step")
+        for rank, item in enumerate(step.ranks or [step]):
+            where = (*path, "ranks", rank) if step.ranks else path
+            for signal in dict.fromkeys(name for call in item.calls for name in call):
+                if signal not in plan.known:
+                    yield Problem("DL501", *names.signal(signal, where))
+    for place, expected in enumerate([test, *test.steps]):
+        path = () if not place else ("steps", place - 1)
+        yield from names.expected(expected, path)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What may be expected of a profile, be it switched on or not."""
+
+    profile: LogSpec
+    plan: Any
+
+    def signal(self, name: str, path: tuple[str | int, ...]) -> tuple[str, tuple[str | int, ...], str]:
+        """What is wrong with an observed name."""
+        fix = did_you_mean(name, self.plan.known, what="signals")
+        spec = self.profile.signals.get(name)
+        if spec is not None:
+            fix = "it is derived: give what it is computed from" if spec.expr is not None else f"give `{spec.from_}`"
+        return f"the profile has no signal `{name}` to observe", (*path, "observe", name), fix
+
+    def expected(self, item: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+        """Names of values, tables and alerts that the profile does not have: they could never be logged."""
+        profile = self.profile
+        tables = {*profile.tables, *(spec.name for spec in profile.tables.values() if spec.name)}
+        for section, known in (("tables", tables), ("alerts", set(profile.alerts))):
+            for place, name in enumerate(getattr(item, section) or ()):
+                if name not in known:
+                    at = place if isinstance(item.alerts, list) and section == "alerts" else name
+                    fix = did_you_mean(name, known, what=section)
+                    yield Problem("DL403", f"there is no {section[:-1]} `{name}`", (*path, section, at), fix)
+        for name in item.expect:
+            if not any(re.fullmatch(pattern, name) for pattern in self._patterns()):
+                fix = did_you_mean(name, {*self.plan.names(), *profile.metrics}, what="metrics")
+                yield Problem("DL403", f"the profile logs nothing as `{name}`", (*path, "expect", name), fix)
+
+    def _patterns(self) -> Iterable[str]:
+        """Ids, names and templates of metrics; those of a mode have its prefix."""
+        templates = {"logged/{column}", "declog/{column}"}
+        for op in self.plan.outputs:
+            templates |= {op.id, op.key, *(item.template for item in op.names)}
+        for name, spec in self.profile.metrics.items():
+            templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
+        templates |= {entry.removeprefix("metrics.") for entry in self.profile.deleted}
+        prefixes = "|".join(re.escape(mode.prefix) for mode in self.plan.modes.values())
+        return [f"(?:{prefixes})?{_pattern(template)}" for template in templates]
+
+
+def _pattern(template: str) -> str:
+    """What the names of a template look like."""
+    return ".+".join(re.escape(part) for part in re.split(r"\{\w+\}", template))
+
+
+def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
+    """The codes of failures that only say what the test does not give: what names groups, and rows to be joined."""
+    given = {name for step in test.given for item in step.ranks or [step] for call in item.calls for name in call}
+    here = {op.name for event in plan.events.values() for op in event.signals if op.source in given}
+    events = {name for name, event in plan.events.items() if any(op.source in given for op in event.signals)}
+    codes = []
+    if plan.grouping is not None and plan.grouping.of is not None and plan.grouping.of not in here:
+        codes.append("[DL507]")
+    if any(op.source not in events for op in plan.joins) or (plan.ids is not None and plan.ids not in here):
+        codes.append("[DL511]")
+    return tuple(codes)
+
+
+# -- what its steps do
+
+
+def _numbered(test: TestSpec) -> Iterator[tuple[StepInput, int]]:
+    """The steps with their numbers; a block of another mode has that of the step before."""
+    number = -1
+    for step in test.given:
+        if step.step is not None:
+            number = step.step
+        elif step.mode in (None, "train"):
+            number += 1
+        yield step, max(number, 0)
+
+
+def _calls(test: TestSpec, rank: int, plan: Any) -> Iterator[Call]:
+    """The calls of one rank; every step takes a second."""
+    for at, (step, number) in enumerate(_numbered(test)):
+        given = step.ranks[rank] if step.ranks else step
+        mode = step.mode or "train"
+        stepping = mode == "train" or plan.modes[mode].every
+        if mode != "train":
+            yield Call("enter", (mode,), float(at))
+        if stepping:
+            yield Call("begin", (number,), float(at))
+        yield from _observed(given, at + 1.0)
+        if stepping:
+            yield Call("end", (False,), at + 1.0)
+        if step.flush:
+            yield Call("flush", (), at + 1.0)
+        if mode != "train":
+            yield Call("leave", (False,), at + 1.0)
+
+
+def _observed(given: RankInput, at: float) -> Iterator[Call]:
+    for signals in given.calls:
+        yield Call("observe", (dict(signals),), at)
+    for name, value in given.log_metric.items():
+        for one in value if isinstance(value, list) else [value]:
+            yield Call("metric", (name, one), at)
+    for column, values in given.log_extra.items():
+        yield Call("extra", (column, values), at)

@@ -1,0 +1,206 @@
+"""Actor systems without collectives (Ray, Monarch): recorders that export their windows, and one that merges them.
+
+An actor's recorder keeps its messages until ``Recorder.export`` takes them as bytes; the driver's ``Recorder.merge``
+finishes a log event when all actors' messages of it are there. Imports the collector and the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from declog.engine.frame import Frame
+from declog.errors import CommError, DeclogError, PlanMismatchError, Problem, RuntimeFailure, UsageError
+from declog.plans.ops import Plan
+from declog.runtime.collector import Collector, fits
+from declog.runtime.comm import Event, LocalComm
+from declog.runtime.failures import Failures
+from declog.runtime.message import Told
+from declog.runtime.window import Window
+from declog.runtime.window_item import Handoff
+
+log = logging.getLogger("declog")
+Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
+_MAGIC = b"DECLOGX1"
+KEPT_BYTES = 256 * 2**20  # what an actor keeps before it says that nobody exports
+PATIENCE = 2  # exports that one actor may be ahead of another before it is not waited for
+
+
+class ActorComm(LocalComm):
+    """One actor of a job: what it would send is kept until it is exported."""
+
+    collects = False
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._lock = threading.Lock()
+        self._messages: list[bytes] = []
+        self._told = False
+
+    def send(self, event: Event, data: bytes) -> None:
+        with self._lock:
+            self._messages.append(data)
+            kept = sum(map(len, self._messages))
+        if kept > KEPT_BYTES and not self._told:
+            self._told = True
+            log.warning("actor %d keeps %d bytes of log events that nobody exports: call `export`", self.rank, kept)
+
+    def take(self, fingerprint: str) -> bytes:
+        """The messages since the last time, as bytes."""
+        with self._lock:
+            messages, self._messages = self._messages, []
+        header = {"fingerprint": fingerprint, "rank": self.rank, "sizes": [len(item) for item in messages]}
+        text = json.dumps(header).encode()
+        return b"".join([_MAGIC, len(text).to_bytes(4, "little"), text, *messages])
+
+
+class DriverComm(LocalComm):
+    """The driver of a job of actors: it records nothing itself, and has the sinks."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+
+
+def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[list[Export], DeclogError | None]:
+    """The exports that can be merged, and what is wrong with the first that cannot."""
+    taken, wrong = [], None
+    for data in exports:
+        try:
+            taken.append(read(data, plan, world_size))
+        except DeclogError as error:
+            wrong = wrong or error
+    return taken, wrong
+
+
+def read(data: bytes, plan: Plan, world_size: int) -> Export:
+    """The actor's rank and the messages of an export; raises where it is none, or of another plan."""
+    try:
+        if bytes(data[:8]) != _MAGIC:
+            raise ValueError("it does not begin as an export does")
+        end = 12 + int.from_bytes(data[8:12], "little")
+        header = json.loads(bytes(data[12:end]))
+        messages = []
+        for size in header["sizes"]:
+            messages.append(bytes(data[end : end + size]))
+            end += size
+        if end != len(data):
+            raise ValueError(f"it has {len(data)} bytes, and its header says {end}")
+        rank, fingerprint = int(header["rank"]), header["fingerprint"]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CommError("DL603", f"this is no export of a recorder: {error}", "pass what `export` returned") from None
+    if fingerprint != plan.fingerprint:
+        message = f"actor {rank} runs another plan ({fingerprint}) than the driver ({plan.fingerprint})"
+        raise PlanMismatchError([Problem("DL604", message, fix="start actors and driver from the same configuration")])
+    if not 0 <= rank < world_size:
+        raise UsageError("DL510", f"actor {rank} is not below world_size {world_size}", "pass the number of actors")
+    return rank, messages
+
+
+class _Part(NamedTuple):
+    """One actor's part of a log event, and in which of its exports it came."""
+
+    frames: dict[str, Frame]
+    told: Told
+    export: int
+
+
+class Merger:
+    """The driver's log events that wait for some of their actors. Used on the worker thread.
+
+    One that was missed is not waited for until it exports again, so that a dead actor delays the log once.
+    """
+
+    def __init__(self, plan: Plan, collector: Collector, failures: Failures, world_size: int) -> None:
+        self._plan = plan
+        self._collector = collector
+        self._failures = failures
+        self._world_size = world_size
+        self._waiting: dict[Event, dict[int, _Part]] = {}  # in the order in which they came
+        self._exports: Counter[int] = Counter()  # of each actor, those that had a log event
+        self._missed: set[int] = set()
+        self._last: dict[str, tuple[Handoff, set[int]]] = {}  # of each mode, and which actors there were rows of
+        self._done: dict[str, int] = {}  # the last log event of each mode
+
+    def merge(self, exports: Iterable[Export], patience: int = PATIENCE) -> None:
+        """Take exports, and finish every log event that is whole, or has waited long enough."""
+        for rank, messages in exports:
+            if messages:
+                self._exports[rank] += 1
+                self._missed.discard(rank)
+            for data in messages:
+                self._take(rank, data)
+        for event in list(self._waiting):
+            if not self._ready(event, patience):
+                break  # those after it wait, too: log events are finished in order
+            self._finish(event)
+
+    def settle(self) -> None:
+        """Finish all log events that wait, with what there is."""
+        for event in list(self._waiting):
+            self._finish(event)
+
+    def end(self) -> None:
+        """Finish all, and end the windows that are open: no more will come."""
+        self.settle()
+        for handoff, whole in self._last.values():
+            nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in whole}
+            self._collect(replace(handoff, tail=True, part=False), nothing)
+
+    def _ready(self, event: Event, patience: int) -> bool:
+        found = self._waiting[event]
+        if self._missing(event) <= self._missed:
+            return True
+        return any(self._exports[rank] - part.export >= patience for rank, part in found.items())
+
+    def _missing(self, event: Event) -> set[int]:
+        return set(range(self._world_size)) - set(self._waiting[event])
+
+    def _take(self, rank: int, data: bytes) -> None:
+        try:
+            frames, told = self._collector.read(data)
+        except CommError as error:
+            self._failures.report(error)
+            return
+        event = Event(told.mode, told.event)
+        if event.number <= self._done.get(event.mode, -1):
+            message = f"actor {rank} exported a log event that was finished without it"
+            fix = "a slow actor needs a larger `patience` of merge; one that is started again, `resume=`"
+            self._failures.report(CommError("DL603", message, fix))
+        elif rank in self._waiting.setdefault(event, {}):
+            message = f"actor {rank} exported a log event twice"
+            fix = "merge each export once, and give each actor a rank of its own"
+            self._failures.report(CommError("DL603", message, fix))
+        else:
+            self._waiting[event][rank] = _Part(frames, told, self._exports[rank])
+
+    def _finish(self, event: Event) -> None:
+        missing = self._missing(event)
+        found = dict(sorted(self._waiting.pop(event).items()))
+        self._done[event.mode] = event.number
+        self._missed |= missing
+        if missing:
+            message = f"actors {sorted(missing)} exported no window: those of this step are without their rows"
+            self._failures.report(CommError("DL603", message))
+        going = [part.told for part in found.values() if not part.told.last]
+        first = going[0] if going else max((part.told for part in found.values()), key=lambda told: told.count)
+        for rank in [rank for rank, part in found.items() if not fits(first, part.told)]:
+            self._failures.report(self._collector.apart(f"actor {rank}", first, found.pop(rank).told))
+        tail = all(part.told.tail for part in found.values())
+        whole = {rank for rank, part in found.items() if self._collector.opened(part.told, tail=tail)}
+        handoff = Handoff(event.number, first.step, first.count, Window(), tail, event.mode, first.part)
+        self._last[event.mode] = handoff, whole
+        self._collect(handoff, {rank: part.frames for rank, part in found.items()}, whole)
+
+    def _collect(
+        self, handoff: Handoff, parts: Mapping[int, dict[str, Frame]], whole: Collection[int] | None = None
+    ) -> None:
+        try:
+            self._collector.finish(handoff, parts, parts if whole is None else whole)
+        except RuntimeFailure as error:
+            self._failures.report(error)

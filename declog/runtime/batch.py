@@ -1,0 +1,262 @@
+"""The batch that is open: the training thread's side of ``observe``, kept short.
+
+What a call gave is copied at once, one ``stack`` per dtype, and tokens are folded as soon as all that a fold reads has
+come: nothing of the trainer's is kept. Nothing is computed from rows, nothing is copied to the host. Imports torch and
+the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from declog.engine.frame import Grouping, Key
+from declog.errors import InputError, MissingSignalError, RuntimeFailure
+from declog.language.dtypes import Axis
+from declog.language.functions import DEFAULT, Functions
+from declog.plans.ops import EventOp, FoldOp
+from declog.runtime import token_fold
+from declog.runtime.failures import told
+from declog.runtime.given import Counts, Given, Place, Tokens, of_other_tokens
+from declog.runtime.tensors import HALF
+from declog.runtime.timing import Timed
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class Pack:
+    """Columns of one axis and dtype: ``data[k, rows]`` on the device, or on the host once copied."""
+
+    axis: Axis
+    keys: tuple[Key, ...]
+    data: Tensor
+    ready: Any = None  # the CUDA event after which the host copy is whole
+
+
+@dataclass
+class BatchRecord:
+    """One closed batch of one event."""
+
+    step: int
+    batch: int
+    rows: int
+    elapsed: float
+    order: int
+    packs: list[Pack]
+    numbers: dict[Key, float | int | Timed]
+    texts: dict[Key, tuple[Axis, list[Any] | Pack]]  # a pack where a tensor was given
+    sketches: list[Pack] = field(default_factory=list)  # histograms of tokens, one column each
+    timed: bool = False  # whether a number is a duration that is not known yet
+
+    def read_timers(self) -> None:
+        """Wait for the ends of what was timed. Called by the worker."""
+        self.numbers = {
+            key: number.seconds() if isinstance(number, Timed) else number for key, number in self.numbers.items()
+        }
+        self.timed = False
+
+
+class OpenBatch:
+    """The signals of one event since its last batch closed. ``order``: among the batches that this rank opened."""
+
+    def __init__(self, event: EventOp, order: int = 0) -> None:
+        self.event = event
+        self.order = order
+        self.names: set[str] = set()
+        self.extras: dict[str, list[Any] | Tensor] = {}
+        self.counts: Counts = {}
+        self.failures: list[RuntimeFailure] = []  # what could not be computed
+        self._tokens: Tokens | None = None
+        self._columns: dict[Place, tuple[list[Key], list[Tensor]]] = {}  # parts of a pack, ``[keys, rows]``
+        self._numbers: dict[Key, float | int | Timed] = {}
+        self._timed = False
+        self._texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
+        self._sketches: list[Pack] = []
+        self._waiting: Sequence[FoldOp] = event.folds
+        self._kept: dict[str, Tensor] = {}  # copies of what the folds that wait will read
+
+    @property
+    def rows(self) -> tuple[int, str] | None:
+        """How many completions the batch has, and which signal said so first."""
+        return self.counts.get("completions")
+
+    @property
+    def groups(self) -> tuple[int, str] | None:
+        """How many groups the batch has, and which signal said so first."""
+        return self.counts.get("groups")
+
+    def check(self, given: Given) -> None:
+        """Raise ``InputError`` where what a call gave is of other rows than what came before."""
+        for what, count in given.counts.items():
+            known = self.counts.get(what)
+            if known is not None and known[0] != count[0]:
+                raise given.uneven(what, known, count)
+        if given.tokens is not None and self._tokens is not None and given.tokens[0] != self._tokens[0]:
+            raise of_other_tokens(self._tokens, given.tokens)
+        if self.event.lengths is not None:
+            self._check_lengths(given, self.event.lengths)
+
+    def _check_lengths(self, given: Given, name: str) -> None:
+        lengths = given.inputs.get(name, self._kept.get(name))
+        tokens = given.tokens or self._tokens
+        if lengths is None or tokens is None or (name not in given.inputs and given.tokens is None):
+            return
+        if lengths.is_cpu and len(torch.nonzero(lengths.sum() - tokens[0][0])):
+            raise InputError(
+                "DL503",
+                f"`{tokens[1]}` has {tokens[0][0]} tokens, and the lengths add up to {int(lengths.sum())}",
+                "check axes.token.lengths",
+            )
+
+    def take(self, given: Given, functions: Functions = DEFAULT) -> None:
+        """Copy what a call gave, and fold what can be folded."""
+        self.names |= given.names
+        self._numbers |= given.numbers
+        self._texts |= given.texts
+        self._timed |= given.timed
+        for what, count in given.counts.items():
+            self.counts.setdefault(what, count)
+        self._tokens = self._tokens or given.tokens
+        with torch.no_grad():
+            for place, (keys, values) in given.columns.items():
+                data = torch.stack(values)
+                self._put(place, keys, data if data.ndim > 1 else data.unsqueeze(1))
+            if self._waiting and given.inputs:
+                self._fold({**self._kept, **given.inputs}, functions)
+
+    def _put(self, place: Place, keys: list[Key], data: Tensor) -> None:
+        columns = self._columns.setdefault(place, ([], []))
+        columns[0].extend(keys)
+        columns[1].append(data)
+
+    def add_extra(self, column: str, values: list[Any] | Tensor) -> None:
+        """Keep a column of log_extra, which is a copy already."""
+        if self.rows is not None and len(values) != self.rows[0]:
+            raise InputError(
+                "DL509",
+                f"the column `{column}` has {len(values)} values, "
+                f"and the batch has {self.rows[0]} rows (`{self.rows[1]}`)",
+                "give one value per row",
+            )
+        self.extras[column] = values
+
+    def close(
+        self,
+        step: int,
+        batch: int,
+        elapsed: float,
+        *,
+        first: bool,
+        grouping: Grouping | None,
+        functions: Functions = DEFAULT,
+    ) -> BatchRecord:
+        """Fold what has waited for signals that never came, pack the columns. Raises where a required one did not."""
+        if self.extras and not self.counts:
+            raise InputError(
+                "DL509",
+                f"the column `{next(iter(self.extras))}` was given for a batch of event `{self.event.name}` "
+                "that has no rows",
+                "give it with the rows that it describes, once: a column given again opens the next batch",
+            )
+        if first:
+            self._complete()
+        rows = self._rows(grouping)
+        if self.groups is not None:
+            self._grouped(rows, grouping)
+        for column, values in self.extras.items():
+            if len(values) != rows:
+                raise InputError(
+                    "DL509",
+                    f"the column `{column}` has {len(values)} values, and the batch has {rows} rows",
+                    "give one value per row",
+                )
+            key = (f"extra:{column}", None)
+            kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, (key,), values)
+            self._texts[key] = (Axis.COMPLETION, kept)
+        with torch.no_grad():
+            if self._waiting and self._tokens is not None:
+                self._fold(self._kept, functions, last=True)
+            packs = [_pack(place, keys, parts) for place, (keys, parts) in self._columns.items()]
+        return BatchRecord(
+            step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, self._sketches, self._timed
+        )
+
+    def _fold(self, inputs: dict[str, Tensor], functions: Functions, *, last: bool = False) -> None:
+        """Fold what has all that it reads, or at the ``last`` what it gets; keep copies of what the others have."""
+        lengths = self.event.lengths
+        placed = self._tokens is not None and (lengths is None or lengths in inputs)
+        ready, waiting = self._waiting, list[FoldOp]()
+        if not last and not (placed and self.event.reads <= inputs.keys()):
+            ready = []
+            for op in self._waiting:
+                (ready if placed and op.reads <= inputs.keys() else waiting).append(op)
+        wanted = {name for op in waiting for name in op.reads}
+        if waiting and lengths is not None:
+            wanted.add(lengths)
+        self._waiting, kept = waiting, self._kept
+        self._kept = {
+            name: kept[name] if name in kept else value.clone() for name, value in inputs.items() if name in wanted
+        }
+        if ready and self._tokens is not None and (lengths is None or lengths in inputs):
+            shape, _, device = self._tokens
+            self._keep_folded(token_fold.run(ready, inputs, shape, device, lengths, functions))
+
+    def _keep_folded(self, folded: token_fold.Folded) -> None:
+        """Statistics are columns like others; histograms are of the whole batch. What failed is told, alone."""
+        for what, error in folded.failed.values():
+            failure = RuntimeFailure(
+                "DL605",
+                f"{what} of event `{self.event.name}` could not be computed per token: {told(error)}",
+            )
+            failure.__cause__ = error
+            self.failures.append(failure)
+        places: dict[Place, tuple[list[Key], list[Tensor]]] = {}
+        for name, column in folded.columns.items():
+            if name.endswith(".hist"):
+                self._sketches.append(Pack(Axis.STEP, ((name, None),), column.unsqueeze(0)))
+            else:
+                place = (Axis.COMPLETION, column.dtype, column.get_device())
+                keys, columns = places.setdefault(place, ([], []))
+                keys.append((name, None))
+                columns.append(column)
+        for place, (keys, columns) in places.items():
+            self._put(place, keys, torch.stack(columns))
+
+    def _complete(self) -> None:
+        missing = [op for op in self.event.signals if not op.optional and op.name not in self.names]
+        if missing:
+            shown = ", ".join(f"`{op.source}`" for op in missing)
+            error = MissingSignalError(
+                "DL502",
+                f"{shown} {'was' if len(missing) == 1 else 'were'} not observed "
+                f"in the first batch of event `{self.event.name}`",
+                f"observe({missing[0].source}=...), or declare it optional, or switch off what needs it",
+            )
+            error.signals = tuple(op.name for op in missing)
+            raise error
+
+    def _rows(self, grouping: Grouping | None) -> int:
+        """How many completions the batch has; where only groups were observed, their size says it."""
+        if self.rows is None and self.groups is not None and grouping is not None:
+            return self.groups[0] * (grouping.size or 0)
+        return self.rows[0] if self.rows is not None else 0
+
+    def _grouped(self, rows: int, grouping: Grouping | None) -> None:
+        if self.groups is None or grouping is None or grouping.size is None or grouping.split != "none":
+            return
+        if self.groups[0] * grouping.size != rows:
+            raise InputError(
+                "DL505",
+                f"`{self.groups[1]}` has {self.groups[0]} groups, and the batch of event `{self.event.name}` "
+                f"has {rows} completions in groups of {grouping.size}",
+                "observe one value per group",
+            )  # fmt: skip
+
+
+def _pack(place: Place, keys: list[Key], parts: list[Tensor]) -> Pack:
+    data = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return Pack(place[0], tuple(keys), data.float() if place[1] in HALF else data)

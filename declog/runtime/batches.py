@@ -1,0 +1,243 @@
+"""What is open on the training thread: the batch of each event, until it closes and is a record of a window.
+
+A value goes to the open batch of its signal's event; given again, it opens the next one. Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from declog.errors import InputError, MissingSignalError, UnknownSignalError, did_you_mean
+from declog.language.dtypes import Axis
+from declog.language.functions import Functions
+from declog.plans.ops import Plan, SignalOp
+from declog.runtime.batch import BatchRecord, OpenBatch
+from declog.runtime.call_log import Tape
+from declog.runtime.extras import Undeclared, plain_column
+from declog.runtime.failures import Failures
+from declog.runtime.given import Given
+from declog.runtime.timing import Seconds, Timed
+
+log = logging.getLogger("declog")
+Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
+TIMERS = "timers"  # the signal that blocks' durations feed
+
+
+class Intake:
+    """The open batches. ``keep`` gets each closed one with its event; ``numbers`` counts a step's batches by event."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        tape: Tape,
+        failures: Failures,
+        keep: Callable[[str, BatchRecord], None],
+        *,
+        functions: Functions,
+        locate: Locate | None = None,
+    ) -> None:
+        self.numbers: Counter[str] = Counter()
+        self.seen: set[str] = set()  # events whose first batch has closed
+        self.order = 0  # how many batches were opened
+        self._plan = plan
+        self._tape = tape
+        self._failures = failures
+        self._keep = keep
+        self._functions = functions
+        self._locate = locate
+        self._open: dict[str, OpenBatch] = {}
+        self._undeclared = Undeclared(plan)
+        self._timed: dict[str, Timed] = {}  # of this step, by name
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    # -- values
+
+    def check(self, signals: Mapping[str, Any]) -> None:
+        """Raise ``UnknownSignalError`` where the profile knows no signal of a name."""
+        if self._plan.known.issuperset(signals):
+            return
+        name = next(source for source in signals if source not in self._plan.known)
+        sources = {op.name: op.source for event in self._plan.events.values() for op in event.signals}
+        fix = did_you_mean(name, self._plan.known, what="signals")
+        if name in sources:
+            fix = f"it is observed as `{sources[name]}`"
+        raise UnknownSignalError("DL501", f"the profile `{self._plan.name}` has no signal `{name}`", fix)
+
+    def observe(self, signals: Mapping[str, Any], step: int) -> None:
+        """Keep the values of one call: all in one batch of each event, or, where one is wrong, none at all."""
+        sources, homes = self._plan.sources, self._plan.homes
+        given: dict[str, Given] = {}
+        meant: Mapping[str, Sequence[SignalOp]] | None = None
+        for source, value in signals.items():
+            ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
+            if source not in homes and ops:  # it belongs to the event of what it is observed with
+                if meant is None:
+                    meant = self._meant(signals)
+                ops = meant[source]
+            for op in ops:
+                one = given.get(op.event)
+                if one is None:
+                    one = given[op.event] = Given(self._plan.events[op.event])
+                one.add(op, value)
+        self._take(given.values(), step)
+
+    def metric(self, name: str, value: Any, step: int) -> None:
+        """Keep a value of ``log_metric``, where the profile shows those."""
+        op = self._plan.logged
+        if op is not None:
+            given = Given(self._plan.events[op.event])
+            given.add(op, {name: value})
+            given.names = {name}  # each of them is given, and given again, for itself
+            self._take([given], step)
+
+    def _take(self, calls: Collection[Given], step: int) -> None:
+        """Give one call's values to the open batches; of an event of which one is given again, to the next batch."""
+        found = []
+        for given in calls:
+            batch = self._open.get(given.event.name)
+            if batch is None or not batch.names.isdisjoint(given.names):
+                batch = OpenBatch(given.event)
+            batch.check(given)
+            found.append((batch, given))
+        for batch, given in found:
+            if self._open.get(given.event.name) is not batch:
+                self.close(given.event.name, step)
+        for batch, given in found:
+            self._begin(batch)
+            batch.take(given, self._functions)
+            self._tell(batch)
+
+    def extra(self, column: str, values: Any, step: int) -> None:
+        """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
+        if column in self._plan.extras:
+            self.observe({column: values}, step)
+            return
+        if not self._undeclared.wanted(column):
+            return
+        event = self._plan.extra
+        assert event is not None
+        plain = plain_column(column, values)
+        known = self._open.get(event)
+        self._batch(event, step, again=known is not None and column in known.extras).add_extra(column, plain)
+
+    def time(self, name: str, part: Seconds) -> None:
+        """Keep the duration of a block."""
+        self._timed.setdefault(name, Timed()).add(part)
+
+    def take_timed(self) -> dict[str, Timed]:
+        """The durations of this step, by name; there are none then."""
+        timed, self._timed = self._timed, {}
+        return timed
+
+    def give_timed(self, timed: dict[str, Timed]) -> None:
+        """Put back the durations of a step that a block of another mode has interrupted."""
+        self._timed = timed
+
+    def _meant(self, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
+        """Of one call's signals that have several events, or none of their own, those that are meant."""
+        sources, homes = self._plan.sources, self._plan.homes
+        asked = {source: sources[source] for source in signals if source not in homes and source in sources}
+        here = {homes[source] for source in signals if source in homes}
+        if here:  # a value per step has no rows that could belong to another event
+            return {
+                source: [op for op in ops if op.event in here] or [op for op in ops if op.axis is Axis.STEP]
+                for source, ops in asked.items()
+            }
+        if all(len(ops) == 1 for ops in asked.values()):
+            return asked
+        names: dict[str, set[str]] = {}
+        for op in itertools.chain(*asked.values()):
+            names.setdefault(op.event, set()).add(op.name)
+        lacking = {event for event in names if event in self._open and self._open[event].names.isdisjoint(names[event])}
+        return {source: [op for op in ops if op.event in lacking] or ops[:1] for source, ops in asked.items()}
+
+    def _batch(self, event: str, step: int, *, again: bool) -> OpenBatch:
+        """The event's open batch; the next one where a value is given ``again``."""
+        if again:
+            self.close(event, step)
+        return self._open.get(event) or self._begin(OpenBatch(self._plan.events[event]))
+
+    def _begin(self, batch: OpenBatch) -> OpenBatch:
+        """Open a batch, where it is not open."""
+        if self._open.get(batch.event.name) is not batch:
+            self.order += 1
+            batch.order = self.order
+            self._open[batch.event.name] = batch
+        return batch
+
+    def _tell(self, batch: OpenBatch) -> None:
+        """Report what of a batch could not be computed."""
+        for failure in batch.failures:
+            self._failures.report(failure)
+            _forget_frames(failure)
+        batch.failures.clear()
+
+    # -- closing
+
+    def close_all(self, step: int, *, quietly: bool) -> None:
+        """Close all; the first error is raised when all are closed, unless the step failed with one of its own."""
+        first: Exception | None = None
+        for event in list(self._open):
+            try:
+                self.close(event, step, partly=quietly)
+            except Exception as error:  # noqa: BLE001  (raised below, or reported)
+                if quietly and not isinstance(error, InputError):
+                    self._failures.report(error)
+                first = first or error
+        if first is not None and not quietly:
+            raise first
+
+    def close(self, event: str, step: int, *, partly: bool = False) -> None:
+        """Close the open batch of an event; ``partly`` where the step failed midway, and misses signals."""
+        open_batch = self._open.pop(event, None)
+        if open_batch is None:
+            return
+        number = self.numbers[event]
+        first = event not in self.seen and not partly
+        try:
+            record = open_batch.close(
+                step, number, self._tape.elapsed(), first=first, grouping=self._plan.grouping, functions=self._functions
+            )
+        except MissingSignalError as error:
+            if self._locate is None:
+                raise
+            raise self._locate(error) from None
+        self._tell(open_batch)
+        if not partly:
+            self.seen.add(event)
+        self.numbers[event] = number + 1
+        self._keep(event, record)
+
+    def tell_silent(self) -> None:
+        """A required signal is missed when its event's first batch closes; an event without any batch says it here."""
+        for event in self._plan.events.values():
+            missed = [op.source for op in event.signals if not op.optional]
+            if missed and event.name not in self.seen:
+                shown = ", ".join(f"`{name}`" for name in missed)
+                log.warning("nothing of event `%s` came in the first log window: %s", event.name, shown)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drop an error's tracebacks, which were told: their frames hold the trainer's tensors."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def fields_of(result: Any) -> Mapping[str, Any]:
+    """What a step function returned, by name: of a mapping, a dataclass or a named tuple."""
+    if isinstance(result, Mapping):
+        return {str(key): value for key, value in result.items()}
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {item.name: getattr(result, item.name) for item in dataclasses.fields(result)}
+    if isinstance(result, tuple) and hasattr(result, "_asdict"):
+        fields: Mapping[str, Any] = result._asdict()
+        return fields
+    return {}

@@ -1,0 +1,260 @@
+"""The tape that is kept: every call of a recorder and what it was given, in a file that ``declog.capture`` replays.
+
+One file per rank, of containers: first what run it is, then one for each call. A step, a block of another mode or a
+flush is whole when its last call is; what was cut by a crash, by a full disk or by a full queue is not read. The
+training thread copies and goes on; one thread writes. Imports the runtime only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from declog.errors import InputError, SinkError
+from declog.language.patterns import redacted
+from declog.plans.ops import CaptureOp, Plan
+from declog.runtime.call_log import Tape
+from declog.runtime.extras import plain_column
+from declog.runtime.failures import told
+from declog.runtime.snapshots import Full, Redact, Snapshot, encode
+from declog.runtime.wire import Packer
+
+log = logging.getLogger("declog")
+
+FORMAT = 1
+SUFFIX = ".declog"
+CLOSE_S = 60.0  # how long the end of a run waits for what is still to be written
+_DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and close what must be whole
+_ENDS = frozenset({"end", "leave", "flush", "close"})
+
+
+@dataclass
+class Call:
+    """One call of a recorder: its name, what it was given, and the seconds since the start.
+
+    ``part`` counts steps, blocks and flushes; ``last`` says that the part is whole. ``failed``: it raised.
+    """
+
+    name: str
+    what: Sequence[Any] = ()
+    at: float = 0.0
+    part: int = 0
+    failed: bool = False
+    last: bool = False
+    snapshot: Snapshot = field(default_factory=lambda: Snapshot(0), repr=False, compare=False)
+
+
+def file_of(folder: Path, rank: int) -> Path:
+    """The file of a rank."""
+    return folder / f"rank-{rank:05d}{SUFFIX}"
+
+
+def free_folder(folder: Path, rank: int) -> Path:
+    """The folder, or the next one beside it: a run that is resumed does not write over what it captured before."""
+    beside = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    return next(one for one in itertools.chain([folder], beside) if not file_of(one, rank).exists())
+
+
+class CapturingTape(Tape):
+    """Writes the calls of one rank's recorder."""
+
+    def __init__(self, plan: Plan, op: CaptureOp, folder: Path, rank: int, world_size: int) -> None:
+        super().__init__()
+        self._known = plan.known
+        self._op = op
+        self._now = 0.0
+        self._depth = 0
+        self._part = 0
+        self._fresh = True  # the next call is the first of its part
+        self._left_out = False  # this part is
+        self._told = False
+        self._events: Counter[str] = Counter()  # log events, by mode
+        self._writer = _Writer(file_of(folder, rank), op.limit, plan)
+        self._writer.begin(_run(plan, op, rank, world_size))
+
+    def elapsed(self) -> float:
+        return self._now
+
+    @contextmanager
+    def call(self, name: str, *what: Any) -> Iterator[None]:
+        """Copy what the call was given before it is executed; write it, and whether it raised, when it is."""
+        self._now = super().elapsed()
+        if self._fresh:
+            self._fresh = False
+            mode = what[0] if name == "enter" else "train"
+            self._left_out = self._op.mode not in (None, mode) or self._events[mode] % self._op.every != 0
+        made = None if (self._left_out and name != "close") or self._writer.stopped else self._copy(name, what)
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            self._done(name, made, failed)
+
+    def logged(self, mode: str) -> None:
+        self._events[mode] += 1
+
+    def in_child(self) -> None:
+        self._writer.in_child()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _copy(self, name: str, what: Sequence[Any]) -> Call | None:
+        snapshot = Snapshot(self._op.queue - self._writer.waiting)
+        try:
+            given = tuple(self._given(name, what, snapshot))
+        except Full:
+            self._leave_out("its queue is full: training is faster than the disk")
+            return None
+        except (KeyboardInterrupt, SystemExit):  # on the training thread it may be a signal's
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever was given, training goes on)
+            self._leave_out(told(error))
+            return None
+        return Call(name, given, self._now, self._part, snapshot=snapshot)
+
+    def _given(self, name: str, what: Sequence[Any], snapshot: Snapshot) -> Iterator[Any]:
+        if name == "observe":
+            yield {key: snapshot.copy(value) for key, value in what[0].items() if key in self._known}
+        elif name == "extra" and what[0] not in self._known:
+            yield what[0]
+            with suppress(InputError):  # it has its say when the call is executed, where the column is kept
+                yield snapshot.copy(plain_column(what[0], what[1]))
+        else:
+            yield from (snapshot.copy(item) for item in what)
+
+    def _leave_out(self, why: str) -> None:
+        self._left_out = True
+        if not self._told:
+            self._told = True
+            log.warning("the capture leaves steps out: %s", why)
+
+    def _done(self, name: str, made: Call | None, failed: bool) -> None:
+        step = _DEPTH.get(name, 0)
+        self._depth += step if step < 0 or not failed else 0
+        last = self._depth <= 0 and name in _ENDS
+        if made is not None:
+            made.failed, made.last = failed, last
+            self._writer.put(made)
+        if last:
+            self._depth, self._fresh = 0, True
+            self._part += 1
+
+
+class _Writer:
+    """The thread and its file."""
+
+    def __init__(self, path: Path, limit: int, plan: Plan) -> None:
+        self.waiting = 0  # bytes that are copied and not written
+        self.stopped = False
+        self._path = path
+        self._limit = limit
+        self._redact = {name: _redactor(patterns) for name, patterns in plan.redactions.items()}
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._whole = 0  # where the last whole part ends
+        self._parts = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = path.open("wb")
+        except OSError as error:
+            raise SinkError("DL601", f"the capture cannot be opened: {error}", "set `capture.folder`") from error
+        self._thread = threading.Thread(target=self._main, name="declog-capture", daemon=True)
+
+    def begin(self, run: Mapping[str, Any]) -> None:
+        """Write what run it is, and start."""
+        self._whole = self._file.write(Packer().seal(run))
+        self._file.flush()
+        self._thread.start()
+
+    def put(self, call: Call) -> None:
+        """Hand over a call; returns at once."""
+        with self._lock:
+            self.waiting += call.snapshot.bytes
+        self._queue.put(call)
+
+    def in_child(self) -> None:
+        """What is buffered is the parent's to write: a fork that ends would write it once more."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._file.fileno())
+        os.close(nowhere)
+
+    def close(self) -> None:
+        """Write what waits, within a deadline."""
+        self._queue.put(None)
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            log.warning("the capture %s is not whole: it could not be written within %g s", self._path, CLOSE_S)
+
+    def _main(self) -> None:
+        while (call := self._queue.get()) is not None:
+            try:
+                call.snapshot.wait()
+                if not self.stopped:
+                    self._write(call)
+            except BaseException as error:  # noqa: BLE001  (a full disk, an object of a user's: training goes on)
+                self._stop(told(error))
+            finally:
+                with self._lock:
+                    self.waiting -= call.snapshot.bytes
+        with suppress(OSError):
+            self._file.close()
+
+    def _write(self, call: Call) -> None:
+        packer = Packer()
+        data = packer.seal(
+            {
+                "call": call.name, "what": self._encoded(call, packer), "at": call.at, "part": call.part,
+                "failed": call.failed, "last": call.last,
+            }
+        )  # fmt: skip
+        if self._file.tell() + len(data) > self._limit:
+            self._stop(f"it has reached its limit of {self._limit:,} bytes after {self._parts} steps")
+            return
+        self._file.write(data)
+        if call.last:
+            self._file.flush()
+            self._whole = self._file.tell()
+            self._parts += 1
+
+    def _encoded(self, call: Call, packer: Packer) -> list[Any]:
+        if call.name == "observe":
+            values = call.what[0].items()
+            return [{"map": [[key, encode(value, packer, self._redact.get(key))] for key, value in values]}]
+        redact = self._redact.get(call.what[0], self._redact.get("*")) if call.name == "extra" else None
+        return [encode(item, packer, redact if place else None) for place, item in enumerate(call.what)]
+
+    def _stop(self, why: str) -> None:
+        self.stopped = True
+        log.warning("the capture %s ends here: %s", self._path, why)
+        with suppress(OSError):
+            self._file.flush()
+            self._file.truncate(self._whole)
+
+
+def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any]:
+    """What a capture says of its run: enough to execute its own profile again."""
+    run = {
+        "capture": FORMAT, "name": plan.name, "rank": rank, "world_size": world_size, "time": time.time(),
+        "fingerprint": plan.fingerprint, "every": op.every, "mode": op.mode, "profile": plan.config,
+        "constants": plan.given, "wanted": sorted(plan.wanted),
+        "defaulted": None if plan.defaulted is None else sorted(plan.defaulted),
+    }  # fmt: skip
+    made: dict[str, Any] = json.loads(json.dumps(run, default=str))
+    return made
+
+
+def _redactor(patterns: Sequence[tuple[str, str]]) -> Redact:
+    return lambda text: redacted(text, tuple(patterns))

@@ -1,0 +1,260 @@
+"""Rank 0's side of a log event: the rows of all ranks, what windows hold of earlier ones, and their evaluation.
+
+The same evaluation as on one process, over the merged rows, so that no value depends on the number of ranks. Runs
+on the worker thread. Imports evaluation and the ranks' messages, no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from declog.engine.frame import Frame, merged
+from declog.engine.joins import Carry
+from declog.engine.publish import Dispatcher
+from declog.engine.window_state import Held
+from declog.errors import CommError, RuntimeFailure
+from declog.language.dtypes import Axis, Kind
+from declog.language.functions import DEFAULT, Functions
+from declog.plans.ops import EventOp, Plan
+from declog.runtime import self_metrics
+from declog.runtime.comm import Comm, Event
+from declog.runtime.failures import Failures
+from declog.runtime.message import Told, decode
+from declog.runtime.window_item import Handoff
+
+log = logging.getLogger("declog")
+
+Frames = dict[str, Frame]
+Figures = Mapping[str, float]
+HURRY_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
+KEPT = 16  # log events that only other ranks made, and that may still be rank 0's next
+_ALIKE = "make the same steps, flushes and blocks of modes on every rank"
+TWINS_WATCHED = 3  # log events in which ranks are compared
+
+
+class Collector:
+    """Gathers, holds and evaluates; ``wait_s`` is how long it waits for another rank's rows."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: Comm,
+        dispatcher: Dispatcher,
+        failures: Failures,
+        *,
+        functions: Functions = DEFAULT,
+        wait_s: float = 30.0,
+        queued: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        self.wait_s = wait_s
+        self._plan = plan
+        self._comm = comm
+        self._dispatcher = dispatcher
+        self._failures = failures
+        self._queued = queued  # what the sinks' queues say about themselves
+        self._held = {mode: {period: Held(plan, period, functions) for period in plan.periods} for mode in plan.modes}
+        self._carries = {mode: Carry(plan, functions) for mode in plan.modes}
+        self._watched = 0
+        self._told_apart: set[str] = set()  # of whom it was said in what they differ
+        self._figures: list[Figures] = []
+
+    def collect(self, handoff: Handoff, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
+        """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
+        self._figures.append(figures)
+        parts, whole = {0: frames}, {0} if handoff.window.whole else set[int]()
+        if error is not None:
+            self._failures.report(RuntimeFailure("DL605", error))
+        if self._comm.world_size > 1:
+            wait_s = min(self.wait_s, HURRY_S) if handoff.hurry else self.wait_s
+            if handoff.answer is not None:
+                # in time for an answer, but no rank's rows are given up because somebody was impatient
+                wait_s = min(wait_s, max(handoff.answer.left / 2, HURRY_S))
+            event = Event(handoff.mode, handoff.event)
+            latest = -1
+            for rank, data in enumerate(self._comm.receive(event, wait_s), 1):
+                if data is None:
+                    message = f"rank {rank} sent no window: it left, or was not in time"
+                    self._failures.report(
+                        CommError("DL603", message, "its rows are missing from the values of this step")
+                    )
+                    continue
+                try:
+                    theirs, told = self.read(data)
+                    self._in_step(handoff, rank, told)
+                except CommError as failure:
+                    self._failures.report(failure)
+                    continue
+                parts[rank] = theirs
+                whole |= {rank} if self.opened(told, tail=handoff.tail) else set()
+                latest = max(latest, told.step)
+            if latest > handoff.step:  # rank 0 ended before the others, without this step
+                handoff, whole = replace(handoff, step=latest), whole - {0}
+        return self.finish(handoff, parts, whole)
+
+    def finish(self, handoff: Handoff, parts: Mapping[int, Frames], whole: Collection[int]) -> dict[str, float]:
+        """Evaluate what is due at this event; slower metrics keep the window until theirs is.
+
+        ``parts`` are the frames by rank, and ``whole`` the ranks whose frames are all that they had.
+        """
+        self._watch(list(parts.values()))
+        frames, taken = self._merged(parts)
+        ranks = len(taken & set(whole))
+        frames = self._carries[handoff.mode].apply(frames, self._failures.report)
+        due: dict[int, Held] = {}
+        partial = None if ranks == self._comm.world_size else ranks
+        for period, held in self._held[handoff.mode].items():
+            held.add(frames, self._failures.report, partial=partial)
+            if handoff.tail or (period and not handoff.part and handoff.count % period == 0):
+                due[period] = held.end(self._failures.report)
+        if not any(due.values()):  # nothing came since the last log event
+            return {}
+        figures = {**self_metrics.greatest(self._figures), **self._queued()}
+        self._figures.clear()
+        return self._dispatcher.dispatch(handoff.step, due, self._failures.report, mode=handoff.mode, figures=figures)
+
+    def _merged(self, parts: Mapping[int, Frames]) -> tuple[Frames, set[int]]:
+        """The rows of all ranks, and of which: one whose rows do not go with the others' loses its own only."""
+        try:
+            return merged(list(parts.values())), set(parts)
+        except Exception:  # noqa: BLE001  (whose rows it was is found below)
+            found: Frames = {}
+            taken: set[int] = set()
+            for rank, part in parts.items():
+                try:
+                    found = merged([found, part])
+                    taken.add(rank)
+                except Exception as error:  # noqa: BLE001
+                    failure = CommError("DL603", f"the rows of rank {rank} do not go with those of other ranks")
+                    failure.__cause__ = error
+                    self._failures.report(failure)
+            return found, taken
+
+    # -- other ranks' messages
+
+    def read(self, data: bytes) -> tuple[Frames, Told]:
+        """A rank's frames and what it says of them; raises ``CommError`` for what no rank of this plan sends."""
+        frames, meta = decode(data, self._plan.grouping)
+        told = Told.read(meta)
+        if told.mode not in self._plan.modes:
+            raise CommError("DL603", f"a message is of the mode {told.mode!r}, which this plan has not"[:500])
+        for name, frame in frames.items():
+            if name not in self._plan.events:
+                raise CommError("DL603", f"a message has rows of the event {name!r}, which this plan has not"[:500])
+            _check_columns(self._plan.events[name], frame)
+        return frames, told
+
+    def opened(self, told: Told, *, tail: bool) -> bool:
+        """Note what a message tells; whether its rows are all that the rank had: one that left early sent its tail."""
+        if told.error is not None:
+            self._failures.report(RuntimeFailure("DL605", told.error))
+        self._figures.append(told.figures)
+        return told.whole and (tail or not told.tail)
+
+    def _in_step(self, mine: Handoff, rank: int, told: Told) -> None:
+        """Raise where a message is not of this log event: it would mix modes, or rows of different steps."""
+        if not mine.last and not told.last:
+            for mode, count in told.sent.items():
+                if mode in self._plan.modes and count > mine.sent.get(mode, 0):
+                    message = (
+                        f"rank {rank} makes log events of the mode `{mode}` that rank 0 does not: they are not logged"
+                    )
+                    self._failures.report(CommError("DL603", message, _ALIKE))
+                    self._comm.drop(Event(mode, count - 1 - KEPT), rank)
+        if not fits(mine, told):
+            raise self.apart(f"rank {rank}", mine, told)
+
+    def apart(self, who: str, mine: Handoff | Told, told: Told) -> CommError:
+        """What is wrong with a message that is not of this log event; in what it differs is said once."""
+        detail = "" if who in self._told_apart else (
+            f" (step {told.step}, its {told.count}. of mode {told.mode}, where this is step {mine.step}, "
+            f"the {mine.count}. of mode {mine.mode})"
+        )  # fmt: skip
+        self._told_apart.add(who)
+        return CommError("DL603", f"{who} sent another log event than this one{detail}: its rows are left out", _ALIKE)
+
+    def _watch(self, parts: Sequence[Frames]) -> None:
+        """Ranks that hold the same rows should be one: equal ones are told, of the first log events that have rows."""
+        if len(parts) < 2 or self._watched >= TWINS_WATCHED:
+            return
+        prints = [print_ for frames in parts if (print_ := _print(frames)) is not None]
+        self._watched += bool(prints)
+        if len(set(prints)) < len(prints):
+            self._watched = TWINS_WATCHED
+            log.warning(
+                "[DL606] several ranks recorded exactly the same rows: each row counts as often as it came. "
+                "Where ranks are not data-parallel, pass the data-parallel rank and size: "
+                "declog.start(..., rank=..., world_size=...)"
+            )
+
+    # -- checkpoints
+
+    def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
+        """What the next log events need of the earlier ones: frames by name, and plain data."""
+        frames: dict[str, Frame] = {}
+        data: dict[str, Any] = {"dispatch": self._dispatcher.state(), "carry": {}, "held": {}}
+        for mode, carry in self._carries.items():
+            rows, data["carry"][mode] = carry.state()
+            frames |= {f"carry/{mode}/{event}": frame for event, frame in rows.items()}
+        for mode, by_period in self._held.items():
+            for period, held in by_period.items():
+                rows, data["held"][f"{mode}/{period}"] = held.state()
+                frames |= {f"held/{mode}/{period}/{event}": frame for event, frame in rows.items()}
+        return frames, data
+
+    def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
+        """Continue from a state of an equal plan."""
+        self._dispatcher.load(data["dispatch"])
+        for mode, carry in self._carries.items():
+            carry.load(_below(frames, f"carry/{mode}/"), data["carry"].get(mode, {}))
+        for mode, by_period in self._held.items():
+            for period, held in by_period.items():
+                name = f"{mode}/{period}"
+                held.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
+
+    def load_totals(self, data: Mapping[str, Any]) -> None:
+        """Of the state of another plan: what is counted from the start of the run."""
+        self._dispatcher.load(data["dispatch"])
+
+
+def fits(mine: Handoff | Told, told: Told) -> bool:
+    """Whether a message is of this log event: of its mode, step and count, or one of the two ranks has ended."""
+    if (told.mode, told.event) != (mine.mode, mine.event):
+        return False
+    if told.last and told.count <= mine.count and told.step <= mine.step:
+        return True  # that rank ended before this one: all that it had left
+    if mine.last and told.count >= mine.count:
+        return True  # this one ended before that
+    return (told.step, told.count, told.tail, told.part) == (mine.step, mine.count, mine.tail, mine.part)
+
+
+def _check_columns(event: EventOp, frame: Frame) -> None:
+    """Raise where a column that the plan knows is of another axis, or is no number where it should be one."""
+    known: dict[str, tuple[Axis | None, bool]] = {}
+    known |= {op.name: (op.axis, op.kind in (Kind.TEXT, Kind.OBJECT)) for op in event.signals if op.recorded}
+    known |= {op.name: (op.expr.type.axis, op.expr.type.kind in (Kind.TEXT, Kind.OBJECT)) for op in event.locals}
+    for fold in event.folds:
+        known |= {fold.column(stat): (Axis.COMPLETION, False) for stat in fold.stats if stat != "hist"}
+    found = [(name, block.axis, False) for block in frame.blocks for name, _ in block.keys]
+    found += [(name, axis, True) for (name, _), (axis, _) in frame.texts.items()]
+    for name, axis, text in found:
+        if name in known and (known[name][0] != axis or text > known[name][1]):
+            raise CommError("DL603", f"a message has `{name}` as another column than the plan")
+
+
+def _below(frames: Mapping[str, Frame], prefix: str) -> Frames:
+    return {name.removeprefix(prefix): frame for name, frame in frames.items() if name.startswith(prefix)}
+
+
+def _print(frames: Frames) -> int | None:
+    """A checksum of a rank's numbers per completion; None where there are too few to be equal by something else."""
+    found, rows = 0, 0
+    for frame in frames.values():
+        for block in frame.blocks:
+            if block.axis is Axis.COMPLETION and block.data.shape[1] > 1 and (block.data != block.data[:, :1]).any():
+                rows += block.data.shape[1]
+                found = zlib.crc32(block.data.tobytes(), found)
+    return found if rows else None

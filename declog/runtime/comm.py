@@ -1,0 +1,524 @@
+"""How ranks send their windows to rank 0: no collectives, nothing that can interleave with training.
+
+``LocalComm`` is one process. ``StoreComm`` is a star over a store: one that rank 0 opens for declog alone, whose place
+and secret are passed through the store that the training job already has, or a connection of its own to that store.
+Every wait is bounded. Tests use ``declog.testing.FakeComm``. Imports torch.distributed, and nothing of plans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import secrets
+import socket
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch.distributed as dist
+
+from declog.errors import CommError, UsageError
+from declog.runtime.keystore import Client, Server
+
+log = logging.getLogger("declog")
+
+Via = Literal["store", "clone"]
+
+CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
+MOST_CHUNKS = 2**14  # 64 GiB: what says more is no message
+POLL = 0.001
+KEPT_ANSWERS = 16  # log events whose published values may still be read
+_TIMEOUT = timedelta(seconds=30)
+
+
+class Event(NamedTuple):
+    """A log event of a mode, counted by each rank: the same one on ranks that go through the same steps."""
+
+    mode: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.mode}/{self.number}"
+
+
+class Comm(Protocol):
+    """Exchanges one message per rank and log event. Used from the worker thread only, and from ``start``."""
+
+    rank: int
+    world_size: int
+
+    @property
+    def collects(self) -> bool:
+        """Whether this process evaluates the rows of all ranks: rank 0 does."""
+
+    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        """Every rank's ``text`` on a topic, by rank, on every rank: for what all must know at the start."""
+
+    def send(self, event: Event, data: bytes) -> None:
+        """Hand over this rank's message of a log event (ranks above 0)."""
+
+    def receive(self, event: Event, deadline_s: float) -> list[bytes | None]:
+        """The messages of ranks 1.. on rank 0; None for a rank that has left, or did not answer in time."""
+
+    def drop(self, event: Event, rank: int) -> None:
+        """Forget a rank's message that rank 0 will not take, where it is there."""
+
+    def publish(self, event: Event, data: bytes) -> None:
+        """Rank 0's answer to a log event, for all ranks to read."""
+
+    def answer(self, event: Event, deadline_s: float) -> bytes | None:
+        """What rank 0 published for a log event; None where it did not in time."""
+
+    def hurry(self, seconds: float) -> None:
+        """Let the call that is under way wait for other ranks no longer than this. From any thread."""
+
+    def interrupt(self) -> None:
+        """Make the call that is under way fail, and all later ones: a thread in it must end. From any thread."""
+
+    def close(self) -> None:
+        """Let go of what was opened; idempotent."""
+
+
+class LocalComm:
+    """One process, which exchanges nothing."""
+
+    rank = 0
+    world_size = 1
+    collects = True
+
+    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        return [text]
+
+    def send(self, event: Event, data: bytes) -> None:
+        raise UsageError("DL510", "one process has nobody to send to")
+
+    def receive(self, event: Event, deadline_s: float) -> list[bytes | None]:
+        return []
+
+    def drop(self, event: Event, rank: int) -> None:
+        return None
+
+    def publish(self, event: Event, data: bytes) -> None:
+        return None
+
+    def answer(self, event: Event, deadline_s: float) -> bytes | None:
+        return None
+
+    def hurry(self, seconds: float) -> None:
+        return None
+
+    def interrupt(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class StoreComm:
+    """A star over a store. Messages are chunked, and deleted when read.
+
+    A rank that once missed a deadline is only checked for, so that it costs one wait, until what it missed
+    arrives: that is deleted and counted in ``late``. A rank that said that it leaves costs no wait at all.
+    Rank 0 says which events it took; a rank whose connection breaks knows by that what was lost.
+
+    ``double`` is for a process that holds the rows of a rank that another process stands for: it sends nothing.
+    ``interrupt`` ends the connection, where there is one.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        *,
+        double: bool = False,
+        interrupt: Callable[[], None] | None = None,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.double = double
+        self.collects = rank == 0 and not double
+        self.late = 0
+        self.lost = 0  # log events of this rank that rank 0 did not take before the connection broke
+        self._store = store
+        self._shut, self._close = interrupt, close
+        self._missed: dict[tuple[int, str], deque[Event]] = {}  # by rank and mode
+        self._suspects: set[tuple[int, str]] = set()  # ranks that missed an event of a mode
+        self._silent: set[int] = set()  # ranks that sent nothing since they missed one
+        self._unacknowledged: deque[Event] = deque()
+        self._taken: dict[str, int] = {}  # rank 0's latest event of each mode
+        self._answers: deque[Event] = deque()
+        self._latest = math.inf  # the wait that is under way ends at this moment
+        self._stopped = False
+        self._broken: CommError | None = None
+
+    @classmethod
+    def connect(
+        cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str, via: Via = "store"
+    ) -> StoreComm:
+        """Open rank 0's store and tell the others where it is, or connect to the job's own store once more.
+
+        Of several processes with one rank, the first stands for it. Others go the way that rank 0 says.
+        """
+        double = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) > 1
+        place = f"declog/{namespace}/place"
+        if rank == 0 and not double:
+            if via == "clone":
+                made = cls._clone(rank, world_size, job_store, namespace, double)
+                told: dict[str, Any] = {"via": via}
+            else:
+                secret = secrets.token_bytes(32)
+                server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
+                made = cls(server, rank, world_size, close=server.close)
+                told = {"via": via, "hosts": _addresses(), "port": server.port, "secret": secret.hex()}
+            made._store.set(_ACK, "{}")
+            job_store.set(place, json.dumps(told))
+            return made
+        try:
+            job_store.wait([place], timedelta(seconds=deadline_s))
+        except (RuntimeError, ValueError) as error:
+            raise CommError(
+                "DL603",
+                f"rank {rank} waited {deadline_s:g} s for rank 0 to start declog",
+                "call declog.start on every rank",
+            ) from error
+        told = json.loads(job_store.get(place))
+        if told["via"] == "clone":
+            return cls._clone(rank, world_size, job_store, namespace, double)
+        try:
+            client = Client(bytes.fromhex(told["secret"]), told["hosts"], told["port"], min(deadline_s, 10.0))
+        except OSError as error:
+            if double:
+                return cls(None, rank, world_size, double=True)  # the run is over already, and it is not heard anyway
+            where = " or ".join(told["hosts"])
+            raise CommError(
+                "DL603",
+                f"rank {rank} cannot reach the port that rank 0 opened for declog ({told['port']} of {where})",
+                "comm: clone",
+            ) from error
+        return cls(client, rank, world_size, double=double, interrupt=client.interrupt, close=client.close)
+
+    @classmethod
+    def _clone(cls, rank: int, world_size: int, job_store: Any, namespace: str, double: bool) -> StoreComm:
+        with _new_connection(_port(job_store)) as opened:
+            own = job_store.clone()
+        own = dist.PrefixStore(f"declog/{namespace}", own)  # type: ignore[attr-defined]  # torch does not declare it
+        return cls(own, rank, world_size, double=double, interrupt=lambda: _end(opened))
+
+    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        if self.double:
+            try:
+                return self._agree(topic, text, deadline_s)
+            except CommError:  # rank 0 waits for the ranks that are heard: the others may come when the run is over
+                return [text] * self.world_size
+        return self._agree(topic, text, deadline_s)
+
+    def _agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
+        with self._connected():
+            if not self.double:
+                self._store.set(keys[self.rank], text)
+            try:
+                self._store.wait(keys, timedelta(seconds=deadline_s))
+            except (RuntimeError, ValueError, TimeoutError) as error:
+                missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+                raise CommError(
+                    "DL603",
+                    f"ranks {missing} did not start declog within {deadline_s:g} s",
+                    "call declog.start on every rank",
+                ) from error
+            return [bytes(self._store.get(key)).decode() for key in keys]
+
+    # -- ranks above 0
+
+    def send(self, event: Event, data: bytes) -> None:
+        if self.double:
+            return
+        self._unacknowledged.append(event)
+        with self._connected():
+            chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)] or [b""]
+            for place, chunk in enumerate(chunks[1:], 1):
+                self._store.set(_key(event, self.rank, place), chunk)
+            # the first chunk tells that all are there, and how many
+            self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
+            taken = json.loads(self._store.get(_ACK))
+            left = [one for one in self._unacknowledged if one.number > taken.get(one.mode, -1)]
+            self._unacknowledged = deque(left)
+
+    def answer(self, event: Event, deadline_s: float) -> bytes | None:
+        end = time.monotonic() + deadline_s
+        with self._connected():
+            while not self._store.check([_answer(event)]):
+                if time.monotonic() >= min(end, self._latest) or self._stopped or self._store.check([_left(0)]):
+                    return None
+                time.sleep(POLL)
+            return bytes(self._store.get(_answer(event)))
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Says once that the connection broke; after that nothing is tried, and what would be sent is counted."""
+        if self._store is None and self._broken is None:
+            self._broken = CommError("DL603", f"rank 0 has gone before rank {self.rank} was there")
+        if self._broken is not None:
+            raise self._broken
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            self._broken = CommError(
+                "DL603",
+                f"the connection of rank {self.rank} to rank 0 is lost: {str(error).splitlines()[0]}",
+                "rank 0 has gone: this rank's rows are not logged any more",
+            )
+            raise self._broken from None
+
+    # -- rank 0
+
+    def receive(self, event: Event, deadline_s: float) -> list[bytes | None]:
+        self._latest = math.inf
+        self._drop_late()
+        waiting = set(range(1, self.world_size))
+        found: list[bytes | None] = [None] * (self.world_size - 1)
+        end = time.monotonic() + deadline_s
+        while True:
+            for rank in sorted(waiting):
+                left = self._store.check([_left(rank)])  # asked first: a rank sends before it leaves
+                if self._store.check([_key(event, rank, 0)]):
+                    found[rank - 1] = self._read(event, rank)
+                    waiting.discard(rank)
+                    self._heard(rank, event.mode)
+                elif left:
+                    waiting.discard(rank)
+            expected = [rank for rank in waiting - self._silent if (rank, event.mode) not in self._suspects]
+            if not expected or time.monotonic() >= min(end, self._latest) or self._stopped:
+                for rank in waiting:
+                    self._silent.add(rank)
+                    self._suspects.add((rank, event.mode))
+                    self._missed.setdefault((rank, event.mode), deque()).append(event)
+                self._taken[event.mode] = event.number
+                self._store.set(_ACK, json.dumps(self._taken))
+                return found
+            time.sleep(POLL)
+
+    def drop(self, event: Event, rank: int) -> None:
+        if self._store.check([_key(event, rank, 0)]):
+            self._read(event, rank)
+
+    def publish(self, event: Event, data: bytes) -> None:
+        self._store.set(_answer(event), data)
+        self._answers.append(event)
+        while len(self._answers) > KEPT_ANSWERS:
+            self._store.delete_key(_answer(self._answers.popleft()))
+
+    def _heard(self, rank: int, mode: str) -> None:
+        self._silent.discard(rank)
+        self._suspects.discard((rank, mode))
+
+    def _drop_late(self) -> None:
+        """Delete what came after its time; a rank that sends it is alive, and is waited for again."""
+        for (rank, mode), missed in self._missed.items():
+            while missed and self._store.check([_key(missed[0], rank, 0)]):
+                self._read(missed.popleft(), rank)
+                self.late += 1
+                self._heard(rank, mode)
+
+    def _read(self, event: Event, rank: int) -> bytes:
+        """A message whose first chunk is there; what is no message is empty, which nobody takes for one."""
+        first = bytes(self._store.get(_key(event, rank, 0)))
+        self._store.delete_key(_key(event, rank, 0))
+        count = int.from_bytes(first[:4], "little")
+        keys = [_key(event, rank, place) for place in range(1, count)] if count <= MOST_CHUNKS else []
+        if len(keys) != count - 1 or (keys and not self._store.check(keys)):  # the first chunk is sent last
+            return b""
+        chunks = [first[4:], *(bytes(self._store.get(key)) for key in keys)]
+        for key in keys:
+            self._store.delete_key(key)
+        return b"".join(chunks)
+
+    # -- the end
+
+    def hurry(self, seconds: float) -> None:
+        self._latest = min(self._latest, time.monotonic() + seconds)
+
+    def interrupt(self) -> None:
+        """A call to a process that is stopped, not dead, waits for ever: its connection is shut, and no other."""
+        self._stopped = True
+        if self._shut is not None:
+            self._shut()
+
+    def close(self) -> None:
+        """Rank 0 keeps its store open until the others have left, for a bounded while."""
+        if self._store is None:
+            return
+        if self.late:
+            log.warning("%d windows of other ranks came too late and were dropped", self.late)
+        if self._broken is not None:
+            self.lost = len(self._unacknowledged)
+            log.warning("rank 0 has gone: %d log events of rank %d were not taken by it", self.lost, self.rank)
+        elif not self._stopped and not self.double:
+            try:
+                self._store.set(_left(self.rank), b"1")
+                if self.rank == 0:
+                    keys = [_left(rank) for rank in range(1, self.world_size) if rank not in self._silent]
+                    end = time.monotonic() + 5.0
+                    while keys and time.monotonic() < end and not all(self._store.check([key]) for key in keys):
+                        time.sleep(0.01)
+            except (RuntimeError, OSError):
+                pass  # the other side has gone: there is nobody left to tell
+        self._stopped = True
+        self._store = None
+        if self._close is not None:
+            self._close()
+
+
+Connection = tuple[int, Any, Any]  # a socket's file descriptor, its own address, and the other side's
+
+
+@contextlib.contextmanager
+def _new_connection(port: int | None) -> Iterator[list[Connection]]:
+    """The connection to a port that torch makes inside the block, which it does not tell; none where there are more."""
+    opened: list[Connection] = []
+    before = _connections()
+    yield opened
+    own = [one for one in _connections() - before if one[2][1:2] == (port,)]
+    opened += own if len(own) == 1 else []
+
+
+def _port(store: Any) -> int | None:
+    """Where a job's store listens; None of one that does not."""
+    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
+        store = store.underlying_store
+    return int(store.port) if isinstance(store, dist.TCPStore) else None  # type: ignore[attr-defined]
+
+
+def _end(opened: list[Connection]) -> None:
+    """Shut connections that are still what they were."""
+    for descriptor, *_ in _connections().intersection(opened):
+        with contextlib.suppress(OSError):
+            one = socket.socket(fileno=descriptor)
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            finally:
+                one.detach()
+
+
+def _connections() -> set[Connection]:
+    """The connected sockets of this process."""
+    found = set()
+    for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
+        descriptor = int(name)
+        try:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                one = socket.socket(fileno=descriptor)
+                try:
+                    found.add((descriptor, one.getsockname(), one.getpeername()))
+                finally:
+                    one.detach()
+        except OSError:
+            continue  # closed meanwhile, or not connected
+    return found
+
+
+def _tcp_store(host: str, port: int, *, master: bool = False) -> Any:
+    return dist.TCPStore(  # type: ignore[attr-defined]  # torch does not declare it
+        host, port, is_master=master, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True
+    )
+
+
+def _left(rank: int) -> str:
+    return f"left/{rank}"
+
+
+def _key(event: Event, rank: int, place: int) -> str:
+    return f"w/{event}/{rank}/{place}"
+
+
+def _answer(event: Event) -> str:
+    return f"answer/{event}"
+
+
+_ACK = "taken"  # the last event of each mode that rank 0 took
+_LOOPBACK = ("127.0.0.1", "::1")
+_ANYWHERE = ("::", "0.0.0.0")
+_ROUTED = ("192.0.2.1", "2001:db8::1")  # addresses that nobody has: the way to them is the way out of this host
+
+
+def _one_host() -> bool:
+    """Whether all ranks are on this host: then nobody else can reach them."""
+    master = os.environ.get("MASTER_ADDR")
+    local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
+    return master in ("localhost", *_LOOPBACK) or (local is not None and local == world)
+
+
+def _addresses() -> list[str]:
+    """Where other ranks may reach this host, in numbers: no name of it needs to resolve anywhere."""
+    found = list(_LOOPBACK)
+    if not _one_host():
+        for host in (os.environ.get("MASTER_ADDR"), *_ROUTED):
+            found += [] if host is None else _own_addresses(host)
+    return list(dict.fromkeys(found))
+
+
+def _own_addresses(towards: str) -> list[str]:
+    """This host's addresses on the way to another one."""
+    found = []
+    with contextlib.suppress(OSError):  # a name that does not resolve here
+        for family, _, _, _, place in socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(place)  # a datagram socket sends nothing when it connects
+                own = str(probe.getsockname()[0])
+                found += [] if own.startswith("fe80") else [own]  # means another host on each link
+    return found
+
+
+def connect(
+    rank: int | None = None,
+    world_size: int | None = None,
+    process_group: Any = None,
+    *,
+    namespace: str = "0",
+    deadline_s: float = 60.0,
+    via: Via = "store",
+) -> Comm:
+    """The communication that this process has: none, an initialised process group, or torchrun's environment.
+
+    ``rank`` and ``world_size`` are the data-parallel ones where they differ from the job's; of processes that pass
+    the same rank, one is heard. ``via`` says whether messages go through a store that rank 0 opens, or through one
+    more connection to the job's own.
+    """
+    grouped = dist.is_available() and dist.is_initialized()
+    processes = dist.get_world_size(process_group) if grouped else int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = processes if world_size is None else world_size
+    if rank is None:
+        rank = dist.get_rank(process_group) if grouped else int(os.environ.get("RANK", "0"))
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            "DL510", f"rank {rank} is not below world_size {world_size}", "pass the data-parallel rank and size"
+        )
+    if world_size == processes == 1:
+        return LocalComm()
+    # torchrun's store outlives a restart of the workers: what an earlier attempt left there is not ours
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = _job_store(grouped)
+    return StoreComm.connect(rank, world_size, store, deadline_s, f"{namespace}.{attempt}", via)
+
+
+def _job_store(grouped: bool) -> Any:
+    if grouped:
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        return _get_default_store()  # torch has no public name for it
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if host is None or port is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise UsageError(
+            "DL510",
+            "there are several ranks, and no process group",
+            "call torch.distributed.init_process_group before declog.start",
+        )
+    return _tcp_store(host, int(port))

@@ -1,0 +1,97 @@
+"""The recorders that are open now, innermost last, and the functions that find them from anywhere.
+
+Process-wide and safe for threads: a reward function three calls below the loop needs no recorder in its hands.
+Imports nothing of declog while it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from declog.runtime.recorder import Recorder
+
+_open: list[Recorder] = []  # one entry per open step and per open `with` block
+_known: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
+
+
+def know(recorder: Recorder) -> None:
+    """Note that there is a recorder, for forks of this process."""
+    _known.add(recorder)
+
+
+def _in_child() -> None:
+    """A fork has one thread: what others held stays held."""
+    global _lock
+    _lock = threading.RLock()
+    for recorder in list(_known):
+        recorder.in_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def enter(recorder: Recorder) -> None:
+    """Note that a step or a `with` block of a recorder is open."""
+    with _lock:
+        _open.append(recorder)
+
+
+def leave(recorder: Recorder) -> None:
+    """Take back the recorder's latest ``enter``, if it was not forgotten meanwhile."""
+    with _lock:
+        if recorder in _open:
+            place = len(_open) - 1 - _open[::-1].index(recorder)
+            del _open[place]
+
+
+def forget(recorder: Recorder) -> None:
+    """A recorder is closed: it is found no more, also where a block of it is still open."""
+    with _lock:
+        _open[:] = [one for one in _open if one is not recorder]
+
+
+def current() -> Recorder | None:
+    """The recorder whose step or `with` block is open; the innermost one."""
+    with _lock:
+        return _open[-1] if _open else None
+
+
+def observe(**signals: Any) -> None:
+    """``Recorder.observe`` of the active recorder, from anywhere; outside one, or outside a step, nothing."""
+    recorder = current()
+    if recorder is not None and recorder.in_step:
+        recorder.observe(**signals)
+
+
+def merge(exports: Iterable[bytes], patience: int = 2) -> None:
+    """``Recorder.merge`` of the active recorder: a driver's, of what its actors exported; outside one nothing."""
+    recorder = current()
+    if recorder is not None:
+        recorder.merge(exports, patience)
+
+
+def timer(name: str) -> AbstractContextManager[None]:
+    """``Recorder.timer`` of the active recorder, from anywhere; outside one nothing is timed."""
+    recorder = current()
+    return nullcontext() if recorder is None else recorder.timer(name)
+
+
+def log_metric(name: str, value: Any) -> None:
+    """``Recorder.log_metric`` of the active recorder, from anywhere; outside one nothing."""
+    recorder = current()
+    if recorder is not None:
+        recorder.log_metric(name, value)
+
+
+def log_extra(column: str, values: Any) -> None:
+    """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
+    recorder = current()
+    if recorder is not None:
+        recorder.log_extra(column, values)

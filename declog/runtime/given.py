@@ -1,0 +1,133 @@
+"""What one call of ``observe`` gave to one event: checked, and not yet copied. It is taken by one batch, or by none.
+
+Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from declog.engine.frame import Key
+from declog.errors import InputError
+from declog.language.dtypes import Axis
+from declog.plans.ops import EventOp, SignalOp
+from declog.runtime.inputs import DTYPES, NDIM, Observed, accept, describe, length
+from declog.runtime.timing import Timed
+
+Tensor = torch.Tensor
+Place = tuple[Axis, torch.dtype, int]  # the columns that are packed together: of one axis, dtype and device
+Counts = dict[str, tuple[int, str]]  # how many of what, and which signal said so first
+Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
+
+
+class Given:
+    """The values of one call; ``add`` raises ``InputError`` where one is not what was declared."""
+
+    __slots__ = ("columns", "counts", "event", "inputs", "names", "numbers", "texts", "timed", "tokens")
+
+    def __init__(self, event: EventOp) -> None:
+        self.event = event
+        self.names: set[str] = set()
+        self.counts: Counts = {}
+        self.tokens: Tokens | None = None
+        self.columns: dict[Place, tuple[list[Key], list[Tensor]]] = {}
+        self.numbers: dict[Key, float | int | Timed] = {}
+        self.texts: dict[Key, tuple[Axis, list[Any]]] = {}
+        self.inputs: dict[str, Tensor] = {}  # what folds read
+        self.timed = False
+
+    def add(self, op: SignalOp, value: Any) -> None:
+        """Check a signal's value."""
+        self.names.add(op.name)
+        if not op.family:
+            self._put(op, op.key, op.source, value)
+            return
+        if not isinstance(value, Mapping):
+            raise InputError(
+                "DL503",
+                f"`{op.source}` is a family: a mapping of member to values is expected, and {describe(value)} came",
+                f"observe({op.source}={{'name': values}})",
+            )
+        for member, values in value.items():
+            if not isinstance(member, str):
+                raise InputError("DL504", f"`{op.source}` has the member {member!r}: members are named by text")
+            self._put(op, (op.name, member), f"{op.source}[{member!r}]", values)
+
+    def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:
+        checked: Observed = value
+        if (  # the common case, without a call
+            type(value) is not Tensor
+            or value.dtype not in DTYPES[op.kind_name]
+            or value.layout is not torch.strided
+            or value.is_nested
+            or value.ndim != NDIM[op.shape_name]
+            or value.is_meta
+        ):
+            checked = accept(op, label, value)
+        if isinstance(checked, Tensor):
+            shape = checked.shape
+            if shape:
+                counted = self.counts.get(op.counted)
+                if counted is None:
+                    self.counts[op.counted] = shape[0], label
+                elif counted[0] != shape[0]:
+                    raise self.uneven(op.counted, counted, (shape[0], label))
+            if op.recorded:
+                place = (op.axis, checked.dtype, checked.get_device())
+                columns = self.columns.get(place)
+                if columns is None:
+                    self.columns[place] = [key], [checked]
+                else:
+                    columns[0].append(key)
+                    columns[1].append(checked)
+            if op.folded:
+                self.inputs[op.name] = checked
+                if op.axis is Axis.TOKEN:
+                    if self.tokens is None:
+                        self.tokens = shape, label, checked.device
+                    elif self.tokens[0] != shape:
+                        raise of_other_tokens(self.tokens, (shape, label, checked.device))
+        elif checked is not None:
+            self._put_plain(op, key, label, checked)
+
+    def _put_plain(
+        self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | str | Timed
+    ) -> None:
+        count = length(op, value)
+        if count is not None:
+            counted = self.counts.setdefault(op.counted, (count, label))
+            if counted[0] != count:
+                raise self.uneven(op.counted, counted, (count, label))
+        if isinstance(value, list):
+            if op.recorded:
+                self.texts[key] = (op.axis, value)
+        elif isinstance(value, str):
+            self.texts[key] = (Axis.STEP, [value])
+        else:
+            if isinstance(value, Timed):
+                self.timed = True
+            elif op.folded:
+                self.inputs[op.name] = torch.tensor(value, dtype=torch.float64, device="cpu")
+            if op.recorded:
+                self.numbers[key] = value
+
+    def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
+        """The error of values that describe other rows than those before: all of one batch describe the same."""
+        return InputError(
+            "DL505",
+            f"signals of one batch of event `{self.event.name}` have different counts: "
+            f"`{known[1]}` has {known[0]} {what}, `{other[1]}` has {other[0]}",
+            "observe values of the same rows together; a signal given again opens the next batch",
+        )
+
+
+def of_other_tokens(known: Tokens, other: Tokens) -> InputError:
+    """The error of values per token that are of other tokens than those before."""
+    return InputError(
+        "DL503",
+        f"`{known[1]}` has shape {tuple(known[0])}, and `{other[1]}` {tuple(other[0])}",
+        "observe signals of the same tokens together",
+    )

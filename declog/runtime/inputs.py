@@ -1,0 +1,293 @@
+"""What may be observed: a value is checked against its signal's declaration where it is given.
+
+What is checked is a tensor that can be read (with NaN for None), a list of texts or objects, or a plain number.
+Nothing waits for a device. Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.errors import InputError
+from declog.language.dtypes import Axis, Kind
+from declog.plans.ops import SignalOp
+from declog.runtime.extras import plain_value
+from declog.runtime.tensors import FLOATS, INTEGERS, readable
+from declog.runtime.timing import Timed
+
+Tensor = torch.Tensor
+Observed = Tensor | float | int | bool | list[Any] | str | None | Timed
+
+
+def accept(op: SignalOp, label: str, value: Any) -> Observed:
+    """The value as it can be recorded: a tensor of numbers, which may still be the trainer's, a list, or a number."""
+    if op.kind in (Kind.TEXT, Kind.OBJECT):
+        return _texts(op, label, value)
+    if isinstance(value, Tensor):
+        return _tensor(op, label, value)
+    if op.axis is Axis.STEP:
+        return _number(op, label, value)
+    if isinstance(value, np.ndarray):
+        return _of_array(op, label, value)
+    if isinstance(value, list | tuple):
+        return _list(op, label, value)
+    raise InputError(
+        "DL503",
+        f"`{label}` is declared {_declared(op)}, and {describe(value)} came",
+        "observe a tensor, an array or a list",
+    )
+
+
+DTYPES = {"number": INTEGERS | FLOATS, "int": INTEGERS, "bool": INTEGERS, "text": (), "object": ()}
+NDIM = {"step": 0, "group": 1, "completion": 1, "token": 2, "packed": 1}
+_SHAPES = {
+    Axis.STEP: "one number",
+    Axis.GROUP: "shape [groups]",
+    Axis.COMPLETION: "shape [completions]",
+    Axis.TOKEN: "shape [completions, tokens]",
+}
+
+
+def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
+    value = _readable(op, label, value)
+    if value.ndim != NDIM[op.shape_name]:
+        if op.axis is Axis.STEP and value.numel() == 1:
+            value = value.reshape(())
+        else:
+            raise InputError(
+                "DL503",
+                f"`{label}` is declared {_declared(op)}: {_shape(op)} is expected, "
+                f"and a tensor of shape {tuple(value.shape)} came",
+                _shape_fix(op, value.ndim),
+            )
+    dtype = value.dtype
+    if dtype.is_complex or (op.kind in (Kind.INT, Kind.BOOL) and dtype.is_floating_point):
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came",
+            f"convert it, or declare `{op.name}: {{type: float}}`",
+        )
+    return value
+
+
+def _readable(op: SignalOp, label: str, value: Tensor) -> Tensor:
+    try:
+        if value.dtype is torch.uint64 and op.kind is Kind.NUMBER:
+            value = value.double()
+        return readable(value)
+    except ValueError as error:
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and a tensor came that {error}",
+            "convert it to a plain tensor of floats or int64",
+        ) from error
+
+
+def _shape(op: SignalOp) -> str:
+    return "shape [tokens]" if op.packed else _SHAPES[op.axis]
+
+
+def _shape_fix(op: SignalOp, ndim: int) -> str:
+    guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
+    return f"reduce or index it, or declare `{op.name}: {{axis: {guess}}}`" if guess else "reduce or index it"
+
+
+def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
+    if isinstance(value, np.ma.MaskedArray) and value.size == 1 and np.ma.is_masked(value):
+        return None
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
+        value = value.item()
+    if value is None or isinstance(value, Timed):
+        return value
+    if not isinstance(value, float | int | str):
+        raise InputError(
+            "DL503",
+            f"`{label}` is declared {_declared(op)}: one number is expected, and {describe(value)} came",
+            _shape_fix(op, value.ndim if isinstance(value, np.ndarray) else 1),
+        )
+    if isinstance(value, str) or (op.kind in (Kind.INT, Kind.BOOL) and isinstance(value, float)):
+        kind = "text" if isinstance(value, str) else "float"
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and {describe(value)} came",
+            f"convert it, or declare `{op.name}: {{type: {kind}}}`",
+        )
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        if op.kind is not Kind.NUMBER or abs(value) >= 2**1023:
+            raise _too_great(op, label)
+        return float(value)
+    return value
+
+
+def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
+    if op.axis is Axis.TOKEN:
+        return _tensor(op, label, _tokens(op, label, value))
+    types = {type(item) for item in value}
+    if value and types == {Tensor} and all(not item.ndim for item in value):
+        items = [_readable(op, label, item) for item in value]
+        mixed = len({item.dtype for item in items}) > 1 and any(item.is_floating_point() for item in items)
+        return _tensor(op, label, torch.stack([item.double() for item in items] if mixed else items))
+    if any(issubclass(type_, np.generic) for type_ in types):
+        return _list(op, label, [item.item() if isinstance(item, np.generic) else item for item in value])
+    wrong = types - {float, int, bool, type(None)}
+    if op.kind in (Kind.INT, Kind.BOOL):
+        wrong |= types & {float}
+    if wrong:
+        at = next(place for place, item in enumerate(value) if type(item) in wrong)
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and its value {at} is {describe(value[at])}",
+            f"convert it, or declare another type for `{op.name}`",
+        )
+    if op.kind is Kind.INT and type(None) in types and not op.folded:  # as floats they would lose bits
+        if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
+            raise _too_great(op, label)
+        return list(value)
+    try:
+        if op.kind is Kind.NUMBER or type(None) in types:  # NaN is what is missing, also among bools
+            if op.kind is Kind.INT and any(item is not None and abs(item) > 2**53 for item in value):
+                raise _too_great(op, label, "53 bits, as it must where tokens are folded with it")
+            floats = [np.nan if item is None else float(item) for item in value]
+            return torch.tensor(floats, dtype=torch.float64, device="cpu")
+        return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64, device="cpu")
+    except (OverflowError, RuntimeError, ValueError) as error:
+        raise _too_great(op, label) from error
+
+
+def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
+    return InputError(
+        "DL504", f"`{label}` holds a number that does not fit {bits}", f"declare `{op.name}: {{type: float}}`"
+    )
+
+
+def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed:
+    """An array, whatever its strides and byte order; what is masked is missing."""
+    if value.dtype.kind == "O" and value.ndim == 1:
+        return _list(op, label, list(value))
+    if value.dtype.kind not in "fiub":
+        raise InputError(
+            "DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came", "convert it to numbers"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        if op.kind is not Kind.NUMBER and value.ndim == 1 and np.ma.is_masked(value):
+            return _list(op, label, value.tolist())
+        value = _unmasked(op, label, value)
+    kept = value.astype(np.float64) if value.dtype.itemsize > 8 else np.array(value, value.dtype.newbyteorder("="))
+    return _tensor(op, label, torch.from_numpy(np.ascontiguousarray(kept).reshape(value.shape)))
+
+
+def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A masked array with NaN where nothing is."""
+    if not np.ma.is_masked(value):
+        return np.asarray(value.data)
+    if op.kind is Kind.NUMBER:
+        return np.ma.filled(value.astype(np.float64), np.nan)
+    raise InputError(
+        "DL504",
+        f"`{label}` is declared {_declared(op)}, and a masked array came: no {op.kind.value} per token is missing",
+        "fill it, and observe its mask as a signal",
+    )
+
+
+def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
+    """A list with the tokens of each completion, as one tensor: padded with what is missing, or packed."""
+    try:
+        rows = [_token_row(op, label, item) for item in value]
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise InputError(
+            "DL504",
+            f"`{label}` is declared {_declared(op)}, and holds what is no number: {error}",
+            "give lists of numbers",
+        ) from error
+    if any(row.ndim != (0 if op.packed and rows[0].ndim == 0 else 1) for row in rows):
+        raise InputError(
+            "DL503",
+            f"`{label}` is declared {_declared(op)}: a list with one list of tokens per completion is expected",
+            "give one list per completion",
+        )
+    if not rows:
+        return torch.zeros((0,) if op.packed else (0, 0), device="cpu")
+    if len({row.dtype for row in rows}) > 1:  # as they are, the first one's would hold the others
+        wide = torch.float64 if any(row.is_floating_point() for row in rows) else torch.int64
+        rows = [row.to(wide) for row in rows]
+    if op.packed:
+        return torch.stack(rows) if rows[0].ndim == 0 else torch.cat(rows)
+    if op.kind is Kind.BOOL:
+        return torch.nn.utils.rnn.pad_sequence([row != 0 for row in rows], batch_first=True, padding_value=False)
+    if len({len(row) for row in rows}) > 1 and op.unmasked:
+        raise InputError(
+            "DL503",
+            f"`{label}` came as lists of different lengths, and the profile says that every token exists",
+            "set `axes.token.mask` or `axes.token.lengths`",
+        )
+    if len({len(row) for row in rows}) > 1 and op.kind is Kind.NUMBER:
+        rows = [row if row.is_floating_point() else row.double() for row in rows]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
+    if isinstance(item, Tensor):
+        return _readable(op, label, item)
+    if isinstance(item, np.ma.MaskedArray):
+        item = _unmasked(op, label, item)
+    row = np.array(item)
+    if row.dtype.kind == "O" and all(isinstance(one, int) for one in row.flat):  # integers that no dtype holds
+        if op.kind is not Kind.NUMBER:
+            raise _too_great(op, label)
+        row = row.astype(np.float64)
+    return _readable(op, label, torch.from_numpy(row))
+
+
+def _texts(op: SignalOp, label: str, value: Any) -> Observed:
+    if op.axis is Axis.STEP:
+        if op.kind is Kind.TEXT and value is not None and not isinstance(value, str):
+            raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came")
+        return [plain_value(value)] if op.kind is Kind.OBJECT else value
+    if op.kind is Kind.OBJECT and isinstance(value, Tensor):
+        value = plain_value(value)
+    if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
+        raise InputError(
+            "DL503",
+            f"`{label}` is declared {_declared(op)}: a list is expected, and {describe(value)} came",
+            "give one value per row",
+        )
+    items = list(value)
+    if op.kind is Kind.OBJECT:
+        return [plain_value(item) for item in items]
+    if op.kind is Kind.TEXT:
+        for place, item in enumerate(items):
+            if item is not None and not isinstance(item, str):
+                raise InputError(
+                    "DL504",
+                    f"`{label}` is declared {_declared(op)}, and its value {place} is {describe(item)}",
+                    f"convert it, or declare `{op.name}: {{type: object}}`",
+                )
+    return items
+
+
+def length(op: SignalOp, value: Observed) -> int | None:
+    """How many rows a value has; None where it has one value per step."""
+    if op.axis is Axis.STEP:
+        return None
+    return value.shape[0] if isinstance(value, Tensor) else len(value) if isinstance(value, list) else None
+
+
+def _declared(op: SignalOp) -> str:
+    kind = {"number": "float"}.get(op.kind.value, op.kind.value)
+    return f"{kind} per {op.axis.label}"
+
+
+def describe(value: Any) -> str:
+    """A value in a few words, for messages."""
+    if isinstance(value, Tensor | np.ndarray):
+        what = "a tensor" if isinstance(value, Tensor) else "an array"
+        return f"{what} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -1,0 +1,74 @@
+"""Tables without a filter, written by each rank: its own rows, to its own files. Nothing of them travels.
+
+Runs on the worker thread, on every rank of a job of several. Imports evaluation and the plan, no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from declog.engine.frame import Frame
+from declog.engine.publish import Route
+from declog.engine.tables import Tables
+from declog.errors import RuntimeFailure
+from declog.language.functions import DEFAULT, Functions
+from declog.plans.ops import Plan, TableOp
+from declog.records import Records, Table
+
+Report = Callable[[BaseException], None]
+
+
+class Apart:
+    """Makes a rank's own tables and hands them to its sinks; ``routes`` are those of sinks that are on every rank."""
+
+    def __init__(self, plan: Plan, routes: Sequence[Route], functions: Functions = DEFAULT) -> None:
+        self._plan = plan
+        self._routes = routes
+        self._tables = Tables(functions)
+        self._ops = [op for op in plan.tables if op.apart]
+        self._events: Counter[str] = Counter()  # log events by mode, for sinks that take each N-th
+
+    def write(self, step: int, mode: str, frames: Mapping[str, Frame], report: Report) -> None:
+        """Write the rows of one log event."""
+        if not frames:
+            return
+        self._events[mode] += 1
+        made = [(op, self._made(op, frames[op.event], report)) for op in self._ops if op.event in frames]
+        for route in self._routes:
+            if self._events[mode] % route.every:
+                continue
+            prefix = route.prefix + self._plan.modes[mode].prefix
+            shown = tuple(
+                replace(table, name=prefix + table.name)
+                for op, table in made
+                if table is not None and route.id in op.apart
+            )
+            if shown:
+                try:
+                    route.submit(step, Records(mode, time.time(), tables=shown))
+                except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
+                    report(error)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"tables": self._tables.state(), "events": dict(self._events)}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._tables.load(data["tables"])
+        self._events.update(data["events"])
+
+    def _made(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
+        try:
+            return self._tables.build(op, frame, report)
+        except RuntimeFailure as error:
+            report(error)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+            failure = RuntimeFailure("DL605", f"the table `{op.id}` could not be evaluated: {type(error).__name__}")
+            failure.__cause__ = error
+            report(failure)
+        return None

@@ -1,0 +1,105 @@
+"""What a run's folder says of the run: versions, where its parts come from, the commit, the profile in effect.
+
+Reads metadata of installed packages and asks git; nothing of the environment. Imports the plan and PyYAML.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from os import getpid
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from declog.language.origins import packages_of
+from declog.plans.ops import Plan
+
+SINKS = "declog.sinks"
+TRACKERS: Mapping[str, str] = {
+    "parquet": "pyarrow", "tensorboard": "tensorboard", "trackio": "trackio", "wandb": "wandb", "console": "rich",
+}  # fmt: skip
+GIT_S = 5.0
+
+
+def facts(
+    made: Plan, run_id: str, world_size: int, modules: Iterable[str], packages: Iterable[str], overrides: Sequence[str]
+) -> dict[str, Any]:
+    """What is known when a run starts, as plain data.
+
+    ``modules`` are those of the functions, reductions, columns and sinks that somebody registered, ``packages`` the
+    distributions that gave presets.
+    """
+    found: dict[str, Any] = {
+        "run_id": run_id, "name": made.name, "started": now(), "host": socket.gethostname(), "pid": getpid(),
+        "world_size": world_size, "fingerprint": made.fingerprint, "declog": version_of("declog") or "0",
+        "python": platform.python_version(), "torch": version_of("torch"),
+        "packages": _packages(made, frozenset(modules), packages), "overrides": list(overrides),
+    }  # fmt: skip
+    git = commit(str(Path.cwd()))
+    return found if git is None else {**found, "git": git}
+
+
+def now() -> str:
+    """The time, with its zone."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def profile_text(config: Mapping[str, Any]) -> str:
+    """The profile in effect as YAML, which `declog.start` takes as it is."""
+    return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True, width=120)
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None for a source tree that is not installed, and for what is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@functools.cache  # what this process runs was loaded when it began: later commits are not of this run
+def commit(folder: str) -> dict[str, Any] | None:
+    """The commit that is checked out in a folder, and whether tracked files differ from it; None if there is none."""
+    head, status = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return None if head is None else {"commit": head, "dirty": None if status is None else bool(status)}
+
+
+def _git(folder: str, *words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", folder, *words],
+            capture_output=True, text=True, timeout=GIT_S, check=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, or one that takes too long
+        return None
+    return done.stdout.strip()
+
+
+def _packages(made: Plan, modules: frozenset[str], packages: Iterable[str]) -> dict[str, str | None]:
+    """The distributions that gave something to the plan, by name, with their versions."""
+    names = {*packages, *(TRACKERS[op.kind] for op in made.sinks if op.kind in TRACKERS)}
+    kinds = {op.kind for op in made.sinks}
+    names |= {entry.dist.name for entry in entry_points(group=SINKS) if entry.name in kinds and entry.dist is not None}
+    tops = {module.partition(".")[0] for module in modules | {kind for kind in kinds if ":" in kind}}
+    tops = {top.partition(":")[0] for top in tops} - {"declog", "__main__"} - sys.stdlib_module_names
+    names |= {name for top in tops for name in packages_of(top)}
+    return {name: version_of(name) for name in sorted(names)}
+
+
+def _plain(value: Any) -> Any:
+    """What a safe YAML can say."""
+    if isinstance(value, Mapping):
+        return {
+            key if isinstance(key, str | int | float | bool) else str(key): _plain(item) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

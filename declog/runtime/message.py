@@ -1,0 +1,143 @@
+"""Windows as bytes: what ranks send to rank 0, each in one container.
+
+Imports numpy, frames and the container only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine.frame import PARTS, Batches, Block, Frame, Grouping, texts_of
+from declog.errors import CommError
+from declog.language.dtypes import Axis
+from declog.runtime.wire import UNREADABLE, VERSION, Container, Packer
+
+__all__ = ["VERSION", "Told", "decode", "encode"]
+EMPTY_CELLS = 2**25  # values that a message may say are there, besides those that its own bytes hold
+GREATEST = 2**62
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rank's message of a log event says besides its rows; see ``Handoff``."""
+
+    event: int
+    mode: str
+    step: int
+    count: int
+    tail: bool
+    part: bool
+    last: bool
+    sent: Mapping[str, int]
+    error: str | None  # why local columns are missing
+    whole: bool  # whether the rows are all that there are
+    figures: Mapping[str, float]
+
+    @classmethod
+    def read(cls, meta: Any) -> Told:
+        """What a message's meta says; raises ``CommError`` for anything else."""
+        try:
+            told = cls(**{item.name: meta[item.name] for item in fields(cls)})
+            right = (
+                all(type(number) is int and abs(number) < GREATEST for number in (told.event, told.step, told.count))
+                and all(type(flag) is bool for flag in (told.tail, told.part, told.last, told.whole))
+                and isinstance(told.mode, str)
+                and (told.error is None or isinstance(told.error, str))
+                and all(type(number) is int for number in told.sent.values())
+                and all(type(number) in (int, float) for number in told.figures.values())
+            )
+        except UNREADABLE as error:
+            raise CommError("DL603", f"a message cannot be read: {error}") from error
+        if not right:
+            raise CommError("DL603", f"a message cannot be read: it says of itself {meta}"[:500])
+        return told
+
+
+def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
+    """Frames by event, and a small JSON-able ``meta``, as bytes."""
+    packer = Packer()
+    events = {}
+    for name, frame in frames.items():
+        events[name] = {
+            "batches": {part: packer.put(getattr(frame.batches, part)) for part in PARTS},
+            "blocks": [
+                {"axis": block.axis.value, "keys": block.keys, "data": packer.put(block.data)}
+                | ({} if block.valid is None else {"valid": packer.put(block.valid)})
+                for block in frame.blocks
+            ],
+            "texts": [[*key, axis.value, _sparse(values)] for key, (axis, values) in frame.texts.items()],
+        }
+    return packer.seal({"meta": dict(meta), "events": events})
+
+
+def _sparse(values: NDArray[Any]) -> dict[str, Any]:
+    """An object column as its length, and its distinct values with where they stand."""
+    places = [place for place, item in enumerate(values) if item is not None]
+    return {"rows": len(values), "places": places, "values": [values[place] for place in places]}
+
+
+def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
+    """Frames by event, and the meta; raises ``CommError`` for anything that is not a whole message."""
+    message = Container(data)
+    try:
+        frames = {}
+        for name, event in message.header["events"].items():
+            batches = Batches(*(message.get(event["batches"][part]) for part in PARTS))
+            blocks = [
+                Block(
+                    Axis(block["axis"]),
+                    tuple((key, member) for key, member in block["keys"]),
+                    message.get(block["data"]),
+                    message.get(block["valid"]) if "valid" in block else None,
+                )
+                for block in event["blocks"]
+            ]
+            _check(batches, blocks, event["texts"], 64 * len(data) + EMPTY_CELLS)
+            texts = {(key, member): (Axis(axis), _dense(sparse)) for key, member, axis, sparse in event["texts"]}
+            frames[name] = Frame(name, batches, blocks, texts, grouping)
+        return frames, message.header["meta"]
+    except UNREADABLE as error:
+        raise CommError("DL603", f"a message cannot be read: {error}"[:500]) from error
+
+
+def _check(batches: Batches, blocks: list[Block], texts: list[Any], most: int) -> None:
+    """Raise ``ValueError`` where columns are not of the batches' rows, or there are more than ``most`` values."""
+    parts = [batches.__dict__[part] for part in PARTS]
+    if any(part.shape != (len(batches),) for part in parts):
+        raise ValueError("its batches have no number, or several")
+    if any(part.dtype.kind != ("f" if name == "elapsed" else "i") for name, part in zip(PARTS, parts, strict=True)):
+        raise ValueError("its batches are not counted in integers")
+    if (batches.rows < 0).any() or (batches.rows > most).any() or int(batches.rows.sum()) > most:
+        raise ValueError("its batches have no number of rows that could be")
+    rows = int(batches.rows.sum())
+
+    def check(axis: Axis, count: object) -> None:
+        exact = {Axis.COMPLETION: rows, Axis.STEP: len(batches)}.get(axis)
+        if type(count) is not int or not (0 <= count <= max(rows, len(batches)) if exact is None else count == exact):
+            raise ValueError(f"a column per {axis.label} has {count} values, and its batches {rows} rows")
+
+    keys = [key for block in blocks for key in block.keys] + [(name, member) for name, member, _, _ in texts]
+    if not all(isinstance(name, str) and (member is None or isinstance(member, str)) for name, member in keys):
+        raise ValueError("its columns have no names")
+    for block in blocks:
+        shape = block.data.shape
+        if len(shape) != 2 or shape[0] != len(block.keys):
+            raise ValueError(f"{len(block.keys)} columns have the shape {shape}")
+        if block.valid is not None and (block.valid.shape != shape or block.valid.dtype != bool):
+            raise ValueError("it does not say of each value whether it is there")
+        check(block.axis, shape[1])
+    for _, _, axis, sparse in texts:
+        check(Axis(axis), sparse["rows"])
+    if sum(sparse["rows"] for _, _, _, sparse in texts) > most:
+        raise ValueError("its texts have more rows than could be")
+
+
+def _dense(sparse: Mapping[str, Any]) -> NDArray[Any]:
+    values = np.full(sparse["rows"], None, object)
+    values[sparse["places"]] = texts_of(sparse["values"])
+    return values

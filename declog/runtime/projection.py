@@ -1,0 +1,83 @@
+"""What of a rank's rows travels to rank 0: numbers and labels whole, the text of rows that a table may take.
+
+Imports evaluation and the plan, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine import filters
+from declog.engine.evaluator import View
+from declog.engine.frame import Frame
+from declog.engine.tables import EXTRA
+from declog.language.dtypes import Axis
+from declog.language.functions import DEFAULT, Functions
+from declog.language.segmented import NOTHING
+from declog.plans.ops import EventOp, Plan, TableOp
+
+Keep = Mapping[Axis, NDArray[np.bool_]]
+
+
+def with_locals(frame: Frame, event: EventOp, functions: Functions = DEFAULT) -> Frame:
+    """The frame with the columns that are computed where their text is."""
+    view = View(frame, functions)
+    for op in event.locals:
+        if (axis := op.expr.type.axis) is not None:
+            values, gone = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr)
+            frame = frame.with_column(op.name, axis, values, op.expr.type.kind, gone=gone)
+    return frame
+
+
+def slim(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:
+    """The frame as rank 0 needs it."""
+    wanted = [table for table in plan.tables if table.event == frame.event and gathered(plan, table)]
+    texts = {name: [table for table in wanted if name in table.texts] for table in wanted for name in table.texts}
+    extras = [table for table in wanted if any(column.keeps for column in table.columns)]
+    keep = {table.id: _kept(table, frame, functions) for table in wanted if table.texts or table in extras}
+    travels = plan.events[frame.event].travels
+    whole = {}
+    for key, (axis, values) in frame.texts.items():
+        takers = extras if key[0].startswith(EXTRA) else texts.get(key[0], [])
+        if key[0] in travels or axis is Axis.STEP:
+            whole[key] = axis, values
+        elif takers:
+            kept = np.any([_on(frame, table.axis, keep[table.id], axis) for table in takers], axis=0)
+            whole[key] = axis, np.where(kept, values, NOTHING)
+    return replace(frame, texts=whole)
+
+
+def gathered(plan: Plan, table: TableOp) -> bool:
+    """Whether rank 0 makes the table of all ranks' rows: not where each rank writes its own to every sink."""
+    return plan.in_code or not table.apart.issuperset(table.sinks)
+
+
+def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:
+    """Which rows of the table's axis may be in it; of its last batch, the last rows of the frame, if only that."""
+    kept = frame.tail() if table.keep == "last_batch" else frame
+    count = frame.count(table.axis)
+    skipped = count - kept.count(table.axis)
+    keep = np.zeros(count, bool)
+    spread = frame.grouping is not None and frame.grouping.split != "none"
+    if table.axis is Axis.GROUP and spread and table.keep == "last_batch":
+        return ~keep  # a group of the last batch may have begun in another
+    if table.filter is None:
+        keep[skipped:] = True
+    else:
+        keep[skipped + filters.candidates(table.filter, View(kept, functions))] = True
+    return keep
+
+
+def _on(frame: Frame, axis: Axis, keep: NDArray[np.bool_], other: Axis) -> NDArray[np.bool_]:
+    """Which entries of another axis belong to the kept ones."""
+    if axis is other:
+        return keep
+    if axis > other:
+        found = np.zeros(frame.count(other), bool)
+        found[frame.parts(axis, other).index[keep]] = True
+        return found
+    return np.asarray(frame.spread(keep, axis, other))

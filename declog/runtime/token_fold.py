@@ -1,0 +1,349 @@
+"""Folds per-token expressions on the device they live on: torch in, per-completion statistics out.
+
+This is the only arithmetic on the training thread. Padding is never read as a value, whatever it holds, and a
+NaN inside the mask is missing. Nothing waits for a device. Imports torch, the plan and the typed tree.
+
+Halves are computed in float32, float32 and float64 in their own precision. Integers and bools are float64 before any
+arithmetic, as the numbers per completion are, and int64 where only integers are compared: nothing wraps.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from declog.errors import RuntimeFailure
+from declog.language.absence import COMPARISONS, Absence, elementwise
+from declog.language.dtypes import Axis, Kind
+from declog.language.functions import DEFAULT, Functions
+from declog.language.nodes import Node
+from declog.plans.ops import FoldOp
+from declog.runtime.tensors import HALF, INTEGERS
+from declog.runtime.token_layout import Layout, Packed, Padded
+
+Tensor = torch.Tensor
+_CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all that is computed from them stays in the cache
+_GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; more blocks would be more kernels to launch
+
+
+class TokenView:
+    """One batch's signals on the device, and the values computed from them; each node once.
+
+    Per-token values have the layout's shape, per-completion values ``[completions]``, step values ``[]``; a
+    signal that never came is a NaN ``[]``.
+    """
+
+    def __init__(
+        self,
+        signals: Mapping[str, Tensor],
+        layout: Layout,
+        device: torch.device,
+        functions: Functions = DEFAULT,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.layout = layout
+        self._whole = whole  # all signals came: nothing is absent
+        self._device = device
+        self._signals = signals
+        self._functions = functions
+        self._values: dict[int, Any] = {}
+        self._gone: dict[int, Absence] = {}
+        self._masks: dict[int | frozenset[int], Tensor | None] = {}
+        self._undecided: dict[int, Absence] = {}
+        self._failed: dict[int, BaseException] = {}
+
+    def value(self, node: Node) -> Any:
+        """The value of a node: a tensor, or a Python constant. What failed once is not called again."""
+        if node.index in self._failed:
+            raise self._failed[node.index]
+        known = self._values.get(node.index)
+        if known is None:
+            try:
+                known = self._values[node.index] = self._found(node)
+            except BaseException as error:
+                self._failed[node.index] = error
+                raise
+        return known
+
+    def _found(self, node: Node) -> Any:
+        gone = self.absent(node)
+        if gone is True:
+            return torch.tensor(math.nan)
+        return self._compute(node) if gone is False else _there(~gone, self._compute(node))
+
+    def absent(self, node: Node) -> Absence:
+        """Where a value is absent: what is computed of a signal that did not come with this batch."""
+        if self._whole or node.op == "const":
+            return False
+        if node.op == "signal":
+            return node.param("name") not in self._signals
+        known = self._gone.get(node.index)
+        if known is None:
+            known = self._gone[node.index] = self._absent(node)
+        return known
+
+    def _absent(self, node: Node) -> Absence:
+        masks = [self.absent(item) for item in node.mask] if node.op == "size" or node.over is Axis.TOKEN else []
+        gone = [self.absent(arg) for arg in node.args]
+        if node.op == "size" or node.over is Axis.TOKEN:
+            if any(part is True for part in (*masks, *gone)):
+                return True
+            return False if not gone or gone[0] is False else self._without(gone[0], tuple(node.args[0].mask))
+        if all(part is False for part in gone):
+            return False
+        found = self._passed_on(node, gone)
+        # of a batch without the signal one answer is enough, and it is known without waiting for a device
+        return bool(found) if isinstance(found, Tensor) and not found.ndim and found.is_cpu else found
+
+    def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
+        """Where an elementwise value lacks something, by where its arguments do."""
+        per_token = node.type.axis is Axis.TOKEN
+
+        def over(place: int, value: Any) -> Any:
+            own = node.args[place].type.axis
+            return (
+                self.layout.spread(value)
+                if per_token and own is Axis.COMPLETION and isinstance(value, Tensor)
+                else value
+            )
+
+        def truth(place: int) -> Tensor:
+            value = torch.as_tensor(over(place, self.value(node.args[place])))
+            return value if value.dtype is torch.bool else (value != 0) & (value == value)
+
+        return elementwise(node, [over(place, part) for place, part in enumerate(parts)], truth)
+
+    def undecided(self, node: Node) -> Absence:
+        """Where a bool is neither true nor false, since something that it compares is missing."""
+        function = self._functions.get(node.op)
+        if node.type.kind is not Kind.BOOL or function is None or function.stage != "elementwise" or not node.args:
+            return False
+        known = self._undecided.get(node.index)
+        if known is None:
+            find = self._gaps if node.op in COMPARISONS else self.undecided
+            parts = [find(arg) for arg in node.args]
+            known = False if all(part is False for part in parts) else self._passed_on(node, parts)
+            self._undecided[node.index] = known
+        return known
+
+    def _gaps(self, node: Node) -> Absence:
+        """Where a value is missing; on a GPU one does not wait to learn whether any is."""
+        value = self.value(node)
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return False
+        gaps = value != value
+        return gaps if not gaps.is_cpu or bool(gaps.any()) else False
+
+    def counted(self, node: Node, masks: Sequence[Node]) -> Tensor | None:
+        """The tokens of a mask for which a value is reduced: a comparison of a missing value is missing."""
+        mask, unknown = self.mask(masks), self.undecided(node)
+        if unknown is False:
+            return mask
+        own = self.layout.spread(unknown) if node.type.axis is Axis.COMPLETION else unknown
+        there = torch.broadcast_to(~own, self.layout.shape)
+        return there if mask is None else mask & there
+
+    def _without(self, gone: Tensor, masks: Sequence[Node]) -> Tensor:
+        """The completions all of whose tokens are absent."""
+        mask = self.mask(masks)
+        here = ~torch.broadcast_to(gone, self.layout.shape)
+        some = self.layout.fold(None, here if mask is None else here & mask, ("n",))["n"]
+        return (some == 0) & (self.layout.fold(None, mask, ("n",))["n"] > 0)
+
+    def mask(self, nodes: Sequence[Node]) -> Tensor | None:
+        """The tokens that exist under all of some masks; None where every token does."""
+        key = nodes[0].index if len(nodes) == 1 else frozenset(node.index for node in nodes)
+        if key not in self._masks:
+            found: Tensor | None = None
+            for node in nodes:
+                one = self._spread(node)
+                if one.dtype is not torch.bool:  # some of it is absent: nothing is known to exist there
+                    one = (one != 0) & (one == one)
+                found = one if found is None else found & one
+            self._masks[key] = None if found is None else torch.broadcast_to(found, self.layout.shape)
+        return self._masks[key]
+
+    def _spread(self, node: Node) -> Any:
+        """A value as it combines with per-token values."""
+        value = self.value(node)
+        return self.layout.spread(value) if node.type.axis is Axis.COMPLETION and isinstance(value, Tensor) else value
+
+    def _compute(self, node: Node) -> Any:
+        if node.op == "const":
+            return node.param("value")
+        if node.op == "signal":
+            return self._signal(node)
+        if node.op == "size":
+            mask = self.mask(tuple(node.mask))
+            return self.layout.fold(None, mask, ("n",))["n"]
+        if node.over is Axis.TOKEN:
+            (arg,) = node.args
+            value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
+            mask = (self.mask if node.op in ("any", "all") else partial(self.counted, arg))(tuple(arg.mask))
+            return _AGGREGATES[node.op](self.layout.fold(value, mask, _NEEDS[node.op]))
+        function = self._functions.get(node.op)
+        if function is None:
+            raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
+        per_token = node.type.axis is Axis.TOKEN
+        arrays = _promoted(node, [self._spread(arg) if per_token else self.value(arg) for arg in node.args])
+        if not function.tensors:
+            return function.run(torch, *arrays)
+        whole = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
+        result = function.run(*(item.clone() for item in whole))  # it may write into its arguments, or keep them
+        if not isinstance(result, Tensor) or result.shape != whole[0].shape:
+            raise RuntimeFailure("DL314", f"`{node.op}` must return a tensor of shape {tuple(whole[0].shape)}")
+        return result
+
+    def _tensor(self, value: Any) -> Tensor:
+        """A constant as a tensor, with all its digits."""
+        if isinstance(value, Tensor):
+            return value
+        return torch.full((), value, dtype=torch.float64, device=self._device)
+
+    def _signal(self, node: Node) -> Tensor:
+        value = self._signals.get(node.param("name"))
+        if value is None:
+            return torch.tensor(math.nan)
+        if node.type.kind is Kind.BOOL:
+            return value if value.dtype is torch.bool else value != 0
+        return value.float() if value.dtype in HALF else value
+
+
+def _promoted(node: Node, values: list[Any]) -> list[Any]:
+    """Arguments as they are computed with: no integer is narrower than the numbers per completion are."""
+    for place, (value, arg) in enumerate(zip(values, node.args, strict=True)):
+        if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.kind is not Kind.BOOL:
+            exact = node.op in COMPARISONS and all(one.type.kind is Kind.INT for one in node.args)
+            values[place] = value.to(torch.int64 if exact else torch.float64)
+    return values
+
+
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "count": ("n",), "sum": ("n", "total"), "mean": ("n", "total"), "var": ("n", "total", "m2"),
+    "std": ("n", "total", "m2"), "pstd": ("n", "total", "m2"), "min": ("n", "min"), "max": ("n", "max"),
+    "any": ("n", "total"), "all": ("n", "total"), "first": ("first",), "last": ("last",),
+}  # fmt: skip
+
+_AGGREGATES: Mapping[str, Any] = {
+    "count": lambda s: s["n"],
+    "sum": lambda s: _there(s["n"] > 0, s["total"]),
+    "mean": lambda s: _there(s["n"] > 0, _floats(s["total"]) / s["n"]),
+    "var": lambda s: _there(s["n"] > 1, s["m2"] / (s["n"] - 1)),
+    "std": lambda s: _there(s["n"] > 1, (s["m2"] / (s["n"] - 1)).sqrt()),
+    "pstd": lambda s: _there(s["n"] > 0, (s["m2"] / s["n"]).sqrt()),
+    "min": lambda s: _there(s["n"] > 0, s["min"]),
+    "max": lambda s: _there(s["n"] > 0, s["max"]),
+    "any": lambda s: s["total"] > 0,
+    "all": lambda s: s["total"] == s["n"],
+    "first": lambda s: s["first"],
+    "last": lambda s: s["last"],
+}
+
+
+def _there(keep: Tensor, values: Tensor) -> Tensor:
+    return torch.where(keep, _floats(values), math.nan)
+
+
+def _floats(values: Tensor) -> Tensor:
+    return values if values.is_floating_point() else values.double()
+
+
+@dataclass
+class Folded:
+    """The columns ``{fold}.{stat}``, each ``[completions]``, and of folds that failed what it was that did."""
+
+    columns: dict[str, Tensor] = field(default_factory=dict)
+    failed: dict[str, tuple[str, BaseException]] = field(default_factory=dict)
+
+
+def run(
+    ops: Sequence[FoldOp],
+    signals: Mapping[str, Tensor],
+    shape: torch.Size,
+    device: torch.device,
+    lengths: str | None = None,
+    functions: Functions = DEFAULT,
+) -> Folded:
+    """The statistics of tokens of one shape on a device; a fold of nothing that came has none.
+
+    ``n`` counts, ``total`` sums, ``m2`` is the sum of squared distances from the mean; ``min`` and ``max`` are
+    +-inf and ``first`` and ``last`` NaN where nothing counts; ``hist`` is a sketch of the whole batch,
+    ``[sketch.SIZE]``. ``lengths`` names the signal that says how the tokens are packed.
+    """
+    here = {
+        name: value.to(device, non_blocking=device.type != "cpu") if value.ndim else value
+        for name, value in signals.items()
+    }
+    if lengths is not None:
+        parts = [_fold(ops, here, Packed(shape, here[lengths]), device, functions)]
+    else:
+        step = _block(ops, shape, device)
+        parts = [
+            _fold(ops, some, Padded(torch.Size((rows, shape[1]))), device, functions)
+            for some, rows in _blocks(here, shape[0], step)
+        ]
+    failed = {name: failure for part in reversed(parts) for name, failure in part.failed.items()}
+    for _, error in (failure for part in parts for failure in part.failed.values()):
+        traceback.clear_frames(error.__traceback__)  # their locals are tensors of the trainer's
+    whole = [name for name in parts[0].columns if name.rpartition(".")[0] not in failed]
+    return Folded({name: _joined(name, [part.columns[name] for part in parts]) for name in whole}, failed)
+
+
+def _blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
+    """The signals of so many completions at a time, and of how many."""
+    if step >= rows:
+        yield signals, rows
+        return
+    for start in range(0, rows, step):
+        some = {name: value[start : start + step] if value.ndim else value for name, value in signals.items()}
+        yield some, min(step, rows - start)
+
+
+def _joined(name: str, parts: Sequence[Tensor]) -> Tensor:
+    if len(parts) == 1:
+        return parts[0]
+    return torch.stack(list(parts)).sum(0) if name.endswith(".hist") else torch.cat(list(parts))
+
+
+def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> int:
+    """How many completions are folded at a time, where expressions need memory for what they compute."""
+    if all(op.expr is None or op.expr.op == "signal" for op in ops):
+        return shape[0]
+    return max(1, (_CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK) // max(shape[1], 1))
+
+
+def _fold(
+    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
+) -> Folded:
+    view = TokenView(signals, layout, device, functions, whole=all(op.reads <= signals.keys() for op in ops))
+    folded = Folded()
+    for op in ops:
+        what: Sequence[Node] = op.mask
+        try:
+            if any(view.absent(node) is True for node in (*op.mask, *(() if op.expr is None else (op.expr,)))):
+                continue  # an optional signal did not come
+            mask = view.mask(op.mask)
+            what = () if op.expr is None else (op.expr,)
+            if op.expr is None:
+                found = layout.fold(None, mask, op.stats)
+            else:
+                mask = view.counted(op.expr, op.mask)
+                value = view._tensor(view._spread(op.expr))
+                value = value if value.ndim else value.to(device)
+                found = layout.fold(
+                    value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
+                )
+        except (KeyboardInterrupt, SystemExit):  # on the training thread they may be a signal's
+            raise
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
+            folded.failed[op.name] = " and ".join(f"`{node}`" for node in what), error
+        else:
+            folded.columns.update((op.column(stat), column) for stat, column in found.items())
+    return folded

@@ -1,0 +1,181 @@
+"""The window: the closed batches since the last log event, and how they reach the host.
+
+On CUDA the hand-off starts a copy to pinned memory on the training thread, and the worker waits for its event.
+Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.engine.frame import Block, Frame, Grouping, Key, batches_of, texts_of
+from declog.errors import RuntimeFailure
+from declog.language import sketch
+from declog.language.dtypes import Axis, Kind
+from declog.plans.ops import EventOp
+from declog.runtime.batch import BatchRecord, Pack
+
+Report = Callable[[BaseException], None]
+
+
+@dataclass
+class Window:
+    """The batches since the last log event, by event."""
+
+    batches: dict[str, list[BatchRecord]] = field(default_factory=dict)
+    earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
+    whole: bool = True  # whether all that should have been recorded was
+
+    def hand_off(self) -> None:
+        """Start copying what is on a CUDA device to pinned memory; returns at once."""
+        events: dict[torch.device, Any] = {}
+        for records in self.batches.values():
+            for record in records:
+                given = (values for _, values in record.texts.values() if isinstance(values, Pack))
+                for pack in (*record.packs, *record.sketches, *given):
+                    device = pack.data.device
+                    if device.type != "cuda":
+                        continue
+                    host = torch.empty(pack.data.shape, dtype=pack.data.dtype, pin_memory=True)
+                    host.copy_(pack.data, non_blocking=True)
+                    pack.data = host
+                    pack.ready = events.setdefault(device, torch.cuda.Event())
+        for device, event in events.items():
+            event.record(torch.cuda.current_stream(device))
+
+    def frames(
+        self, events: Mapping[str, EventOp], rank: int, grouping: Grouping | None, report: Report
+    ) -> dict[str, Frame]:
+        """The window on the host, one frame per event that had a batch; ``report`` is told what must be left out.
+
+        Called by the worker.
+        """
+        found = {name: frame for name, frame in self.earlier.items() if name in events}
+        for name, records in self.batches.items():
+            if name in events:
+                made = _frame(events[name], _counted(events[name], records, rank, grouping, report), rank, grouping)
+                found[name] = Frame.merge([found[name], made]) if name in found else made
+        return found
+
+
+def _frame(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
+    runs: list[list[BatchRecord]] = []
+    before: Any = None
+    for record in records:
+        layout = _layout(record)
+        if runs and layout == before and (runs[-1][-1].step, runs[-1][-1].batch) < (record.step, record.batch):
+            runs[-1].append(record)
+        else:
+            runs.append([record])
+        before = layout
+    return Frame.merge([_joined(event, run, rank, grouping) for run in runs])
+
+
+def _counted(
+    event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
+) -> Sequence[BatchRecord]:
+    """The batches without values per group whose number is not that of the groups that begin in them: that is told."""
+    if grouping is None or not any(signal.axis is Axis.GROUP for signal in event.signals):
+        return records
+    names = {grouping.of} if grouping.of is not None else set()
+    named = [
+        replace(
+            record,
+            packs=[pack for pack in record.packs if names & {name for name, _ in pack.keys}],
+            texts={key: given for key, given in record.texts.items() if key[0] in names}, numbers={}, sketches=[],
+        )
+        for record in records
+    ]  # fmt: skip
+    bare = _frame(event, named, rank, grouping)
+    if grouping.of is not None and bare.column(grouping.of) is None:
+        return records
+    try:
+        sizes = bare._sizes(Axis.GROUP).tolist()
+    except RuntimeFailure:  # rows that cannot be grouped: it is told where groups are read
+        return records
+    places = zip(bare.batches.step.tolist(), bare.batches.batch.tolist(), strict=True)
+    begun = dict(zip(places, sizes, strict=True))
+    checked = []
+    for record in records:
+        groups = begun[record.step, record.batch]
+        given = _groups_given(record)
+        wrong = [name for name, count in given.items() if count != groups]
+        if wrong:
+            where = f"step {record.step} of event `{event.name}` has {groups} in its batch {record.batch}"
+            message = f"`{wrong[0]}` has {given[wrong[0]]} groups, and {where}"
+            report(RuntimeFailure("DL505", message, "observe one value per group, with the first rows of the group"))
+            packs = [pack for pack in record.packs if pack.axis is not Axis.GROUP]
+            texts = {key: item for key, item in record.texts.items() if item[0] is not Axis.GROUP}
+            record = replace(record, packs=packs, texts=texts)
+        checked.append(record)
+    return checked
+
+
+def _groups_given(record: BatchRecord) -> dict[str, int]:
+    """How many values each signal per group has in a batch."""
+    packs = {name: pack.data.shape[-1] for pack in record.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
+    texts = {
+        name: len(given) if isinstance(given, list) else given.data.shape[-1]
+        for (name, _), (axis, given) in record.texts.items() if axis is Axis.GROUP
+    }  # fmt: skip
+    return packs | texts
+
+
+def _layout(record: BatchRecord) -> tuple[object, ...]:
+    """What must be equal for the columns of two batches to be laid one after the other."""
+    return (
+        [(pack.axis, pack.keys, pack.data.dtype) for pack in record.packs],
+        [(key, type(number)) for key, number in record.numbers.items()],
+        [(key, axis) for key, (axis, _) in record.texts.items()],
+        [pack.keys for pack in record.sketches],
+    )
+
+
+def _joined(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
+    """The frame of batches of one layout, in order."""
+    for record in records:
+        if record.timed:
+            record.read_timers()
+    first = records[0]
+    integers = {signal.name for signal in event.signals if signal.kind is Kind.INT}
+    blocks = []
+    for place, pack in enumerate(first.packs):
+        parts = [_on_host(record.packs[place]) for record in records]
+        blocks.append(Block(pack.axis, pack.keys, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)))
+    by_type: dict[type, list[Key]] = {}
+    for key, number in first.numbers.items():
+        by_type.setdefault(type(number), []).append(key)
+    for keys in by_type.values():
+        data = np.array([[record.numbers[key] for record in records] for key in keys])
+        blocks.append(Block(Axis.STEP, tuple(keys), data))
+    texts = {}
+    for key, (axis, _) in first.texts.items():
+        values = texts_of([item for record in records for item in _items(record.texts[key][1])])
+        if key[0] in integers:  # a list with None in it
+            blocks.append(Block.of_integers(axis, (key,), values))
+        else:
+            texts[key] = axis, values
+    for place, pack in enumerate(first.sketches):
+        found = [sketch.sparse(_on_host(record.sketches[place])[0]) for record in records]
+        texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
+    entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
+    return Frame(event.name, batches_of(entries), blocks, texts, grouping)
+
+
+def _items(values: list[Any] | Pack) -> list[Any]:
+    if isinstance(values, list):
+        return values
+    items: list[Any] = _on_host(values).tolist()
+    return items
+
+
+def _on_host(pack: Pack) -> np.ndarray[Any, Any]:
+    if pack.ready is not None:
+        pack.ready.synchronize()
+    data = pack.data if pack.data.device.type == "cpu" else pack.data.cpu()
+    return data.numpy()

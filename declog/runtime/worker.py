@@ -1,0 +1,119 @@
+"""The background side of a log event: one thread per process, fed through a queue that never blocks training.
+
+Ranks above 0 send their rows to rank 0, which evaluates those of all ranks. The thread is never abandoned inside
+torch: it is told to stop and joined.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from declog.runtime.collector import HURRY_S, Collector
+from declog.runtime.comm import Comm, Event
+from declog.runtime.failures import Failures
+from declog.runtime.self_metrics import Meter
+from declog.runtime.sender import Sender
+from declog.runtime.window_item import Handoff
+
+
+@dataclass
+class Task:
+    """Something to do on the worker thread, after all that was handed over before."""
+
+    run: Callable[[], Any]
+    report: Callable[[BaseException], None] | None = None  # where nobody waits
+    result: Any = None
+    error: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        """Raise what went wrong."""
+        if self.error is not None:
+            raise self.error
+
+
+class Worker:
+    """Takes windows in order; ``submit`` returns at once. ``collector`` is rank 0's."""
+
+    def __init__(self, comm: Comm, sender: Sender, collector: Collector | None, failures: Failures) -> None:
+        self._comm = comm
+        self._sender = sender
+        self._collector = collector
+        self._failures = failures
+        self._meter = Meter()
+        self._queue: queue.SimpleQueue[Handoff | Task | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, item: Handoff | Task) -> None:
+        """Hand over one log event, or something to do after those before."""
+        self._queue.put(item)
+
+    def call(self, run: Callable[[], Any], wait_s: float) -> Task:
+        """Do something on the thread when all that was handed over is done; the caller waits, at most so long."""
+        task = Task(run)
+        self.submit(task)
+        end = time.monotonic() + wait_s
+        while not task.done.wait(0.05) and time.monotonic() < end and self._thread.is_alive():
+            pass
+        return task
+
+    def finish(self, *, hurry: bool = False) -> None:
+        """No more will be handed over; in a hurry other ranks are not waited for long."""
+        if hurry and self._collector is not None:
+            self._collector.wait_s = min(self._collector.wait_s, HURRY_S)
+            self._comm.hurry(HURRY_S)
+        self._queue.put(None)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the thread's end; false where time ran out."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, Task):
+                self._run(item)
+                continue
+            try:
+                self._process(item)
+            # The worker outlives any event: what goes wrong is counted and told, and raised under `strict`.
+            except BaseException as error:  # noqa: BLE001
+                self._failures.report(error)
+            finally:
+                if item.answer is not None:
+                    item.answer.give(None)  # unless it was given
+                if item.done is not None:
+                    item.done.set()
+
+    def _run(self, task: Task) -> None:
+        try:
+            task.result = task.run()
+        except BaseException as error:  # noqa: BLE001  (raised by whoever waits)
+            task.error = error
+            if task.report is not None:
+                task.report(error)
+        task.done.set()
+
+    def _process(self, handoff: Handoff) -> None:
+        figures = {} if handoff.part else {**handoff.figures, **self._meter.read_worker()}
+        event = Event(handoff.mode, handoff.event)
+        with np.errstate(all="ignore"):
+            if self._collector is None:
+                self._comm.send(event, self._sender.message(handoff, figures))
+                if handoff.answer is not None:
+                    told = self._comm.answer(event, handoff.answer.left)
+                    handoff.answer.give(None if told is None else json.loads(told))
+                return
+            values = self._collector.collect(handoff, *self._sender.frames(handoff), figures)
+            if handoff.answer is not None:
+                self._comm.publish(event, json.dumps(values).encode())
+                handoff.answer.give(values)
