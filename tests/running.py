@@ -8,7 +8,7 @@ from typing import Any
 
 import declog
 from declog.records import Table
-from declog.runtime.comm import Comm
+from declog.runtime.comm import Comm, Event
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 
@@ -23,7 +23,7 @@ class CountingComm:
         self.rank, self.world_size = inner.rank, inner.world_size
         self.sent: list[int] = []
 
-    def send(self, event: int, data: bytes) -> None:
+    def send(self, event: Event, data: bytes) -> None:
         self.sent.append(len(data))
         self._inner.send(event, data)
 

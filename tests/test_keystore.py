@@ -55,7 +55,8 @@ def test_what_one_sets_all_get(server: Server) -> None:
     assert (other.delete_key("ké/y"), other.delete_key("ké/y"), one.check(["ké/y"])) == (True, False, False)
     with pytest.raises(KeyError):
         one.get("ké/y")
-    one.close(), other.close()
+    one.close()
+    other.close()
 
 
 def test_waiting_ends_when_the_keys_are_there_or_time_is_over(server: Server) -> None:
@@ -69,7 +70,8 @@ def test_waiting_ends_when_the_keys_are_there_or_time_is_over(server: Server) ->
     with pytest.raises(TimeoutError):
         one.wait(["never"], timedelta(seconds=0.05))
     assert one.get("later") == b"now"  # the connection is as good as before
-    one.close(), other.close()
+    one.close()
+    other.close()
 
 
 def test_another_secret_is_refused_on_both_sides(server: Server) -> None:
@@ -133,7 +135,8 @@ def test_any_bytes_of_one_who_knows_the_secret_end_its_own_connection_only(serve
         bad._line.read()
     good.set("good", b"1")
     assert good.get("good") == b"1"
-    bad.close(), good.close()
+    bad.close()
+    good.close()
 
 
 @settings(max_examples=50, deadline=None)
@@ -146,7 +149,8 @@ def test_any_signed_frame_is_answered_or_ends_its_connection(server: Server, bod
         bad._line.read()
     good.set("good", b"1")
     assert good.get("good") == b"1"
-    bad.close(), good.close()
+    bad.close()
+    good.close()
 
 
 def test_a_frame_cannot_be_said_twice(server: Server) -> None:
@@ -200,7 +204,8 @@ def test_who_waits_is_interrupted_and_nobody_else(server: Server) -> None:
     assert len(failed) == 1
     other.set("a", b"b")
     assert other.get("a") == b"b"
-    one.close(), other.close()
+    one.close()
+    other.close()
 
 
 def test_a_forked_child_keeps_no_connection_open(server: Server) -> None:

@@ -40,7 +40,7 @@ Logged = list[tuple[int, str, dict[str, float]]]
 def threads(job: list[Any], body: Callable[[Comm], Any]) -> list[Any]:
     """One thread for each rank of a job over a real store."""
     found: dict[int, Any] = {}
-    running = [threading.Thread(target=lambda comm=comm: found.update({comm.rank: body(comm)})) for comm in job]  # type: ignore[misc]
+    running = [threading.Thread(target=lambda comm=comm: found.update({comm.rank: body(comm)})) for comm in job]
     for one in running:
         one.start()
     for one in running:

@@ -13,7 +13,7 @@ import torch
 import declog
 from declog.errors import CommError
 from declog.records import Records, RunInfo
-from declog.runtime.comm import Comm
+from declog.runtime.comm import Comm, Event
 from declog.sinks import Sink
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile, run
@@ -88,7 +88,7 @@ def test_no_rows_are_given_up_for_an_answer_in_time(tmp_path: Path) -> None:
 class Unconnected(FakeComm):
     """A rank whose connection breaks at its first message."""
 
-    def send(self, event: int, data: bytes) -> None:
+    def send(self, event: Event, data: bytes) -> None:
         raise CommError("DL603", "the connection is lost")
 
 

@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 import declog
 from declog.records import Records
+from declog.runtime.comm import Event
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.benchmarks import collectives, completions
 from tests.benchmarks.contestants import Collections, CountingSink
@@ -324,7 +325,7 @@ def _exchanged(ranks: int, rows: int, events: int) -> tuple[int, float]:
     def body(comm: FakeComm) -> None:
         send = comm.send
 
-        def weighed(event: int, data: bytes) -> None:
+        def weighed(event: Event, data: bytes) -> None:
             sizes.append(len(data))
             send(event, data)
 

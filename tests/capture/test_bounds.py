@@ -175,9 +175,11 @@ def test_texts_are_redacted_before_they_are_written(tmp_path: Path) -> None:
 def test_a_second_capture_does_not_write_over_the_first(tmp_path: Path) -> None:
     """A run that is added to a folder starts another capture beside the first; one is then chosen by name."""
     for count in (2, 3):
-        captured(
-            {**SMALL, "append": True}, lambda log, rank, count=count: steps(log, rank, count), tmp_path, world_size=2
-        )  # type: ignore[misc]
+
+        def body(log: Recorder, rank: int, count: int = count) -> None:
+            steps(log, rank, count)
+
+        captured({**SMALL, "append": True}, body, tmp_path, world_size=2)
     assert len(replayed(tmp_path / "capture")) == 2 and len(replayed(tmp_path / "capture-2")) == 3
     with pytest.raises(UsageError, match="has several captures"):
         capture_reader.load(tmp_path)

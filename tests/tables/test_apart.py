@@ -15,7 +15,7 @@ import pytest
 import declog
 from declog import api as running
 from declog.errors import ConfigError, SinkError
-from declog.runtime.comm import Comm
+from declog.runtime.comm import Comm, Event
 from declog.testing import FakeComm, run_ranks
 from tests.running import scores
 
@@ -70,7 +70,7 @@ def messages(kind: str, folder: Path) -> list[bytes]:
     sent: list[bytes] = []
 
     class Heard(FakeComm):
-        def send(self, event: int, data: bytes) -> None:
+        def send(self, event: Event, data: bytes) -> None:
             sent.append(data)
             super().send(event, data)
 
