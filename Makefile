@@ -27,7 +27,7 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/grpo_arithmetic.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --durations=20
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -45,6 +45,7 @@ bench: $(VENV)/.dev
 # what takes too long for `make test`, some twenty minutes; one part: .venv/bin/python -m tests.soak --only alone
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak
+	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=soak
 
 clean:
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,11 +13,9 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +23,7 @@ from pathlib import Path
 
 import declog
 from declog.errors import Problem
+from tests import forks
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
@@ -146,16 +145,15 @@ def shipped_lines(text: str) -> str:
 
 
 def said_in_applications(files: Sequence[Mapping[str, str]]) -> list[str]:
-    """The same in applications of a user's own, each a process, two at a time."""
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(_in_application, files))
+    """The same in applications of a user's own, each a process."""
+    return list(map(_in_application, files))
 
 
 def _in_application(files: Mapping[str, str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         _write({**files, "train.py": APPLICATION}, Path(folder))
         overrides = files.get("overrides", "").splitlines()
-        return shipped_lines(_run([sys.executable, "train.py", *overrides], Path(folder)))
+        return shipped_lines(_run(["train.py", *overrides], Path(folder)))
 
 
 def said_beside_a_package(files: Sequence[Mapping[str, str]]) -> list[str]:
@@ -163,7 +161,7 @@ def said_beside_a_package(files: Sequence[Mapping[str, str]]) -> list[str]:
     program = (
         "import json, sys; from tests.broken import said; print(json.dumps([said(f) for f in json.load(sys.stdin)]))"
     )
-    shown = _run([sys.executable, "-c", program], ROOT, json.dumps(files), path=str(_site()))
+    shown = _run(["-c", program], ROOT, json.dumps(files), path=str(_site()))
     found: list[str] = json.loads(shown.splitlines()[-1])
     return [text.replace(f"{_site()}/", "<site>/") for text in found]
 
@@ -172,17 +170,15 @@ def said_beside_a_package(files: Sequence[Mapping[str, str]]) -> list[str]:
 def _site() -> Path:
     """A folder with the team's package installed in it."""
     site = Path(tempfile.mkdtemp(prefix="declog_site_"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-index", "--no-build-isolation", "--target", str(site)]
     _run([*pip, *options, str(DATA / "team")], site)
     return site
 
 
 def _run(command: Sequence[str], folder: Path, given: str = "", path: str = "") -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*([path] if path else []), str(ROOT)])}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, input=given, capture_output=True, text=True, timeout=120, check=False
-    )
+    environment = forks.environment({"PYTHONPATH": os.pathsep.join([*([path] if path else []), str(ROOT)])})
+    done = forks.run(command, cwd=folder, env=environment, input=given)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -245,3 +241,4 @@ if __name__ == "__main__":
                 print(("updated " if "--update" in sys.argv else "differs ") + each.path.name)
                 if "--update" in sys.argv:
                     _updated(each, new)
+    forks.close()

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("declog", max_examples=50, deadline=None)  # no test depends on the machine's speed
-settings.load_profile("declog")
+from tests import forks
+
+# No test depends on the machine's speed. `make soak` takes the long one: pytest --hypothesis-profile soak
+settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
+settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
+settings.load_profile("dev")
 
 WritePreset = Callable[[str, str], Path]
 
@@ -27,3 +35,45 @@ def write_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WritePreset
         return tmp_path
 
     return write
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers() -> Iterator[None]:
+    """Those that start programs end with the tests."""
+    yield
+    forks.close()
+
+
+# ---- several workers: pytest -n auto ----------------------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker for each core that this process may use; more than sixteen would only wait for the longest test."""
+    return min(16, len(os.sched_getaffinity(0)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests that share a fixture of their module go to one worker, which makes it once; all others are on their own."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path, _, test = nodeid.partition("::")
+            shared = test.partition("[")[0] in tests_that_share(config.rootpath / path)
+            return path if shared else nodeid
+
+    return Scheduling(config, log)
+
+
+@cache
+def tests_that_share(module: Path) -> frozenset[str]:
+    """The functions of a module that use a fixture of scope ``module``, directly or through another one."""
+    functions = [each for each in ast.parse(module.read_text()).body if isinstance(each, ast.FunctionDef)]
+    found = {each.name for each in functions if "scope='module'" in " ".join(map(ast.unparse, each.decorator_list))}
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found |= {each.name for each in functions if found & {argument.arg for argument in each.args.args}}
+    return frozenset(found)

@@ -14,6 +14,7 @@ from typing import Any
 
 import declog
 from declog.runtime.recorder import Recorder
+from tests.forks import PATIENCE_S
 
 PROFILE: dict[str, Any] = {
     "name": "forking", "every": 1,
@@ -47,7 +48,7 @@ def use(log: Recorder) -> None:
     with log.mode("eval"):
         log.observe(x=[1e9], text=["a child's"])
     log.wrap(lambda: {"x": [1e9]})()
-    assert log.flush(wait_s=60.0) is None
+    assert log.flush(wait_s=PATIENCE_S) is None
     for refused in (log.state_dict, log.export):
         try:
             refused()
@@ -90,13 +91,13 @@ def main(folder: str, forks: int) -> None:
                     if child == 0:
                         use(log)
                         sys.exit(0)  # through every block, every handler at exit and every destructor
-                    codes.append(ended(child, 30.0))
+                    codes.append(ended(child, PATIENCE_S))
         with log.mode("eval"):
             log.observe(x=[5.0], text=["eval"])
             child = os.fork()
             if child == 0:
                 sys.exit(0)
-            codes.append(ended(child, 30.0))
+            codes.append(ended(child, PATIENCE_S))
         stop.set()
     print("codes", codes, flush=True)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests import forks
 from tests.faults import jobs, test_faults, test_resume
 from tests.faults.cases import FAULTS
 from tests.faults.resuming import STEPS
@@ -43,27 +44,28 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
-    parts: Mapping[str, Callable[[jobs.Server, Path], Iterator[str]]] = {
-        "alone": lambda server, folder: growth(server, folder, 1, chosen.steps),
-        "together": lambda server, folder: growth(server, folder, 2, chosen.steps),
-        "faults": lambda server, folder: faults(server, folder, chosen.rounds),
-        "kills": lambda server, folder: kills(server, folder, chosen.rounds),
+    parts: Mapping[str, Callable[[Path], Iterator[str]]] = {
+        "alone": lambda folder: growth(folder, 1, chosen.steps),
+        "together": lambda folder: growth(folder, 2, chosen.steps),
+        "faults": lambda folder: faults(folder, chosen.rounds),
+        "kills": lambda folder: kills(folder, chosen.rounds),
     }
     failed = []
     for name, part in parts.items():
         if chosen.only in (None, name):
             start = time.monotonic()
-            with jobs.server() as server, tempfile.TemporaryDirectory() as folder:
-                failed += [f"{name}: {problem}" for problem in part(server, Path(folder))]
+            with tempfile.TemporaryDirectory() as folder:
+                failed += [f"{name}: {problem}" for problem in part(Path(folder))]
             print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+    forks.close()
     for problem in failed:
         print(f"FAILED {problem}")
     return int(bool(failed))
 
 
-def growth(server: jobs.Server, folder: Path, ranks: int, steps: int) -> Iterator[str]:
+def growth(folder: Path, ranks: int, steps: int) -> Iterator[str]:
     """A long run; each count of its second half, and its slope."""
-    ended = jobs.run(server, folder, ranks, ["soaking", str(folder), str(steps)], limit_s=LIMIT_S)
+    ended = jobs.run(folder, ranks, ["-m", "tests.faults.soaking", folder, str(steps)], limit_s=LIMIT_S)
     if ended.codes != (0,) * ranks:
         yield f"{ranks} ranks ended with {ended.codes}: {ended.outputs}"
         return
@@ -84,15 +86,15 @@ def grown(who: str, notes: Sequence[Mapping[str, float]]) -> Iterator[str]:
             yield f"{who}: {name} grew by {gained:.0f} in steps {at[0]} to {at[-1]}; {most:.0f} would be allowed"
 
 
-def faults(server: jobs.Server, folder: Path, rounds: int) -> Iterator[str]:
+def faults(folder: Path, rounds: int) -> Iterator[str]:
     """Each fault, ``rounds`` times, in another order each time."""
 
     def once(item: tuple[int, str]) -> str | None:
         turn, name = item
         place = folder / f"{turn}-{list(FAULTS).index(name)}"
         try:
-            logged = test_faults.job(server, name, place / "log", "log")
-            test_faults.compare(FAULTS[name], logged, test_faults.job(server, name, place / "bare", "bare"))
+            logged = test_faults.job(name, place / "log", "log")
+            test_faults.compare(FAULTS[name], logged, test_faults.job(name, place / "bare", "bare"))
         except AssertionError as error:
             return f"{name} (round {turn}): {error}"
         return None
@@ -103,16 +105,16 @@ def faults(server: jobs.Server, folder: Path, rounds: int) -> Iterator[str]:
     print(f"{len(turns)} jobs with a fault, and as many without declog", flush=True)
 
 
-def kills(server: jobs.Server, folder: Path, rounds: int) -> Iterator[str]:
+def kills(folder: Path, rounds: int) -> Iterator[str]:
     """Two ranks, one of which is killed in some step, resumed until they come to the end; ``rounds`` times."""
     killed = 0
     for turn in range(rounds):
         where = folder / str(turn)
         for _ in range(6):
             victim, at = random.randrange(2), random.randrange(STEPS)
-            jobs.run(server, where, 2, ["resuming", str(where), str(victim), str(at)], limit_s=60.0)
+            test_resume.resume(where, 2, victim, at)
             killed += 1
-        ended = jobs.run(server, where, 2, ["resuming", str(where), "-1", "-1"], limit_s=60.0)
+        ended = test_resume.resume(where, 2)
         try:
             test_resume.check_whole(where / "run", 2)
         except AssertionError as error:

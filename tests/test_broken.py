@@ -16,19 +16,11 @@ CASES = cases()
 HERE = [case for case in CASES if not kind(case)]
 
 
-@cache
-def elsewhere(where: str) -> dict[str, tuple[str, str]]:
-    """What is said of the broken and of the mended files of the cases that need processes of their own."""
-    some = [case for case in CASES if kind(case) == where]
-    texts = shown([*(case.files for case in some), *(case.mended for case in some)], where)
-    return {str(case): (texts[place], texts[place + len(some)]) for place, case in enumerate(some)}
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_mistake_is_told_and_mended(case: Case) -> None:
     """Line, column, carets, cause and fix are those of the committed text; the mended profile has nothing wrong."""
     if kind(case):
-        assert elsewhere(kind(case))[str(case)] == (case.error, WELL)
+        assert shown([case.files, case.mended], kind(case)) == [case.error, WELL]
     else:
         told = shipped_lines(f"{declog.ConfigError(found(str(case)))}\n")
         assert (told, said_once(tuple(case.mended.items()))) == (case.error, WELL)

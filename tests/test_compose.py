@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from declog.config.compose import compose, located, prefix_of, presets, profile_of
 from declog.config.search_path import DeclogSearchPath, conf_location, register
 from declog.errors import CompositionError, ConfigError, Problem
+from tests import forks
 from tests.conftest import WritePreset
 
 REPOSITORY = Path(__file__).parents[1]
@@ -651,14 +649,7 @@ def test_places_that_can_no_longer_be_read_do_not_hide_the_error(base: Path) -> 
 def run_app(tmp_path: Path, *arguments: str) -> list[str]:
     """The lines that the application in data/compose/app prints, run as its user would, from its directory."""
     directories = [f"hydra.run.dir={tmp_path / 'run'}", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
-    done = subprocess.run(
-        [sys.executable, "train.py", *arguments, *directories],
-        cwd=APP,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forks.run(["train.py", *arguments, *directories], cwd=APP)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +15,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from tests.sinks.samples import python
+from tests import forks
+from tests.forks import python
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCALARS = Mapping[tuple[int, str], float]
@@ -49,15 +47,8 @@ class Demo:
 
 def demo(cwd: Path, *overrides: str, examples: Path = EXAMPLES) -> Demo:
     """Run the demo in an empty folder."""
-    done = subprocess.run(
-        [sys.executable, examples / "grpo_arithmetic.py", *overrides],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "TRACKIO_DIR": "", "HOME": str(cwd / "home")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    env = forks.environment({"TRACKIO_DIR": "", "HOME": str(cwd / "home")})
+    done = forks.run([examples / "grpo_arithmetic.py", *overrides], cwd=cwd, env=env)
     assert done.returncode == 0, done.stderr
     (run, *_) = sorted(folder.parent for folder in cwd.rglob(".hydra"))
     return Demo(cwd, run, done.stdout)

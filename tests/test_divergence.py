@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import declog
 from declog.testing import MemorySink
+from tests import forks
 from tests.wandb_reader import read_runs
 
 ROOT = Path(__file__).parents[1]
@@ -67,11 +65,8 @@ def number(value: Any) -> float:
 def test_every_sink_shows_a_run_that_diverges_at_the_step_where_it_does(preset: str, tmp_path: Path) -> None:
     """Loss, gradients, KL and entropy are NaN from step 3 on: so says each of the six sinks, read back, and alerts."""
     quiet = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_DIR": str(tmp_path)}
-    env = {**os.environ, **quiet, "HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, preset, str(tmp_path / "run")],
-        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    env = forks.environment({**quiet, "HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hf")})
+    done = forks.run(["-c", RUN, preset, tmp_path / "run"], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-4000:]
     printed, _, read = done.stdout.rpartition("READ ")
     trackio = json.loads(read)

@@ -10,11 +10,8 @@ import contextlib
 import inspect
 import io
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +29,7 @@ from declog.cli import main
 from declog.errors import CODES
 from declog.language.spec import SinkSpec
 from declog.runtime import self_metrics
+from tests import forks
 from tests.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out
 
 RUN_PYTHON = """
@@ -53,16 +51,7 @@ def of_language(*languages: str) -> pytest.MarkDecorator:
 
 
 def run(command: Sequence[str | Path], folder: Path, given: str = "") -> str:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder)},
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = forks.run(command, cwd=folder, env=forks.environment({"HOME": str(folder)}), input=given)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -154,7 +143,7 @@ def _python(block: Block, words: list[str]) -> None:
             block, arguments, lambda some: application_plan(ROOT / "examples" / "conf", Path(script).stem, some)
         )
     elif Path(script).exists():  # a file of the page
-        run([sys.executable, script, *arguments], Path.cwd())
+        run([script, *arguments], Path.cwd())
     else:
         assert script == "train.py", "an application of the reader's: the preset stands in for its config"
         compose_all(block, arguments, preset_plan)
@@ -220,7 +209,7 @@ def test_python(page: Path, tmp_path: Path) -> None:
     lay_out(page, tmp_path)
     found = [block for block in blocks(page) if block.language == "python" and block.title is None]
     given = json.dumps([(str(block), block.text) for block in found])
-    printed: list[str] = json.loads(run([sys.executable, "-c", RUN_PYTHON], tmp_path, given).splitlines()[-1])
+    printed: list[str] = json.loads(run(["-c", RUN_PYTHON], tmp_path, given).splitlines()[-1])
     for block, output in zip(found, printed, strict=True):
         if block.result is not None:
             assert FINGERPRINT.sub("(...)", output) == block.result, str(block)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +12,7 @@ import torch
 
 import declog
 from declog.config.diagnostics import shown_path
+from tests import forks
 from tests.conftest import WritePreset
 
 ROOT = Path(__file__).parents[1]
@@ -266,6 +264,7 @@ APPLICATION = """
 import hydra
 
 import declog
+from tests import forks
 
 
 @hydra.main(version_base=None, config_path="conf", config_name="config")
@@ -307,10 +306,7 @@ def test_errors_inside_an_application(tmp_path: Path) -> None:
     (tmp_path / "conf" / "config.yaml").write_text("defaults: [declog: missing, _self_]\n")
     for name, (text, _) in presets.items():
         (folder / f"{name}.yaml").write_text(golden(text) + "\n")
-    done = subprocess.run(
-        [sys.executable, "train.py", "-m", f"declog={','.join(presets)}", "hydra.sweep.dir=jobs"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, timeout=60, capture_output=True, text=True,
-    )  # fmt: skip
+    done = forks.run(["train.py", "-m", f"declog={','.join(presets)}", "hydra.sweep.dir=jobs"], cwd=tmp_path)
     shown = "\n".join(line for line in done.stdout.splitlines() if "[HYDRA]" not in line).strip("\n")
     expected = [
         golden(text).replace("declog/mine.yaml", f"conf/declog/{name}.yaml") for name, (_, text) in presets.items()

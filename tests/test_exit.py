@@ -11,6 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.forks import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import os
@@ -51,7 +53,7 @@ def test_the_tail_is_written_when_the_interpreter_exits(how: str, code: int, las
     (tmp_path / "train.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, "train.py", "run", how], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
-        timeout=25, capture_output=True, text=True,
+        timeout=PATIENCE_S, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, (done.stderr.splitlines() or [""])[-1]) == (code, last_line), done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run" / "lines" / "scalars.jsonl").read_text().splitlines()]

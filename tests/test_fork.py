@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests import forks
 from tests.forking import STEPS
 
 ROOT = Path(__file__).parents[1]
@@ -20,11 +18,7 @@ ROOT = Path(__file__).parents[1]
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a run that forked, and what was printed."""
     folder = tmp_path_factory.mktemp("forks") / "run"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.forking", str(folder), "4"],
-        cwd=folder.parent, env=environment, timeout=240, capture_output=True, text=True,
-    )  # fmt: skip
+    done = forks.run(["-m", "tests.forking", folder, "4"], cwd=folder.parent)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder, done.stdout + done.stderr
 

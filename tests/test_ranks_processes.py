@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forks
+from tests.faults.jobs import free_port
 from tests.ranks import work
 from tests.test_ranks import equal
 
@@ -19,16 +17,9 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "ranks"
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def environment(**others: str) -> dict[str, str]:
     """This process's environment, for a process of the job: the sources, one thread of torch, loopback."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **others}
+    return forks.environment({"GLOO_SOCKET_IFNAME": "lo", **others})
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +27,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the two ranks of `equal.py` saw."""
     folder = tmp_path_factory.mktemp("torchrun")
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
+        "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
         "--monitor-interval=0.1", f"--master-port={free_port()}", str(SCRIPTS / "equal.py"), str(folder),
     ]  # fmt: skip
-    done = subprocess.run(command, env=environment(), cwd=folder, timeout=120, capture_output=True, text=True)
+    done = forks.run(command, env=environment(), cwd=folder)
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads((folder / f"result_{rank}.json").read_text()) for rank in range(2)]
 

@@ -18,8 +18,9 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 import declog
 from declog.errors import InputError
 from declog.runtime.recorder import Recorder
+from tests.forks import TRL, python
 from tests.running import profile, rows, run
-from tests.sinks.samples import EXACT, python
+from tests.sinks.samples import EXACT
 
 KEEP = {"length": {"type": "int"}, "confidence": {"type": "float", "nullable": True}, "extra": {"undeclared": "keep"}}
 CONFIDENCE = {"confidence": {"axis": "completion", "optional": True}}
@@ -189,7 +190,7 @@ def test_a_class_is_no_reward_function() -> None:
 def test_rewards_of_a_real_training_with_trl(tmp_path: Path) -> None:
     """GRPO with a plain, an awaited and an object's reward function: TRL's names, and the table's columns in rows."""
     program = "import sys; from pathlib import Path; from tests.trl_rewards import main; main(Path(sys.argv[1]))"
-    found = json.loads(python(program, str(tmp_path)).splitlines()[-1])
+    found = json.loads(python(program, str(tmp_path), imports=TRL).splitlines()[-1])
     assert found["names"] == ["rewards/Style/mean", "rewards/judged/mean", "rewards/lengths/mean"]
     assert found["columns"] == ["confidence", "style", "verdict", "word_count"]
     data = found["data"]

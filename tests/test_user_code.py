@@ -17,6 +17,7 @@ from declog.errors import RuntimeFailure, SinkError
 from declog.language import functions, reductions, row_functions
 from declog.records import Records, RunInfo
 from declog.testing import MemorySink
+from tests.forks import PATIENCE_S
 
 STEPS = 6
 AT = 2
@@ -240,7 +241,7 @@ def test_a_program_ends_while_a_tracker_still_hangs(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         told = job.stdout.read()
-        code = job.wait(60)
+        code = job.wait(PATIENCE_S)
     assert (code, "could not be opened: it did not open within" in told) == (7, True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sinks.samples import python
+from tests.forks import python
 
 
 def test_every_way_picks_the_same_rows() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from declog.errors import ConfigError, SinkError, UsageError
 from declog.replay import capture_reader
 from declog.replay.playback import Events
 from declog.runtime.recorder import Recorder
+from tests import forks
 from tests.capture.keeping import captured, timeless
 
 SMALL: dict[str, Any] = {
@@ -133,9 +132,7 @@ with declog.start({config!r}, output_dir=sys.argv[1], capture=True) as log:
 
 def test_a_run_that_is_killed_leaves_whole_steps(tmp_path: Path) -> None:
     """kill -9 in the middle of training."""
-    run = subprocess.Popen(
-        [sys.executable, "-c", KILLED.format(config=SMALL), str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
+    run = forks.start(["-c", KILLED.format(config=SMALL), tmp_path])
     assert run.stdout is not None
     while int(run.stdout.readline()) < 30:
         pass

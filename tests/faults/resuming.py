@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,7 @@ def latest(folder: Path, rank: int, ranks: int) -> tuple[int, Any]:
             loaded = torch.load(checkpoint / f"{rank}.pt", weights_only=True)
             return loaded["step"], loaded["declog"]
     return 0, None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

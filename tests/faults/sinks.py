@@ -7,6 +7,7 @@ import time
 from typing import ClassVar
 
 from declog.records import Records, RunInfo
+from tests.faults.strikes import STEPS
 
 
 class Faulty:
@@ -36,6 +37,17 @@ class Blocked(Faulty):
 
     def write(self, step: int, records: Records) -> None:
         threading.Event().wait()
+
+
+class Held(Faulty):
+    """A backend that takes its time over its first log event: all others have come when it is done."""
+
+    def open(self, run: RunInfo) -> None:
+        self._lines = run.output_dir / "lines" / "scalars.jsonl"
+
+    def write(self, step: int, records: Records) -> None:
+        while len(self._lines.read_text().splitlines()) < STEPS:  # another sink's, which is given each one before
+            time.sleep(0.05)
 
 
 class Slow(Faulty):

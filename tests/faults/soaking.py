@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -105,3 +106,7 @@ def counts(log: Recorder) -> dict[str, float]:
         "handles": len(os.listdir("/proc/self/fd")),
         "keys": 0 if store is None else store.num_keys(),
     }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

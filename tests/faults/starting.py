@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,7 @@ def main(how: str, folder: str) -> None:
     Path(folder, f"result_{rank}.json").write_text(json.dumps(result))
     dist.barrier()
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests import forks
 from tests.faults import jobs
 from tests.faults.cases import FAULTS, Fault
 from tests.faults.jobs import Ended
@@ -29,28 +27,27 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     tests = [item for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")]
     chosen = [item.callspec.params["name"] for item in tests if "name" in item.callspec.params]
     folder = tmp_path_factory.mktemp("faults")
-    with jobs.server() as server:
-        pool = ThreadPoolExecutor(AT_A_TIME)
-        long = ThreadPoolExecutor(len(FAULTS))  # they sleep
-        try:
-            logged: dict[str, Future[Ended]] = {}
-            bare: dict[object, Future[Ended]] = {}
-            for place, name in enumerate(dict.fromkeys(chosen)):
-                fault, own = FAULTS[name], folder / str(place)
-                waits = "tests.faults.sinks" in str(fault.profile)
-                logged[name] = (long if waits else pool).submit(job, server, name, own / "log", "log")
-                if training_of(fault) not in bare:
-                    bare[training_of(fault)] = pool.submit(job, server, name, own / "bare", "bare")
-            yield lambda name: (logged[name].result(), bare[training_of(FAULTS[name])].result())
-        finally:
-            pool.shutdown(cancel_futures=True)
-            long.shutdown(cancel_futures=True)
+    pool = ThreadPoolExecutor(AT_A_TIME)
+    long = ThreadPoolExecutor(len(FAULTS))  # they sleep
+    try:
+        logged: dict[str, Future[Ended]] = {}
+        bare: dict[object, Future[Ended]] = {}
+        for place, name in enumerate(dict.fromkeys(chosen)):
+            fault, own = FAULTS[name], folder / str(place)
+            waits = "tests.faults.sinks" in str(fault.profile)
+            logged[name] = (long if waits else pool).submit(job, name, own / "log", "log")
+            if training_of(fault) not in bare:
+                bare[training_of(fault)] = pool.submit(job, name, own / "bare", "bare")
+        yield lambda name: (logged[name].result(), bare[training_of(FAULTS[name])].result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+        long.shutdown(cancel_futures=True)
 
 
-def job(server: jobs.Server, name: str, folder: Path, how: str) -> Ended:
+def job(name: str, folder: Path, how: str) -> Ended:
     """The job of a fault, with declog or without."""
     fault = FAULTS[name]
-    return jobs.run(server, folder, fault.ranks, ["training", name, str(folder), how], limit_s=fault.limit_s)
+    return jobs.run(folder, fault.ranks, ["-m", "tests.faults.training", name, folder, how])
 
 
 def training_of(fault: Fault) -> object:
@@ -127,11 +124,10 @@ def test_torchrun_ends_a_job_as_without_declog(killed: str, tmp_path: Path) -> N
     for how in ("log", "bare"):
         (tmp_path / how).mkdir()
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--monitor-interval=0.1",
+            "-m", "torch.distributed.run", "--nproc-per-node=2", "--monitor-interval=0.1",
             f"--master-port={jobs.free_port()}", "-m", "tests.faults.training", killed, str(tmp_path / how), how,
         ]  # fmt: skip
-        environment = {**os.environ, **jobs.LOOPBACK, "PYTHONPATH": str(jobs.ROOT)}
-        done = subprocess.run(command, env=environment, cwd=tmp_path / how, timeout=120, capture_output=True, text=True)
+        done = forks.run(command, env=forks.environment(jobs.LOOPBACK), cwd=tmp_path / how)
         assert "SIGKILL" in done.stderr or "-9" in done.stderr, done.stderr[-4000:]
         codes.append(done.returncode)
     assert codes[0] == codes[1] != 0

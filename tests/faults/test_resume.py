@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.faults import jobs
+from tests.faults.jobs import Ended
 from tests.faults.resuming import EVERY, SAVES, STEPS, rows
 
 # who is killed when: in a window, after a checkpoint in one, twice in one place, at once after it came back
@@ -52,18 +53,22 @@ def parquet(folder: Path) -> list[tuple[int, dict[str, float]]]:
 def test_a_run_that_is_killed_and_resumed_logs_what_one_run_logs(ranks: int, tmp_path: Path) -> None:
     """After each kill the files have whole log events, all but the last few; at the end every one, once."""
     expected = logged(ranks)
-    with jobs.server() as server:
-        for victim, at in [kill for kill in KILLS if kill[0] < ranks]:
-            ended = jobs.run(server, tmp_path, ranks, ["resuming", str(tmp_path), str(victim), str(at)], limit_s=60.0)
-            assert (ended.hung, ended.codes[victim]) == ((), -9), ended.outputs
-            saved = at // SAVES * SAVES // EVERY  # windows that ended before the last checkpoint: they were written
-            for found in (lines(tmp_path / "run"), parquet(tmp_path / "run")):
-                whole = [item for item in found if item[0] < at]
-                assert expected[: len(whole)] == [(step, pick(values)) for step, values in whole]
-                assert len(whole) >= saved
-        ended = jobs.run(server, tmp_path, ranks, ["resuming", str(tmp_path), "-1", "-1"], limit_s=60.0)
+    for victim, at in [kill for kill in KILLS if kill[0] < ranks]:
+        ended = resume(tmp_path, ranks, victim, at)
+        assert (ended.hung, ended.codes[victim]) == ((), -9), ended.outputs
+        saved = at // SAVES * SAVES // EVERY  # windows that ended before the last checkpoint: they were written
+        for found in (lines(tmp_path / "run"), parquet(tmp_path / "run")):
+            whole = [item for item in found if item[0] < at]
+            assert expected[: len(whole)] == [(step, pick(values)) for step, values in whole]
+            assert len(whole) >= saved
+    ended = resume(tmp_path, ranks)
     assert ended.codes == (0,) * ranks, ended.outputs
     check_whole(tmp_path / "run", ranks)
+
+
+def resume(folder: Path, ranks: int, victim: int = -1, at: int = -1) -> Ended:
+    """Go on with a run, in which a rank is killed at a step."""
+    return jobs.run(folder, ranks, ["-m", "tests.faults.resuming", folder, str(victim), str(at)])
 
 
 def check_whole(folder: Path, ranks: int) -> None:

@@ -22,6 +22,7 @@ import torch.distributed as dist
 import declog
 from declog.language import functions, reductions
 from declog.runtime.recorder import Recorder
+from tests import forks
 from tests.faults import strikes
 from tests.faults.cases import FAULTS, Fault
 from tests.faults.strikes import AT, ROWS, STEPS, Garbling, Run
@@ -92,7 +93,7 @@ def train(weights: torch.Tensor, rank: int, step: int, *, together: bool) -> tor
 def main(name: str, folder: str, how: str) -> None:
     """All steps, the fault in the middle."""
     fault, rank, ranks = FAULTS[name], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=forks.PATIENCE_S))
     log = start(fault, rank, ranks, Path(folder)) if how == "log" and rank in fault.starts else None
     run = Run(rank, ranks, Path(folder), log)
     weights = torch.linspace(0, 1, 1000, dtype=torch.float64)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from declog.records import Alert, Column, Histogram, Records, RunInfo, Scalar, Table
+from tests.forks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 EXACT = 2**53 + 1
@@ -84,7 +85,7 @@ def python(code: str, *arguments: str, env: Mapping[str, str] | None = None) -> 
         env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

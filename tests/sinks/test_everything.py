@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.forks import python
 from tests.sinks.everything import best, chat, completions, scalars, windows
-from tests.sinks.samples import python
 from tests.wandb_reader import read_runs
 
 Rows = list[dict[str, Any]]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +13,8 @@ import pytest
 
 from declog.sinks._files import Exchange, exchange
 from declog.sinks._parts import PartDataset, recover
-from tests.sinks.samples import ROOT, parts
+from tests import forks
+from tests.sinks.samples import parts
 
 
 def no_exchange(one: Path, other: Path) -> None:
@@ -85,6 +83,7 @@ WRITER = """
 import itertools, sys
 from pathlib import Path
 from declog.sinks.parquet import ParquetSink
+from tests import forks
 from tests.sinks.samples import event, run_info
 sink = ParquetSink(compact_every=int(sys.argv[3]))
 sink.open(run_info(Path(sys.argv[1]), sink="files"))
@@ -94,15 +93,9 @@ for step in itertools.count(int(sys.argv[2])):
 """
 
 
-def writing(folder: Path, first: int, compact_every: int) -> subprocess.Popen[str]:
+def writing(folder: Path, first: int, compact_every: int) -> forks.Fork:
     """A process that writes log events as fast as it can and prints each step that is done."""
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(folder), str(first), str(compact_every)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return forks.start(["-c", WRITER, folder, str(first), str(compact_every)])
 
 
 def test_a_kill_in_the_middle_of_writing_loses_and_doubles_nothing(tmp_path: Path) -> None:

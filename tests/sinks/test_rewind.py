@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +24,8 @@ from declog.sinks.parquet import ParquetSink
 from declog.sinks.runner import SinkRunner
 from declog.sinks.tensorboard import TensorboardSink
 from declog.testing import MemorySink
-from tests.sinks.samples import ROOT, event, parts, run_info
+from tests import forks
+from tests.sinks.samples import event, parts, run_info
 
 DATASETS = ("scalars", "histograms", "alerts", "tables/completions")
 
@@ -161,6 +159,7 @@ REWINDING = """
 import os, signal, sys
 from pathlib import Path
 from declog.sinks import make_sink
+from tests import forks
 from tests.sinks.samples import run_info
 sink = make_sink(sys.argv[3], {"compact_every": 3} if sys.argv[3] == "parquet" else {})
 sink.open(run_info(Path(sys.argv[1]), sink="log"))
@@ -196,11 +195,7 @@ def test_a_kill_in_the_middle_of_a_rewind_is_finished_by_the_next(
     while True:
         folder = tmp_path / str(killed)
         run(make, folder, *events)
-        done = subprocess.run(
-            [sys.executable, "-c", REWINDING, str(folder), str(killed + 1), kind],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+        done = forks.run(["-c", REWINDING, folder, str(killed + 1), kind])
         for name, found in rows(folder / "log").items():
             steps = [row["step"] for row in found]
             assert set(steps) >= set(range(5)), (killed, name)

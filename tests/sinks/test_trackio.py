@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.sinks.samples import EXACT, python
+from tests.forks import python
+from tests.sinks.samples import EXACT
 
 WRITE = """
 import json, sys

@@ -1,4 +1,4 @@
-"""Jobs of two processes with gloo: ``python -m torch.distributed.run --nproc-per-node=2 jobs.py NAME MODEL FOLDER``."""
+"""Jobs of two processes with gloo, ``python -m tests.trl.jobs NAME MODEL FOLDER`` on each rank."""
 
 from __future__ import annotations
 
@@ -7,34 +7,25 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import declog
+from tests import forks
+from tests.faults.jobs import run
 
-ROOT = Path(__file__).parents[2]
 
-
-def torchrun(name: str, model: Path, folder: Path, *, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
+def two_ranks(name: str, model: Path, folder: Path) -> None:
     """Run a job to its end; it must succeed."""
-    done = start(name, model, folder, timeout_s=timeout_s)
-    assert done.returncode == 0, done.stderr[-9000:]
-    return done
+    ended = run(folder, 2, ["-m", "tests.trl.jobs", name, model, folder], imports=forks.TRL)
+    assert ended.codes == (0, 0), "\n".join(text[-9000:] for text in ended.outputs)
 
 
-def start(name: str, model: Path, folder: Path, *, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a job to its end."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
-    return subprocess.run(
-        [*command, name, str(model), str(folder)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        cwd=folder,
-        timeout=timeout_s,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def torchrun(name: str, model: Path, folder: Path, *, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a job under torchrun, whose agent ends the others when a rank has died."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.trl.jobs"]
+    return forks.run([*command, name, model, folder], env=forks.environment(env), cwd=folder)
 
 
 def keep(folder: Path, name: str, result: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.trl import cases
-from tests.trl.jobs import start, torchrun
+from tests.trl.jobs import torchrun, two_ranks
 
 # What transformers and the clock say of a part of a run.
 OF_A_PART = ("time", "per_second", "train_loss", "total_flos")
@@ -43,7 +43,7 @@ def test_a_run_that_is_resumed_inside_a_window(model: Path, tmp_path: Path) -> N
 
 def test_a_job_that_is_resumed_inside_a_window(model: Path, tmp_path: Path) -> None:
     """The same on two ranks."""
-    torchrun("resumed", model, tmp_path)
+    two_ranks("resumed", model, tmp_path)
     compare(*pickle.loads((tmp_path / "rank0.pickle").read_bytes()))
 
 
@@ -59,7 +59,7 @@ def test_a_checkpoint_without_a_state_of_declog(model: Path, tmp_path: Path, cap
 
 def test_the_best_model_by_a_metric_of_declogs_own(model: Path, tmp_path: Path) -> None:
     """Both ranks read the same values, choose the same checkpoint and end with its weights."""
-    torchrun("best", model, tmp_path)
+    two_ranks("best", model, tmp_path)
     ranks = [pickle.loads((tmp_path / f"rank{rank}.pickle").read_bytes()) for rank in range(2)]
     found = [[entry["eval_surprise"] for entry in history if "eval_loss" in entry] for history, *_ in ranks]
     assert found[0] == found[1] and len(set(found[0])) > 1
@@ -73,10 +73,9 @@ def test_the_best_model_by_a_metric_of_declogs_own(model: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("attached", ["yes", "no"])
-def test_a_rank_is_killed(attached: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_killed(attached: str, model: Path, tmp_path: Path) -> None:
     """No hang: the job ends as it does without declog, and what was logged is kept."""
-    monkeypatch.setenv("ATTACHED", attached)
-    done = start("killed", model, tmp_path, timeout_s=200)
+    done = torchrun("killed", model, tmp_path, env={"ATTACHED": attached})
     assert done.returncode == 1
     assert "SIGKILL" in done.stderr
     if attached == "yes":

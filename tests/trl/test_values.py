@@ -9,7 +9,7 @@ import pytest
 
 from tests.trl import cases
 from tests.trl.cases import CASES, CLIPPING, Case, Outcome
-from tests.trl.jobs import torchrun
+from tests.trl.jobs import two_ranks
 
 
 def compare(outcome: Outcome, over: tuple[str, ...] = ()) -> None:
@@ -57,7 +57,7 @@ def test_conversations(model: Path, tmp_path: Path) -> None:
 def job(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The cases of two ranks, one after the other, in one job of two processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    torchrun("values", model, folder)
+    two_ranks("values", model, folder)
     return folder
 
 

@@ -1,0 +1,105 @@
+"""Runs Python programs as forks of one process that has the imports done, so that a program costs its work only.
+
+Run by ``tests/forks.py``: ``fork_server DESCRIPTOR MODULE ...`` imports the modules and answers on a socket. A request
+is a JSON object, and the program's stdin, stdout and stderr as descriptors; answers are its pid, and later its exit
+code. A program is a process like any other: its session, environment, folder, ``__main__`` and end are its own.
+"""
+
+from __future__ import annotations
+
+import builtins
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+Request = dict[str, Any]
+REQUEST_BYTES = 2**18
+
+
+def serve(client: socket.socket) -> tuple[Request, list[int]] | None:
+    """Answer until the client is gone; in a fork, return what it was asked to run."""
+    living: dict[int, int] = {}
+    while True:
+        if select.select([client], [], [], 0.01 if living else None)[0]:
+            data, descriptors, _, _ = socket.recv_fds(client, REQUEST_BYTES, 3)
+            if not data:
+                for pid in living:  # nobody would end them
+                    with suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGKILL)
+                return None
+            request: Request = json.loads(data)
+            pid = os.fork()
+            if pid == 0:
+                return request, descriptors
+            living[pid] = request["id"]
+            answer(client, id=request["id"], pid=pid)
+            for descriptor in descriptors:
+                os.close(descriptor)
+        while living and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            answer(client, id=living.pop(ended[0]), code=os.waitstatus_to_exitcode(ended[1]))
+
+
+def answer(client: socket.socket, **said: int) -> None:
+    """One message to the client, who may be gone."""
+    with suppress(BrokenPipeError):
+        client.send(json.dumps(said).encode())
+
+
+def become(request: Request, descriptors: list[int]) -> None:
+    """This fork is the program's process now: its own session, folder, environment and output."""
+    os.setsid()
+    for target, source in enumerate(descriptors):
+        os.dup2(source, target)
+        os.close(source)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.path[:] = [*filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep)), *PATH]
+    importlib.invalidate_caches()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # who waits too long asks where it hangs
+
+
+def run(how: str, what: str, arguments: list[str]) -> None:
+    """What ``python -m what``, ``python -c what`` or ``python what`` runs."""
+    if how == "-m":
+        sys.argv = [what, *arguments]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        return
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if how == "-c":
+        sys.argv = ["-c", *arguments]
+        sys.path.insert(0, "")
+        exec(compile(what, "<string>", "exec"), main.__dict__)
+        return
+    sys.argv = [what, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(what)))
+    main.__file__ = what
+    with open(what, "rb") as file:
+        exec(compile(file.read(), what, "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    PATH = [folder for folder in sys.path if folder not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    PATH.remove(os.path.dirname(os.path.abspath(__file__)))
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what was imported is not looked through again at the end of each program
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        asked = serve(connection)
+    if asked is not None:
+        become(*asked)
+        run(*asked[0]["program"])

@@ -1,0 +1,219 @@
+"""Python programs for tests, as forks of a process that has torch, declog and pandas imported: see ``fork_server``.
+
+``run`` is ``subprocess.run([sys.executable, ...])`` and ``start`` is ``subprocess.Popen``, without the seconds that a
+fresh interpreter takes to import torch. Where the interpreter's own start is what is tested, use ``subprocess``. A
+server is made when it is first asked, one per worker of a test run, and another one where TRL is to be imported too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parents[1]
+PATIENCE_S = 300.0  # for what takes seconds: a busy machine is no failure
+BASE = ("torch.distributed", "torch.utils.data", "pandas", "pyarrow.fs", "pyarrow.parquet", "hydra", "declog.api",
+        "declog.runtime.recorder", "declog.sinks.jsonl", "declog.sinks.parquet")  # fmt: skip
+TRL = (*BASE, "datasets", "trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer")
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}  # nothing is downloaded
+Command = Sequence[str | Path]
+
+
+class Fork:
+    """A process that a server started, with the methods of ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, server: Server, id: int, pid: int, stdout: IO[str] | None) -> None:
+        self._server, self._id = server, id
+        self.pid = pid
+        self.stdout = stdout
+
+    def poll(self, timeout: float = 0.0) -> int | None:
+        """The exit code; None where it has not ended by then."""
+        return self._server.wait(self._id, max(0.0, timeout))
+
+    def wait(self, timeout: float = PATIENCE_S) -> int:
+        """The exit code, once it has ended."""
+        code = self._server.wait(self._id, timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, if it is still there."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """Ask it where its threads are, and end it with its children."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+            os.kill(self.pid, signal.SIGUSR1)
+            time.sleep(1.0)
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def __enter__(self) -> Fork:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.stdout is not None:
+            self.stdout.close()
+        self.wait()
+
+
+class Server:
+    """A process with ``imports`` done that starts programs as its forks, and knows which have ended."""
+
+    def __init__(self, *imports: str) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(ROOT / "tests" / "fork_server.py"), str(theirs.fileno()), *imports],
+                cwd=ROOT, env=environment(OFFLINE),
+                pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+        self.codes: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
+        self._started = 0
+        self._changed = threading.Condition()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        while answer := self._socket.recv(2**12):
+            said = json.loads(answer)
+            with self._changed:
+                (self._pids if "pid" in said else self.codes)[said["id"]] = said.get("pid", said.get("code"))
+                self._changed.notify_all()
+
+    def start(
+        self, command: Command, cwd: Path, env: Mapping[str, str], stdin: int, stdout: int, stderr: int
+    ) -> tuple[int, int]:
+        """Start a program; what it is called here, and its pid."""
+        first, *others = map(str, command)
+        program = (first, others[0], others[1:]) if first in ("-c", "-m") else ("", first, others)
+        with self._changed:
+            self._started += 1
+            id = self._started
+            request = {"id": id, "program": program, "cwd": str(cwd), "env": dict(env)}
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [stdin, stdout, stderr])
+            assert self._changed.wait_for(lambda: id in self._pids, PATIENCE_S), "the fork server does not answer"
+            return id, self._pids[id]
+
+    def wait(self, id: int, timeout: float) -> int | None:
+        """The exit code; None where it has not ended by then."""
+        with self._changed:
+            self._changed.wait_for(lambda: id in self.codes, timeout)
+            return self.codes.get(id)
+
+    def close(self) -> None:
+        """End the server, and all that still runs."""
+        self._socket.shutdown(socket.SHUT_WR)
+        self._process.wait(PATIENCE_S)
+        self._listener.join(PATIENCE_S)
+        self._socket.close()
+
+
+_servers: dict[tuple[str, ...], Server] = {}
+_making = threading.Lock()
+
+
+def server(imports: tuple[str, ...] = BASE) -> Server:
+    """The server with these imports, made once."""
+    with _making:
+        if imports not in _servers:
+            _servers[imports] = Server(*imports)
+        return _servers[imports]
+
+
+def close() -> None:
+    """End all servers."""
+    with _making:
+        while _servers:
+            _servers.popitem()[1].close()
+
+
+def environment(others: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment, with the sources to import and one thread of torch."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(others or {})}
+
+
+def start(
+    command: Command,
+    *,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    output: Path | None = None,
+    imports: tuple[str, ...] = BASE,
+) -> Fork:
+    """Start ``python command`` and go on; what it prints is in the file ``output``, or stdout is a pipe to read."""
+    made = server(imports)
+    reads = None
+    stdin = os.open(os.devnull, os.O_RDONLY)
+    if output is None:
+        reads, stdout = os.pipe()
+        stderr = os.dup(2)
+    else:
+        stdout = stderr = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    try:
+        id, pid = made.start(command, cwd, environment() if env is None else env, stdin, stdout, stderr)
+    finally:
+        for descriptor in {stdin, stdout, stderr}:
+            os.close(descriptor)
+    return Fork(made, id, pid, None if reads is None else open(reads, encoding="utf-8"))
+
+
+def run(
+    command: Command,
+    *,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    input: str = "",
+    timeout: float = PATIENCE_S,
+    imports: tuple[str, ...] = BASE,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python command`` to its end, as ``subprocess.run(..., capture_output=True, text=True)`` does."""
+    made = server(imports)
+    with _file(input) as stdin, _file() as stdout, _file() as stderr:
+        id, pid = made.start(
+            command, cwd, environment() if env is None else env, stdin.fileno(), stdout.fileno(), stderr.fileno()
+        )
+        code = made.wait(id, timeout)
+        if code is None:
+            Fork(made, id, pid, None).end()
+            raise subprocess.TimeoutExpired(list(map(str, command)), timeout, _read(stdout), _read(stderr))
+        return subprocess.CompletedProcess(list(map(str, command)), code, _read(stdout), _read(stderr))
+
+
+def python(code: str, *arguments: str, env: Mapping[str, str] | None = None, imports: tuple[str, ...] = BASE) -> str:
+    """What a program prints; a failure shows its stderr."""
+    done = run(["-c", code, *arguments], env=environment(env), imports=imports)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _file(text: str = "") -> IO[bytes]:
+    """An unnamed file that holds a text."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(text.encode())
+    file.flush()
+    file.seek(0)
+    return file
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")
