@@ -58,7 +58,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Tests that share a fixture of their module go to one worker, which makes it once; all others are on their own."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Scheduling(LoadScopeScheduling):
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path, _, test = nodeid.partition("::")
             shared = test.partition("[")[0] in tests_that_share(config.rootpath / path)

@@ -17,7 +17,7 @@ import declog
 from declog.testing import MemorySink, run_ranks
 from tests.trl import cases, faults
 from tests.trl.cases import STRICT, Case
-from tests.trl.jobs import torchrun
+from tests.trl.jobs import two_ranks
 
 LENIENT = "declog/sinks=[]"
 SHORT = Case(args={"max_steps": 3, "logging_steps": 1, "eval_strategy": "no", "gradient_accumulation_steps": 1})
@@ -55,7 +55,7 @@ def test_a_fault_in_a_hook(name: str, late: bool, alone: Any, model: Path, tmp_p
 def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same on two ranks, of which one fails, in one job."""
     folder = tmp_path_factory.mktemp("pair")
-    torchrun("faulty", model, folder, timeout_s=500)
+    two_ranks("faulty", model, folder)
     return folder
 
 
