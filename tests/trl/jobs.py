@@ -18,7 +18,8 @@ from tests.faults.jobs import run
 
 def two_ranks(name: str, model: Path, folder: Path) -> None:
     """Run a job to its end; it must succeed."""
-    ended = run(folder, 2, ["-m", "tests.trl.jobs", name, model, folder], imports=forks.TRL, limit_s=4 * forks.PATIENCE_S)
+    command = ["-m", "tests.trl.jobs", name, model, folder]
+    ended = run(folder, 2, command, imports=forks.TRL, limit_s=4 * forks.PATIENCE_S)
     assert ended.codes == (0, 0), "\n".join(text[-9000:] for text in ended.outputs)
 
 
