@@ -71,7 +71,7 @@ def test_the_installed_package_is_the_wheels(python: Path) -> None:
     """What is imported in the fresh environment is not the checkout, and its presets are inside the package."""
     found = evaluate(
         python,
-        "import json, declog, declog.searchpath as s; print(json.dumps([declog.__file__, s.conf_location()]))",
+        "import json, declog, declog.config.search_path as s; print(json.dumps([declog.__file__, s.conf_location()]))",
     )
     (site,) = python.parent.parent.glob("lib/python*/site-packages")
     assert found == [str(site / "declog" / "__init__.py"), "pkg://declog.conf"]

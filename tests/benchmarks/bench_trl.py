@@ -45,7 +45,7 @@ def main() -> None:
 
 def rank(rounds: int) -> None:
     """One rank: count, then time in turns."""
-    from tests.trl import tiny
+    from tests.integrations.trl import tiny
 
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp())
@@ -96,7 +96,7 @@ def train(model: Path, folder: Path, merge: str | None) -> Clock:
     """One run, with a log event at each step."""
     from transformers import TrainerCallback
 
-    from tests.trl import cases
+    from tests.integrations.trl import cases
 
     clock = Clock()
 

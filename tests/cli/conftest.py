@@ -10,7 +10,7 @@ import pytest
 
 from declog.cli import main
 from tests.conftest import WritePreset
-from tests.markdown import ROOT
+from tests.docs.markdown import ROOT
 
 SMALL = """\
 # A small profile. For tests.

@@ -15,7 +15,7 @@ from declog.language.functions import BUILTIN
 from declog.language.row_functions import DEFAULT
 from declog.language.spec import FilterSpec
 from tests.cli.conftest import Cli
-from tests.markdown import ROOT
+from tests.docs.markdown import ROOT
 
 DIFFERENT = """\
 outputs

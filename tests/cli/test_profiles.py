@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import SMALL, Cli
 from tests.conftest import WritePreset
-from tests.markdown import ROOT
+from tests.docs.markdown import ROOT
 
 OK = "ok small: 4 outputs, 1 table, 0 alerts, 1 sink (jsonl)\n"
 APP = ROOT / "tests" / "data" / "compose" / "app"

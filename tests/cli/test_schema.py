@@ -18,7 +18,7 @@ from declog.cli import main
 from declog.language import spec
 from declog.language.json_schema import SHORT, _models, json_schema, parts
 from declog.language.spec import SECTIONS, LogSpec
-from tests.markdown import ALL, ROOT
+from tests.docs.markdown import ALL, ROOT
 
 CONF = ROOT / "conf" / "declog"
 PRESETS = sorted(CONF.glob("*.yaml"))

@@ -12,7 +12,7 @@ import yaml
 import declog
 from tests.cli.conftest import Cli
 from tests.conftest import WritePreset
-from tests.markdown import ROOT
+from tests.docs.markdown import ROOT
 
 
 def lines(text: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.forks import python
 from tests.sinks.everything import best, chat, completions, scalars, windows
-from tests.wandb_reader import read_runs
+from tests.sinks.wandb_reader import read_runs
 
 Rows = list[dict[str, Any]]
 TABLES = {"samples": "train/samples", "best": "best", "chats": "chats"}

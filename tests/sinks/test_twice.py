@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.sinks.samples import python
-from tests.wandb_reader import read_runs
+from tests.sinks.wandb_reader import read_runs
 
 CODE = """
 import json, sys

@@ -17,7 +17,7 @@ from declog.records import Alert, Column, Histogram, Records, Scalar, Table
 from declog.sinks.runner import SinkRunner
 from declog.sinks.wandb import INCREMENTS, WandbSink
 from tests.sinks.samples import EXACT, SURROGATE, event, run_info, table
-from tests.wandb_reader import OfflineRun, read_runs
+from tests.sinks.wandb_reader import OfflineRun, read_runs
 
 # wandb's artifacts leave their temporary folders to the garbage collector; the fixture below calls it.
 pytestmark = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")

@@ -1,0 +1,74 @@
+"""Golden pairs: a profile in YAML, and the plan in words or the error text that it gives.
+
+``python -m tests.compiler.golden --update`` writes the texts; read the difference before it is committed: the
+texts are the specification. A first line ``# constants: {beta: 0.1}`` is what an adapter's trainer gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+from omegaconf import OmegaConf
+
+import declog
+from declog.language.row_functions import DEFAULT, RowFunctions, column
+from declog.records import Records, RunInfo
+
+FOLDER = Path(__file__).parents[1] / "data" / "golden"
+PROFILES = sorted(FOLDER.glob("*.yaml"))
+COLUMNS = RowFunctions(DEFAULT)
+_CONSTANTS = re.compile(r"# constants: (\{.*\})")
+_FINGERPRINT = re.compile(r"\([0-9a-f]{16}\)")
+
+
+@column(registry=COLUMNS)
+def extract_answer(completion: str) -> str | None:
+    """What stands after ``####``."""
+    return completion.partition("####")[2].strip() or None
+
+
+class Numbers:
+    """A sink that takes scalars only, as those of some trackers do."""
+
+    accepts: ClassVar[frozenset[str]] = frozenset({"scalar"})
+
+    def open(self, run: RunInfo) -> None:
+        """Nothing to open."""
+
+    def write(self, step: int, records: Records) -> None:
+        """Nothing to write."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def shown(profile: Path) -> str:
+    """The text of a profile: ``Plan.explain()`` without its fingerprint, or every problem."""
+    text = profile.read_text(encoding="utf-8")
+    given = _CONSTANTS.match(text)
+    constants: Any = OmegaConf.to_container(OmegaConf.create(given.group(1))) if given else {}
+    try:
+        with contextlib.chdir(FOLDER):
+            plan = declog.plan(OmegaConf.create(text), constants=constants, columns=COLUMNS)
+    except declog.ConfigError as error:
+        return f"{error}\n"
+    return _FINGERPRINT.sub("(fingerprint)", plan.explain(), count=1)
+
+
+def expected(profile: Path) -> Path:
+    """The file that holds a profile's text."""
+    return profile.with_suffix(".txt")
+
+
+if __name__ == "__main__":
+    for each in PROFILES:
+        new = shown(each)
+        known = expected(each).read_text(encoding="utf-8") if expected(each).exists() else None
+        if known != new:
+            print(("updated " if "--update" in sys.argv else "differs ") + each.name)
+            if "--update" in sys.argv:
+                expected(each).write_text(new, encoding="utf-8")

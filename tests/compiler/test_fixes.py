@@ -1,0 +1,194 @@
+"""A fix keeps the meaning: pasted where it says, it gives the number that was meant, on data where others differ."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import declog
+from declog.cli import main
+from declog.compiler.intended import quoted
+from declog.errors import ConfigError, Problem
+from declog.testing import MemorySink
+
+REWARD = np.array([0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 3.0, 9.0])
+LENGTH = np.array([10, 20, 30, 40, 1, 1, 2, 3])
+MASK = np.array([[True] * n + [False] * (4 - n) for n in (1, 2, 3, 4, 1, 1, 2, 3)])
+KL = np.arange(32.0).reshape(8, 4)
+PROFILE: dict[str, Any] = {
+    "axes": {"group": {"size": 4}, "token": {"mask": "mask"}},
+    "constants": {"beta": 2},
+    "signals": {
+        "reward": {"axis": "completion"},
+        "length": {"axis": "completion", "type": "int"},
+        "mask": {"axis": "token", "type": "bool"},
+        "kl": {"axis": "token"},
+        "text": {"axis": "completion", "type": "text"},
+    },
+}
+MEANS = REWARD.reshape(2, 4).mean(1)
+TOKENS = KL[MASK]
+BY_ROW = np.array([row[kept].mean() for row, kept in zip(KL, MASK, strict=True)])
+BY_GROUP = BY_ROW.reshape(2, 4).mean(1)
+MAX_BY_ROW = np.array([row[kept].max() for row, kept in zip(KL, MASK, strict=True)])
+
+
+def problem(profile: dict[str, Any]) -> Problem:
+    """The first thing that is wrong with a profile."""
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(profile)
+    return raised.value.problems[0]
+
+
+def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, Any]:
+    """The profile with one of a fix's alternatives in the place of what is marked: see `tests/config/broken.py`."""
+    fix = str(found.fix).split("  or  ")[choice]
+    if re.match(r"\w+: \{.*\}$", fix):
+        ((section, entries),) = yaml.safe_load(fix).items()
+        return {**profile, section: {**profile.get(section, {}), **entries}}
+    meant = re.search(r"`([^`]+)`", fix)
+    text = fix if meant is None else meant[1]
+    start, end = found.span or (0, len(found.source or ""))
+    if found.code in ("DL310", "DL306") and "over=" in text:  # the text stands for the call, or for the whole key
+        start, end = _call(str(found.source or text), text, found)
+    new = f"{(found.source or '')[:start]}{text}{(found.source or '')[end:]}"
+    entry = profile["metrics"]["m"]
+    key = str(found.path[-1])
+    changed = new if isinstance(entry, str) else {**entry, (key if key != "m" else "expr"): new}
+    return {**profile, "metrics": {**profile["metrics"], "m": changed}}
+
+
+def _call(source: str, text: str, found: Problem) -> tuple[int, int]:
+    """Where the call stands that a fix with `over=` stands for: around what is marked."""
+    if found.code == "DL310":
+        return 0, len(source)
+    name = text.partition("(")[0]
+    start = source.rfind(f"{name}(", 0, (found.span or (0, 0))[0] + 1)
+    depth = 0
+    for at in range(start, len(source)):
+        depth += (source[at] == "(") - (source[at] == ")")
+        if depth == 0 and source[at] == ")":
+            return start, at + 1
+    raise AssertionError(source)
+
+
+def number(profile: dict[str, Any], folder: Path) -> float:
+    """What the metric `m` is; NaN where it is absent."""
+    sink = MemorySink()
+    with declog.start(profile, sinks=[sink], output_dir=folder) as log, log.step(0):
+        log.observe(
+            reward=REWARD.tolist(), length=LENGTH.tolist(), mask=torch.tensor(MASK), kl=torch.tensor(KL),
+            text=[f"t{n}" for n in range(8)],
+        )  # fmt: skip
+    return float(sink.scalars[0].get("m", np.nan))
+
+
+CASES: dict[str, tuple[Any, list[float]]] = {
+    "a ratio of means": ("mean(reward) / mean(length)", [REWARD.mean() / LENGTH.mean()]),
+    "a range": ("max(reward) - min(reward)", [np.ptp(REWARD)]),
+    "a relative spread": ("std(reward) / mean(reward)", [REWARD.std(ddof=1) / REWARD.mean()]),
+    "of two axes": ("mean(kl) / mean(length)", [TOKENS.mean() / LENGTH.mean()]),
+    "a sum over the tokens by a count": ("sum(kl) / count(kl)", [TOKENS.mean()]),
+    "quantiles": ("p90(reward) - p50(reward)", [np.quantile(REWARD, 0.9) - np.quantile(REWARD, 0.5)]),
+    "fractions of quantiles": ("p99.9(reward) - p0(reward)", [np.quantile(REWARD, 0.999)]),
+    "a function of a mean": ("sqrt(mean(reward ** 2))", [np.sqrt((REWARD**2).mean())]),
+    "a constant beside it": ("beta * mean(reward) + 1", [2 * REWARD.mean() + 1]),
+    "one reduction twice": ("mean(reward) / (mean(reward) + 1)", [REWARD.mean() / (REWARD.mean() + 1)]),
+    "commas and colons": ("mean(clip(reward, 0, 2)) / max(reward)", [np.clip(REWARD, 0, 2).mean() / 9]),
+    "in a map": ({"expr": "mean(reward) / mean(length)", "help": "a: b"}, [REWARD.mean() / LENGTH.mean()]),
+    "a median": ("median(reward)", [np.median(REWARD)]),
+    "a median as a reduction": ({"expr": "reward", "reduce": "median"}, [np.median(REWARD)]),
+    "an average": ("average(reward)", [REWARD.mean()]),
+    "a quantile by its level": ("quantile(reward, 0.25)", [np.quantile(REWARD, 0.25)]),
+    "a quantile by a keyword": ("quantile(reward, q=0.25)", [np.quantile(REWARD, 0.25)]),
+    "a percentile": ("percentile(reward, 25)", [np.quantile(REWARD, 0.25)]),
+    "the spread of values per group": ("std(mean(reward, over=group))", [MEANS.std(ddof=1), np.nan]),
+    "the best of a group": ("mean(max(reward, over=group))", [5.0, 9.0]),
+    "tokens to groups": ("p50(mean(kl, over=completion))", [np.median(BY_ROW), np.median(BY_GROUP)]),
+    "maxima of tokens": ("mean(max(kl, over=completion))", [MAX_BY_ROW.mean(), MAX_BY_ROW.reshape(2, 4).max(1).mean()]),
+    "a finer condition": (
+        {"expr": "reward", "where": "kl > 4"},
+        [
+            REWARD[[bool((row[kept] > 4).any()) for row, kept in zip(KL, MASK, strict=True)]].mean(),
+            REWARD[[bool((row[kept] > 4).all()) for row, kept in zip(KL, MASK, strict=True)]].mean(),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"), [(name, choice) for name, (_, meant) in CASES.items() for choice in range(len(meant))]
+)
+def test_a_pasted_fix_gives_the_number_that_was_meant(name: str, choice: int, tmp_path: Path) -> None:
+    """Each alternative, its own reading."""
+    wrong, meant = CASES[name]
+    profile = {**PROFILE, "metrics": {"other": "mean(length)", "m": wrong}}
+    found = problem(profile)
+    assert len(str(found.fix).split("  or  ")) == len(meant)
+    assert number(pasted(profile, found, choice), tmp_path) == pytest.approx(meant[choice], rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "reward - mean(reward)",
+        "mean(reward > mean(reward))",
+        {"expr": "mean(reward) / mean(length)", "where": "reward > 0"},
+        {"expr": "mean(reward) / mean(length)", "by": "text"},
+        {"expr": "reward", "reduce": "quantile"},
+        "quantile(reward, level)",
+    ],
+)
+def test_what_cannot_be_known_is_not_offered_to_paste(wrong: Any) -> None:
+    """Where a text to paste would be one reading of several, or lose a key, the fix is words."""
+    fix = str(problem({**PROFILE, "metrics": {"m": wrong}}).fix)
+    assert not fix.startswith(("metrics:", "did you mean"))
+
+
+def test_a_fix_takes_no_name_that_is_taken() -> None:
+    """The metrics of a formula get names of their own."""
+    profile = {**PROFILE, "metrics": {"m_1": "mean(length)", "m_2": "max(length)", "m": "mean(reward) / mean(length)"}}
+    assert declog.plan(pasted(profile, problem(profile), 0)).names().keys() == {"m_1", "m_2", "m", "logged/{column}"}
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a b", "a: b", "{a}", "a, b", "a # b", "'", '"', "- a", "?", "", " a", "é: 1", "*a"]
+)
+def test_a_quoted_text_is_read_as_it_was(text: str) -> None:
+    """Inside of a flow map."""
+    assert yaml.safe_load(f"{{a: {quoted(text)}, b: 1}}") == {"a": text, "b": 1}
+
+
+FLOW = {
+    "metrics: {m: {expr: reward, name: loss/{reduce}}}": "loss/",
+    "metrics: {m: {expr: reward, help: what: it is}}": "m",
+    "metrics: {m: {expr: reward, name: run #3}}": "run #3",
+    "metrics: {m: {expr: reward, name: [a] b}}": "[a] b",
+    "metrics: {m: {name: a: b, expr: reward}}": "a: b",
+}
+
+
+@pytest.mark.parametrize("line", FLOW)
+def test_a_text_that_yaml_takes_apart_needs_quotes(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Braces, colons and number signs in a flow map: the fix is the text in quotes, at its place."""
+    (tmp_path / "declog").mkdir()
+    file = tmp_path / "declog" / "mine.yaml"
+    before = "signals: {reward: {axis: completion}}\n"
+    file.write_text(f"{before}{line}\n", encoding="utf-8")
+    with pytest.raises(declog.CompositionError) as raised:
+        declog.compose("mine", config_dir=tmp_path)
+    (found,) = raised.value.problems
+    assert found.where is not None and found.where.excerpt is not None
+    excerpt = found.where.excerpt
+    file.write_text(f"{before}{line[: excerpt.start]}{found.fix}{line[excerpt.end :]}\n", encoding="utf-8")
+    assert FLOW[line] in declog.plan(declog.compose("mine", config_dir=tmp_path)).names()
+    assert main(["check", str(file), "--strict"]) == 0
+    assert capsys.readouterr().out.startswith("ok")

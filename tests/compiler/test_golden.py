@@ -1,0 +1,36 @@
+"""Every golden profile gives exactly the text that is committed beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from declog.errors import CODES
+from tests.compiler.golden import FOLDER, PROFILES, expected, shown
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.stem)
+def test_the_text_of_a_profile(profile: Path) -> None:
+    """A profile's plan in words, or all that is wrong with it, is what people read here last."""
+    assert expected(profile).read_text(encoding="utf-8") == shown(profile)
+
+
+def test_the_pairs_cover_the_language() -> None:
+    """There are at least sixty pairs, a third of them invalid, and every code of schema, language and plan has one."""
+    texts = [expected(profile).read_text(encoding="utf-8") for profile in PROFILES]
+    invalid = [text for text in texts if text.startswith("error[")]
+    codes = {code for code in CODES if "DL200" < code < "DL500"}
+    never_at_compile_time = {"DL314"}  # a function's result is seen when it runs
+
+    assert len(PROFILES) >= 60
+    assert len(PROFILES) <= 3 * len(invalid) <= 2.5 * len(PROFILES)
+    assert codes - never_at_compile_time == {code for code in codes if any(f"[{code}]" in text for text in invalid)}
+    assert sorted(path.stem for path in FOLDER.glob("*.txt")) == [profile.stem for profile in PROFILES]
+
+
+def test_every_problem_has_a_fix() -> None:
+    """Nobody is told what is wrong without what to write instead."""
+    texts = [expected(profile).read_text(encoding="utf-8") for profile in PROFILES]
+    problems = [block for text in texts if text.startswith("error[") for block in text.strip().split("\n\n")]
+    assert [problem for problem in problems if "\n  fix: " not in problem] == []

@@ -1,0 +1,711 @@
+"""compose: Hydra YAML and overrides to one profile, outside of an application and inside of one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobRuntime
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.version import VersionBase
+from omegaconf import DictConfig, OmegaConf
+
+from declog.config.compose import compose, located, prefix_of, presets, profile_of
+from declog.config.search_path import DeclogSearchPath, conf_location, register
+from declog.errors import CompositionError, ConfigError, Problem
+from tests import forks
+from tests.conftest import WritePreset
+
+REPOSITORY = Path(__file__).parents[2]
+APP = Path(__file__).parents[1] / "data" / "compose" / "app"
+
+BASE = """
+    defaults:
+      - sinks: [console, parquet]
+      - _self_
+    spec: 1
+    name: base
+    profile: full
+    metrics:
+      reward: {expr: reward, reduce: mean}
+      kl: mean(kl)
+      gone: null
+"""
+
+CONSOLE = {"kind": "console", "profile": None, "every": 1, "prefix": ""}
+PARQUET = {"kind": "parquet", "profile": None, "every": 1, "prefix": ""}
+TRACKIO = {"kind": "trackio", "profile": None, "every": 1, "prefix": ""}
+BASE_PROFILE = {
+    "sinks": {"console": CONSOLE, "parquet": PARQUET},
+    "spec": 1,
+    "name": "base",
+    "profile": "full",
+    "metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": "mean(kl)", "gone": None},
+}
+
+
+def dedent(text: str) -> str:
+    return textwrap.dedent(text).strip("\n")
+
+
+@pytest.fixture
+def base(write_preset: WritePreset) -> Path:
+    """A directory with one preset, ``base``."""
+    return write_preset("base", BASE)
+
+
+def composed(directory: Path, *overrides: str, name: str = "base") -> dict[str, Any]:
+    return profile_of(compose(name, overrides, config_dir=directory))
+
+
+def refusal(directory: Path, *overrides: str, name: str = "base") -> str:
+    with pytest.raises(CompositionError) as caught:
+        compose(name, overrides, config_dir=directory)
+    return str(caught.value)
+
+
+def test_a_preset_is_composed_with_its_default_sinks(base: Path) -> None:
+    """A preset stands under `declog`, with the options that its defaults list chose."""
+    assert OmegaConf.to_container(compose("base", config_dir=base)) == {"declog": BASE_PROFILE}
+
+
+@pytest.mark.parametrize(
+    ("override", "changed"),
+    [
+        ("declog.profile=slim", {"profile": "slim"}),
+        (
+            "declog.metrics.reward.reduce=p95",
+            {"metrics": {"reward": {"expr": "reward", "reduce": "p95"}, "kl": "mean(kl)", "gone": None}},
+        ),
+        ("~declog.metrics.kl", {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "gone": None}}),
+        (
+            "declog.metrics.kl=null",
+            {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": None, "gone": None}},
+        ),
+        ("declog/sinks=[console,trackio]", {"sinks": {"console": CONSOLE, "trackio": TRACKIO}}),
+        ("declog/sinks=trackio", {"sinks": {"trackio": TRACKIO}}),
+        ("+declog/sinks=[trackio]", {"sinks": {"console": CONSOLE, "parquet": PARQUET, "trackio": TRACKIO}}),
+        ("declog.sinks.console.every=10", {"sinks": {"console": {**CONSOLE, "every": 10}, "parquet": PARQUET}}),
+        (
+            '+declog.metrics.long={expr: reward, where: "length > 512"}',
+            {"metrics": {**BASE_PROFILE["metrics"], "long": {"expr": "reward", "where": "length > 512"}}},  # type: ignore[dict-item]
+        ),
+    ],
+)
+def test_one_override_changes_one_thing(base: Path, override: str, changed: dict[str, Any]) -> None:
+    """Each kind of edit that a user makes on a command line, and nothing beside it."""
+    assert composed(base, override) == {**BASE_PROFILE, **changed}
+
+
+def test_no_sinks(base: Path) -> None:
+    """An empty list of sinks is how a group of options is switched off."""
+    expected = {key: value for key, value in BASE_PROFILE.items() if key != "sinks"}
+    assert composed(base, "declog/sinks=[]") == expected
+
+
+def test_a_preset_extends_another_by_its_flat_name(base: Path, write_preset: WritePreset) -> None:
+    """A preset names another in its defaults list, adds keys, and overrides the chosen options."""
+    write_preset("team", "defaults: [base, override sinks: [trackio], _self_]\nmetrics: {reward_p95: p95(reward)}\n")
+    expected = {
+        **BASE_PROFILE,
+        "sinks": {"trackio": TRACKIO},
+        "metrics": {**BASE_PROFILE["metrics"], "reward_p95": "p95(reward)"},  # type: ignore[dict-item]
+    }
+    assert composed(base, name="team") == expected
+
+
+def test_your_own_files_win_over_shipped_ones(base: Path) -> None:
+    """`config_dir` stands before the shipped presets in the search path."""
+    own = base / "declog" / "sinks" / "console.yaml"
+    own.parent.mkdir()
+    own.write_text("console: {kind: console, profile: slim}\n")
+    assert composed(base)["sinks"] == {"console": {"kind": "console", "profile": "slim"}, "parquet": PARQUET}
+
+
+def test_every_sink_option_spells_out_what_people_override() -> None:
+    """A shipped sink option holds one entry of its own name, with every key that an override may change."""
+    options = sorted((REPOSITORY / "conf" / "declog" / "sinks").glob("*.yaml"))
+    loaded = {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in options}
+    expected = {
+        kind: {kind: {"kind": kind, "profile": None, "every": 1, "prefix": ""}}
+        for kind in ("console", "jsonl", "parquet", "tensorboard", "trackio", "wandb")
+    }
+    assert loaded == expected
+
+
+def test_grpo_is_what_its_file_says() -> None:
+    """The shipped preset composes to its own file, and the sinks that its defaults list names."""
+    written = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "declog" / "grpo.yaml"))
+    assert isinstance(written, dict)
+    assert written.pop("defaults") == [{"sinks": ["console", "parquet"]}, "_self_"]
+    assert profile_of(compose()) == {"sinks": {"console": CONSOLE, "parquet": PARQUET}, **written}
+
+
+def test_rloo_is_grpo_with_what_its_file_changes() -> None:
+    """The other preset is an extension: what its file does not name is GRPO's."""
+    changes = OmegaConf.load(REPOSITORY / "conf" / "declog" / "rloo.yaml")
+    assert isinstance(changes, DictConfig)
+    assert changes.pop("defaults") == ["grpo", "_self_"]
+    merged = OmegaConf.merge(profile_of(compose("grpo")), changes)
+    assert profile_of(compose("rloo")) == OmegaConf.to_container(merged)
+
+
+@pytest.mark.parametrize("preset", ["grpo", "rloo"])
+def test_every_shipped_metric_takes_a_plain_override(preset: str) -> None:
+    """Shipped presets spell out `expr` and `reduce`, so that no `+` and no quoting is needed to change them."""
+    written = profile_of(compose(preset))["metrics"]
+    metrics = [name for name, metric in written.items() if metric is not None]
+    changed = composed(REPOSITORY / "conf", *(f"declog.metrics.{name}.reduce=p95" for name in metrics), name=preset)
+    assert {name: changed["metrics"][name]["reduce"] for name in metrics} == dict.fromkeys(metrics, "p95")
+    assert {name: metric["expr"] for name, metric in changed["metrics"].items() if metric} == {
+        name: written[name]["expr"] for name in metrics
+    }
+    assert "reward" in metrics
+
+
+def test_presets_lists_own_and_shipped_ones(base: Path, write_preset: WritePreset) -> None:
+    """`presets` names what `compose` takes: a new file is one more."""
+    before = presets(base)
+    write_preset("another", "spec: 1\n")
+    assert set(presets(base)) - set(before) == {"another"}
+    assert "base" in before
+
+
+def test_composing_leaves_hydras_state_as_it_was(base: Path) -> None:
+    """Hydra's singletons hold the same before and after, also when composing fails."""
+
+    def state() -> tuple[object, ...]:
+        job = JobRuntime.instance().get("name")
+        return GlobalHydra.instance(), GlobalHydra.instance().is_initialized(), VersionBase.instance().getbase(), job
+
+    before = state()
+    first = composed(base)
+    refusal(base, "declog.nothing=1")
+    assert (composed(base), state()) == (first, before)
+
+
+def test_registering_twice_adds_one_search_path_entry() -> None:
+    """The plugin is registered once, whoever imports declog."""
+    register()
+    register()
+    plugins = [each for each in Plugins.instance().discover(SearchPathPlugin) if each is DeclogSearchPath]
+    assert plugins == [DeclogSearchPath]
+
+
+def test_a_checkout_finds_its_presets_beside_the_package() -> None:
+    """In an editable install the presets are the repository's own files, not a copy."""
+    assert conf_location() == f"file://{REPOSITORY / 'conf'}"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        (
+            "declog.metrics.rewrd.reduce=p95",
+            """
+            error[DL101] override 'declog.metrics.rewrd.reduce=p95'
+              there is no key `rewrd` in declog.metrics; + adds one
+                declog.metrics.rewrd.reduce=p95
+                               ^^^^^
+              fix: declog.metrics.reward.reduce=p95  or  +declog.metrics.rewrd.reduce=p95
+            """,
+        ),
+        (
+            "declog.metrics.kl.reduce=p95",
+            """
+            error[DL101] override 'declog.metrics.kl.reduce=p95'
+              declog.metrics.kl is `mean(kl)` here, which has no keys
+                declog.metrics.kl.reduce=p95
+                                  ^^^^^^
+              fix: set the whole entry: 'declog.metrics.kl={expr: ..., reduce: p95}'
+            """,
+        ),
+        (
+            "profile=slim",
+            """
+            error[DL101] override 'profile=slim'
+              there is no key `profile` at the top
+                profile=slim
+                ^^^^^^^
+              fix: declog.profile=slim
+            """,
+        ),
+        (
+            "~declog.metrics.lk",
+            """
+            error[DL101] override '~declog.metrics.lk'
+              there is no key `lk` in declog.metrics
+                ~declog.metrics.lk
+                                ^^
+              fix: known keys: gone, kl, reward
+            """,
+        ),
+        (
+            "~declog.metrics.gone",
+            """
+            error[DL101] override '~declog.metrics.gone'
+              declog.metrics.gone is null already: an earlier layer deleted it
+                ~declog.metrics.gone
+                ^^^^^^^^^^^^^^^^^^^^
+              fix: leave this override out
+            """,
+        ),
+        (
+            "+declog.profile=slim",
+            """
+            error[DL101] override '+declog.profile=slim'
+              declog.profile is there already, and + only adds
+                +declog.profile=slim
+                ^^^^^^^^^^^^^^^^^^^^
+              fix: declog.profile=slim
+            """,
+        ),
+        (
+            "declog/sinks=[console,trakio]",
+            """
+            error[DL101] override 'declog/sinks=[console,trakio]'
+              there is no `trakio` in the group declog/sinks
+                declog/sinks=[console,trakio]
+                                      ^^^^^^
+              fix: did you mean `trackio`?
+            """,
+        ),
+        (
+            "declog.sinks=[console]",
+            """
+            error[DL101] override 'declog.sinks=[console]'
+              declog.sinks is a mapping, which cannot become a list
+                declog.sinks=[console]
+                             ^^^^^^^^^
+              fix: declog/sinks=[console]
+            """,
+        ),
+        (
+            "~declog/sinks",
+            """
+            error[DL101] override '~declog/sinks'
+              a group that holds a list of options cannot be deleted
+                ~declog/sinks
+                ^^^^^^^^^^^^^
+              fix: declog/sinks=[]
+            """,
+        ),
+        (
+            "declog/sink=[console]",
+            """
+            error[DL101] override 'declog/sink=[console]'
+              there is no group `declog/sink`
+                declog/sink=[console]
+                ^^^^^^^^^^^
+              fix: did you mean `declog/sinks`?
+            """,
+        ),
+        (
+            "declog.profile=slim,full",
+            """
+            error[DL101] override 'declog.profile=slim,full'
+              `slim,full` is a sweep over several values, which needs --multirun; a list has brackets
+                declog.profile=slim,full
+                               ^^^^^^^^^
+              fix: declog.profile=[slim,full]  or  'declog.profile="slim,full"'
+            """,
+        ),
+        (
+            "+declog.metrics.long.where=length > 512",
+            """
+            error[DL101] override '+declog.metrics.long.where=length > 512'
+              Hydra cannot read `length > 512` without quotes
+                +declog.metrics.long.where=length > 512
+                                           ^^^^^^^^^^^^
+              fix: '+declog.metrics.long.where="length > 512"'
+            """,
+        ),
+        (
+            "+declog.metrics.size.expr=abs(kl)",
+            """
+            error[DL101] override '+declog.metrics.size.expr=abs(kl)'
+              Hydra cannot read `abs(kl)` without quotes
+                +declog.metrics.size.expr=abs(kl)
+                                          ^^^^^^^
+              fix: '+declog.metrics.size.expr="abs(kl)"'
+            """,
+        ),
+        (
+            '+declog.metrics.math.where=task == "math"',
+            r"""
+            error[DL101] override '+declog.metrics.math.where=task == "math"'
+              Hydra cannot read `task == "math"` without quotes
+                +declog.metrics.math.where=task == "math"
+                                           ^^^^^^^^^^^^^^
+              fix: '+declog.metrics.math.where="task == \"math\""'
+            """,
+        ),
+        (
+            "+declog.metrics.by_task={name: reward/{label}}",
+            """
+            error[DL101] override '+declog.metrics.by_task={name: reward/{label}}'
+              inside [...] and {...}, Hydra wants a text that is more than words in quotes
+                +declog.metrics.by_task={name: reward/{label}}
+                                        ^^^^^^^^^^^^^^^^^^^^^^
+              fix: '+declog.metrics.by_task={name: "reward/{label}"}'
+            """,
+        ),
+        (
+            "++declog.metrics.rewards/x.reduce=mean",
+            """
+            error[DL101] override '++declog.metrics.rewards/x.reduce=mean'
+              a key cannot hold `/`: `rewards/x` may be the entry's `name`, its id is an identifier
+                ++declog.metrics.rewards/x.reduce=mean
+                                 ^^^^^^^^^
+              fix: ++declog.metrics.rewards_x.reduce=mean
+            """,
+        ),
+        (
+            "declog=bse",
+            """
+            error[DL104] override 'declog=bse'
+              there is no preset `bse`
+                declog=bse
+                       ^^^
+              fix: did you mean `base`?
+            """,
+        ),
+    ],
+)
+def test_a_wrong_override_says_what_to_type_instead(base: Path, override: str, expected: str) -> None:
+    """Every way in which Hydra refuses an override becomes a place, a plain cause and a fix."""
+    assert refusal(base, override) == dedent(expected)
+
+
+@pytest.mark.parametrize(
+    "fix",
+    [
+        "declog.metrics.reward.reduce=p95",
+        "+declog.metrics.rewrd.reduce=p95",
+        "declog/sinks=[console]",
+        "declog/sinks=[]",
+        '+declog.metrics.long.where="length > 512"',
+        r'+declog.metrics.math.where="task == \"math\""',
+    ],
+)
+def test_the_fixes_can_be_pasted(base: Path, fix: str) -> None:
+    """What the errors above propose is accepted."""
+    assert composed(base, fix) != BASE_PROFILE
+
+
+def test_all_wrong_overrides_are_told_at_once_and_in_order(base: Path) -> None:
+    """Hydra stops at the first; here each wrong override is one problem, and the good ones are none."""
+    overrides = ["declog.metrics.rewrd=1", "declog.profile=slim", "+declog.x=a > b", "declog/sinks=[wandb,jsnl]"]
+    with pytest.raises(CompositionError) as caught:
+        compose("base", overrides, config_dir=base)
+    assert [(each.code, each.source) for each in caught.value.problems] == [
+        ("DL101", "declog.metrics.rewrd=1"),
+        ("DL101", "+declog.x=a > b"),
+        ("DL101", "declog/sinks=[wandb,jsnl]"),
+    ]
+
+
+def test_an_override_may_need_one_that_stands_behind_it(base: Path) -> None:
+    """Groups are chosen before keys are set, so a good pair is not blamed for another's mistake."""
+    overrides = ["declog.sinks.trackio.profile=slim", "declog/sinks=[trackio]", "declog.wrong=1"]
+    with pytest.raises(CompositionError) as caught:
+        compose("base", overrides, config_dir=base)
+    assert [each.source for each in caught.value.problems] == ["declog.wrong=1"]
+
+
+def test_an_unknown_preset_names_the_nearest(base: Path) -> None:
+    """DL104 for the name that `compose` itself is given."""
+    expected = "error[DL104] <profile>\n  there is no preset `basse`\n  fix: did you mean `base`?"
+    assert refusal(base, name="basse") == expected
+
+
+def test_a_preset_beside_the_group_is_told_where_to_go(base: Path) -> None:
+    """A file in `config_dir` itself is no preset: the error says which folder it belongs in."""
+    (base / "mine.yaml").write_text("spec: 1\n")
+    expected = """
+        error[DL104] <profile>
+          there is no preset `mine`
+          fix: move mine.yaml into a folder `declog` of that directory: presets are Hydra's group `declog`
+    """
+    assert refusal(base, name="mine") == dedent(expected)
+
+
+def test_a_directory_that_is_not_there(base: Path) -> None:
+    """A wrong `config_dir` is told as such, not as a missing preset."""
+    assert refusal(Path("nowhere")) == dedent("""
+        error[DL101] <profile>
+          there is no directory nowhere
+          fix: give the directory that holds your `declog` folder
+    """)
+
+
+def test_one_text_is_no_list_of_overrides() -> None:
+    """A forgotten pair of brackets is not read as an override per character."""
+    with pytest.raises(CompositionError) as caught:
+        compose("grpo", "declog.profile=slim")
+    assert caught.value.problems == (
+        Problem("DL101", "overrides are a list of texts, not one text", fix="['declog.profile=slim']"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "name: x\nmetrics:\n  x: 1\n  x: 2\n",
+            """
+            error[DL101] declog/broken.yaml:4:3
+              this is not valid YAML: the key `x` stands here a second time
+                4 |   x: 2
+                  |   ^
+              fix: keep one of the two
+            """,
+        ),
+        (
+            "name: x\nmetrics:\n  x: mean: kl\n",
+            """
+            error[DL101] declog/broken.yaml:3:10
+              this is not valid YAML: a colon and a space start a map, and this is inside a text
+                3 |   x: mean: kl
+                  |          ^
+              fix: x: 'mean: kl'
+            """,
+        ),
+        (
+            "defaults:\n  - sinks: [console, trakio]\n  - _self_\nname: x\n",
+            """
+            error[DL101] declog/broken.yaml:2:22
+              there is no `trakio` in the group declog/sinks
+                2 |   - sinks: [console, trakio]
+                  |                      ^^^^^^
+              fix: did you mean `trackio`?
+            """,
+        ),
+        (
+            "defaults: [bse, _self_]\nname: x\n",
+            """
+            error[DL104] declog/broken.yaml:1:12
+              there is no `bse` in the group declog
+                1 | defaults: [bse, _self_]
+                  |            ^^^
+              fix: did you mean `base`?
+            """,
+        ),
+        (
+            'metrics:\n  x: "mean ${kl"\n',
+            r"""
+            error[DL103] declog/broken.yaml:2:12 in metrics.x
+              this `${` is not closed
+                2 |   x: "mean ${kl"
+                  |            ^^^^
+              fix: close it with `}`, or write \${ for a text that holds it as it is
+            """,
+        ),
+        (
+            "# @package logging\nname: x\n",
+            """
+            error[DL101] declog/broken.yaml:1:1
+              this line takes the preset `broken` out of the node `declog`
+                1 | # @package logging
+                  | ^^^^^^^^^^^^^^^^^^
+              fix: delete it, and write the keys of a profile at the top, without `declog:`
+            """,
+        ),
+    ],
+)
+def test_a_broken_file_is_shown_at_its_line(base: Path, write_preset: WritePreset, text: str, expected: str) -> None:
+    """What is wrong in a file itself has the file's line and column, though Hydra's message has not."""
+    write_preset("broken", text)
+    assert refusal(base, name="broken") == dedent(expected)
+
+
+def test_profile_of_takes_a_whole_configuration_a_node_and_a_mapping(base: Path) -> None:
+    """The profile is found in an application's configuration, as its node, or as plain data."""
+    config = OmegaConf.create({"batch": 16, "declog": {"name": "x", "run_config": {"batch": "${batch}"}}})
+    plain = {"name": "x", "run_config": {"batch": 16}}
+    given: list[Any] = [config, config.declog, plain, {"declog": plain}]
+    assert [profile_of(each) for each in given] == [plain] * 4
+
+
+def test_prefix_of_follows_the_node() -> None:
+    """A profile that was composed elsewhere, or that `declog` points to, has that place."""
+    config = OmegaConf.create(
+        {"eval_log": {"name": "x"}, "logging": {"declog": {"name": "y"}}, "declog": "${eval_log}"}
+    )
+    given: list[Any] = [config.eval_log, config.logging, config, {"name": "z"}]
+    assert [prefix_of(each) for each in given] == [("eval_log",), ("logging", "declog"), ("eval_log",), ()]
+
+
+def test_everything_that_does_not_resolve_is_told_with_its_place(base: Path, write_preset: WritePreset) -> None:
+    """`???` and interpolations that lead nowhere, all at once, each at its line."""
+    write_preset(
+        "open",
+        """
+        defaults: [base, _self_]
+        seed: ???
+        output_dir: ${oc.env:DECLOG_NOT_SET}
+        run_config: {method: "${declog.nam}", self: "${declog.run_config}"}
+        """,
+    )
+    with pytest.raises(CompositionError) as caught:
+        composed(base, "+declog.axes.group.size=???", name="open")
+    assert str(caught.value) == dedent("""
+        error[DL102] declog/open.yaml:2:7
+          seed has no value yet (???)
+            2 | seed: ???
+              |       ^^^
+          fix: give one: declog.seed=...
+
+        error[DL103] declog/open.yaml:3:13 in output_dir
+          Environment variable 'DECLOG_NOT_SET' not found
+            3 | output_dir: ${oc.env:DECLOG_NOT_SET}
+              |             ^^^^^^^^^^^^^^^^^^^^^^^^
+
+        error[DL103] declog/open.yaml:4:23 in run_config.method
+          there is no key `declog.nam`
+            4 | run_config: {method: "${declog.nam}", self: "${declog.run_config}"}
+              |                       ^^^^^^^^^^^^^
+          fix: did you mean `${declog.name}`?
+
+        error[DL103] declog/open.yaml:4:46 in run_config.self
+          Interpolation to parent node detected
+            4 | run_config: {method: "${declog.nam}", self: "${declog.run_config}"}
+              |                                              ^^^^^^^^^^^^^^^^^^^^
+
+        error[DL102] override '+declog.axes.group.size=???'
+          axes.group.size has no value yet (???)
+            +declog.axes.group.size=???
+                                    ^^^
+          fix: give one: declog.axes.group.size=...
+    """)
+
+
+def test_relative_interpolations_are_told_as_they_were_written() -> None:
+    """A relative key that exists at the top of the configuration is not proposed for one that is missing."""
+    config = OmegaConf.create({"name": "top", "declog": {"a": {"b": "${.name}", "c": "${..d.e}"}, "d": "${nowhere}"}})
+    with pytest.raises(CompositionError) as caught:
+        profile_of(config)
+    assert [(each.path, each.source, each.fix) for each in caught.value.problems] == [
+        (("a", "b"), "${.name}", None),
+        (("a", "c"), "${..d.e}", None),
+        (("d",), "${nowhere}", "an interpolation starts at the top of the whole configuration"),
+    ]
+
+
+def test_interpolations_that_lead_into_each_other_end() -> None:
+    """Two nodes that contain each other are one problem, not an endless profile."""
+    config = OmegaConf.create({"a": {"b": "${c}"}, "c": {"d": "${a}"}})
+    with pytest.raises(CompositionError) as caught:
+        profile_of(config)
+    assert {each.code for each in caught.value.problems} == {"DL103"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"declog": None}, "error[DL202] <profile>\n  the node `declog` is empty; a profile is a mapping"),
+        ({"declog": "???"}, "error[DL102] <profile>\n  the node `declog` has no value yet (???)"),
+        ({"declog": "${x}"}, "error[DL103] <profile>\n  Interpolation key 'x' not found"),
+        (["name"], "error[DL202] <profile>\n  a profile is a mapping, not a list"),
+        ({"name": object()}, "error[DL202] name\n  Value 'object' is not a supported primitive type"),
+    ],
+)
+def test_what_is_no_profile_is_refused(given: Any, expected: str) -> None:
+    """A node that is empty, missing or no mapping is told as such before anything is validated."""
+    with pytest.raises(ConfigError) as caught:
+        profile_of(given)
+    assert str(caught.value) == expected
+
+
+def test_places_survive_a_copy_and_a_pickle(base: Path) -> None:
+    """A configuration keeps where it came from when a launcher copies it to a worker."""
+    config = compose("base", config_dir=base)
+    error = ConfigError([Problem("DL201", "unknown key `metrics`", ("metrics",))])
+    expected = dedent("""
+        error[DL201] declog/base.yaml:7:1
+          unknown key `metrics`
+            7 | metrics:
+              | ^^^^^^^
+    """)
+    given: list[DictConfig] = [config, config.declog, copy.deepcopy(config), pickle.loads(pickle.dumps(config))]
+    assert [str(located(error, each)) for each in given] == [expected] * 4
+
+
+def test_places_that_can_no_longer_be_read_do_not_hide_the_error(base: Path) -> None:
+    """A file that is gone, or broken, since it was composed leaves the error as it was."""
+    config = compose("base", config_dir=base)
+    (base / "declog" / "base.yaml").write_text("a: b: c\n")
+    error = ConfigError([Problem("DL201", "unknown key `metrics`", ("metrics",))])
+    assert str(located(error, config)) == "error[DL201] metrics\n  unknown key `metrics`"
+
+
+def run_app(tmp_path: Path, *arguments: str) -> list[str]:
+    """The lines that the application in data/compose/app prints, run as its user would, from its directory."""
+    directories = [f"hydra.run.dir={tmp_path / 'run'}", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    done = forks.run(["train.py", *arguments, *directories], cwd=APP)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+APP_PROFILE = {
+    "sinks": {"console": CONSOLE, "parquet": PARQUET},
+    "spec": 1,
+    "name": "app",
+    "profile": "full",
+    "run_config": {"batch": 16},
+    "metrics": {"reward": {"expr": "reward", "reduce": "mean"}},
+    "filters": {"hard": {"where": "kl > 1", "kind": "random", "n": 4}},
+}
+
+
+def test_an_applications_own_main_finds_the_presets(tmp_path: Path) -> None:
+    """`import declog` is enough for `@hydra.main`: its own preset and the shipped sink options compose."""
+    (line,) = run_app(tmp_path, "declog/sinks=[trackio]")
+    assert json.loads(line.removeprefix("profile ")) == {**APP_PROFILE, "sinks": {"trackio": TRACKIO}}
+
+
+def test_an_error_inside_an_application_has_its_file_and_line(tmp_path: Path) -> None:
+    """In a running application the places are those of its own configuration."""
+    assert "\n".join(run_app(tmp_path, "do=fail")) == dedent("""
+        error[DL310] conf/declog/app.yaml:13:12 in filters.hard.where
+          it is per token
+            13 |     where: kl > 1
+               |            ^^
+    """)
+
+
+def test_each_job_of_a_multirun_has_its_own_overrides(tmp_path: Path) -> None:
+    """Under multirun a place is the override of this job, and what it beat in the file."""
+    lines = run_app(tmp_path, "-m", "do=fail", 'declog.filters.hard.where="kl > 1","mean(kl > 1)"')
+    assert "\n".join(line for line in lines if "[HYDRA]" not in line) == dedent("""
+        error[DL310] override 'declog.filters.hard.where="kl > 1"'
+          it is per token
+            declog.filters.hard.where="kl > 1"
+                                       ^^
+          also set in: conf/declog/app.yaml:13:5
+        error[DL310] override 'declog.filters.hard.where="mean(kl > 1)"'
+          it is per token
+            declog.filters.hard.where="mean(kl > 1)"
+                                            ^^
+          also set in: conf/declog/app.yaml:13:5
+    """)
+
+
+def test_each_job_of_a_multirun_has_its_own_profile(tmp_path: Path) -> None:
+    """A sweep over a profile composes one configuration per job."""
+    lines = run_app(tmp_path, "-m", "declog.profile=slim,full")
+    profiles = [json.loads(line.removeprefix("profile ")) for line in lines if line.startswith("profile ")]
+    assert profiles == [{**APP_PROFILE, "profile": "slim"}, APP_PROFILE]
+
+
+def test_composing_inside_an_application_does_not_disturb_it(tmp_path: Path) -> None:
+    """Hydra's globals, the job's name and its `version_base` are the same objects and values afterwards."""
+    (line,) = run_app(tmp_path, "do=compose")
+    assert json.loads(line.removeprefix("inner ")) == {"profile": "slim", "same": [True] * 4, "base": "1.2"}

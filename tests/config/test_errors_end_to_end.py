@@ -1,0 +1,314 @@
+"""The first errors as their reader sees them: from a file, from an override, and inside an application."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import declog
+from declog.config.diagnostics import shown_path
+from tests import forks
+from tests.conftest import WritePreset
+
+ROOT = Path(__file__).parents[2]
+PRESET = ROOT / "conf" / "declog" / "grpo.yaml"
+ROLLOUT = {"rewards": {"a": torch.arange(8.0)}, "length": [1] * 8}
+
+
+def golden(text: str) -> str:
+    return textwrap.dedent(text).strip("\n")
+
+
+def in_preset(section: str, key: str) -> str:
+    """Where the shipped preset sets a key of an entry, as errors name it."""
+    lines = PRESET.read_text(encoding="utf-8").splitlines()
+    start = next(row for row, line in enumerate(lines) if line == f"{section.split('.')[0]}:")
+    entry = f"  {section.split('.')[1]}: "
+    row = next(row for row in range(start, len(lines)) if lines[row].startswith(entry))
+    return f"{shown_path(str(PRESET))}:{row + 1}:{lines[row].index(f'{key}:') + 1}"
+
+
+# ---- from a file
+
+FILES: dict[str, tuple[str, str]] = {
+    "unknown key": (
+        """
+        defaults: [grpo, _self_]
+        metrics:
+          reward: {redcue: mean}
+        """,
+        """
+        error[DL201] declog/mine.yaml:3:12 in metrics.reward.redcue
+          unknown key `redcue`
+            3 |   reward: {redcue: mean}
+              |            ^^^^^^
+          fix: did you mean `reduce`?
+        """,
+    ),
+    "unknown signal": (
+        """
+        defaults: [grpo, _self_]
+        metrics:
+          reward_p90: p90(rewrd)
+        """,
+        """
+        error[DL302] declog/mine.yaml:3:19 in metrics.reward_p90
+          unknown signal `rewrd`
+            3 |   reward_p90: p90(rewrd)
+              |                   ^^^^^
+          fix: did you mean `reward`?
+        """,
+    ),
+    "wrong axis": (
+        """
+        defaults: [grpo, _self_]
+        filters:
+          hard:
+            kind: random
+            n: 4
+            where: kl > 1
+        """,
+        """
+        error[DL310] declog/mine.yaml:6:12
+          filters.hard.where is per token; a filter needs one value per completion
+            6 |     where: kl > 1
+              |            ^^^^^^
+          fix: any(kl > 1, over=token)  or  all(kl > 1, over=token)
+        """,
+    ),
+    "bad reduction": (
+        """
+        defaults: [grpo, _self_]
+        metrics:
+          mine:
+            expr: reward
+            reduce: {middle: median}
+        """,
+        """
+        error[DL311] declog/mine.yaml:5:22 in metrics.mine.reduce.middle
+          unknown reduction `median`
+            5 |     reduce: {middle: median}
+              |                      ^^^^^^
+          fix: did you mean `p50`?
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), FILES.values(), ids=FILES.keys())
+def test_errors_of_a_file(text: str, expected: str, write_preset: WritePreset) -> None:
+    """Place, cause, line with carets, fix: before anything is started."""
+    directory = write_preset("mine", text)
+    with pytest.raises(declog.ConfigError) as error:
+        declog.start(declog.compose("mine", config_dir=directory))
+    assert str(error.value) == golden(expected)
+    assert not (directory / "outputs").exists()
+
+
+def test_all_errors_of_a_file_come_at_once(write_preset: WritePreset) -> None:
+    """One run tells everything that is wrong with expressions, each at its place."""
+    directory = write_preset(
+        "mine",
+        """
+        defaults: [grpo, _self_]
+        metrics:
+          a: p90(rewrd)
+          b: {expr: reward, reduce: median}
+        filters:
+          hard: {kind: all, where: kl > 1}
+        """,
+    )
+    with pytest.raises(declog.ConfigError) as error:
+        declog.plan(declog.compose("mine", config_dir=directory))
+    assert [line for line in str(error.value).splitlines() if line.startswith("error")] == [
+        "error[DL302] declog/mine.yaml:3:10 in metrics.a",
+        "error[DL311] declog/mine.yaml:4:29 in metrics.b.reduce",
+        "error[DL310] declog/mine.yaml:6:28",
+    ]
+
+
+# ---- from an override
+
+
+def overridden(*overrides: str) -> str:
+    """The error of the GRPO preset with overrides."""
+    with pytest.raises(declog.ConfigError) as error:
+        declog.start("grpo", overrides)
+    return str(error.value)
+
+
+def test_an_unknown_key_of_an_override() -> None:
+    """The caret is under the key in the override."""
+    assert overridden("+declog.metrics.reward.redcue=mean") == golden("""
+        error[DL201] override '+declog.metrics.reward.redcue=mean'
+          unknown key `redcue`
+            +declog.metrics.reward.redcue=mean
+                                   ^^^^^^
+          fix: did you mean `reduce`?
+    """)
+
+
+def test_an_unknown_signal_of_an_override() -> None:
+    """The layer that the override beat is named too."""
+    assert overridden("declog.metrics.reward.expr=rewrd") == golden(f"""
+        error[DL302] override 'declog.metrics.reward.expr=rewrd'
+          unknown signal `rewrd`
+            declog.metrics.reward.expr=rewrd
+                                       ^^^^^
+          also set in: {in_preset("metrics.reward", "expr")}
+          fix: did you mean `reward`?
+    """)
+
+
+def test_a_wrong_axis_of_an_override() -> None:
+    """An expression in quotes is marked without them."""
+    assert overridden("declog.filters.extremes.key='2 * kl'") == golden(f"""
+        error[DL310] override 'declog.filters.extremes.key='2 * kl''
+          filters.extremes.key is per token; a filter needs one value per completion
+            declog.filters.extremes.key='2 * kl'
+                                         ^^^^^^
+          also set in: {in_preset("filters.extremes", "key")}
+          fix: mean(2 * kl, over=token)
+    """)
+
+
+def test_a_bad_reduction_of_an_override() -> None:
+    """Quantiles go from p0 to p100."""
+    assert overridden("declog.metrics.reward.reduce=p950") == golden(f"""
+        error[DL311] override 'declog.metrics.reward.reduce=p950'
+          unknown reduction `p950`: quantiles are p0 to p100
+            declog.metrics.reward.reduce=p950
+                                         ^^^^
+          also set in: {in_preset("metrics.reward", "reduce")}
+          fix: did you mean `p95`?
+    """)
+
+
+# ---- a signal that is missing at run time
+
+
+def missing(config: Any, values: Mapping[str, Any], folder: Path) -> str:
+    """The error of a step that observes too little."""
+    with (
+        pytest.raises(declog.MissingSignalError) as error,
+        declog.start(config, output_dir=folder) as log,
+        log.step(0),
+    ):
+        log.observe(**values)
+    assert (error.value.code, error.value.fix is not None) == ("DL502", True)
+    return str(error.value)
+
+
+def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
+    """The error shows where the signal is declared, whether under signals or in place."""
+    directory = write_preset(
+        "mine",
+        """
+        defaults: [grpo, _self_]
+        sinks: null
+        signals:
+          confidence: {axis: completion, event: rollout}
+        metrics:
+          confidence: mean(confidence)
+          speed: {axis: step, event: rollout}
+        """,
+    )
+    config = declog.compose("mine", config_dir=directory)
+    assert missing(config, ROLLOUT, directory) == golden("""
+        error[DL502] declog/mine.yaml:4:3 in signals.confidence
+          `confidence`, `speed` were not observed in the first batch of event `rollout`
+            4 |   confidence: {axis: completion, event: rollout}
+              |   ^^^^^^^^^^
+          fix: observe(confidence=...), or declare it optional, or switch off what needs it
+    """)
+    assert missing(config, {**ROLLOUT, "confidence": [0.5] * 8}, directory) == golden("""
+        error[DL502] declog/mine.yaml:7:3 in metrics.speed
+          `speed` was not observed in the first batch of event `rollout`
+            7 |   speed: {axis: step, event: rollout}
+              |   ^^^^^
+          fix: observe(speed=...), or declare it optional, or switch off what needs it
+    """)
+
+
+def test_a_missing_signal_of_an_override(tmp_path: Path) -> None:
+    """A signal that an override declares is shown in the override."""
+    override = "+declog.metrics.speed={axis: step, event: rollout}"
+    config = declog.compose("grpo", ["declog/sinks=[]", override])
+    assert missing(config, ROLLOUT, tmp_path) == golden("""
+        error[DL502] override '+declog.metrics.speed={axis: step, event: rollout}'
+          `speed` was not observed in the first batch of event `rollout`
+            +declog.metrics.speed={axis: step, event: rollout}
+                                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          fix: observe(speed=...), or declare it optional, or switch off what needs it
+    """)
+
+
+def test_a_missing_signal_of_a_plain_mapping(tmp_path: Path) -> None:
+    """A profile that comes from no file has no place to show."""
+    signals = {"a": {"axis": "step"}, "b": {"axis": "step"}}
+    config = {"name": "x", "signals": signals, "metrics": {"a": "mean(a)", "b": "mean(b)"}}
+    assert missing(config, {"a": 1.0}, tmp_path) == (
+        "[DL502] `b` was not observed in the first batch of event `default`\n"
+        "  fix: observe(b=...), or declare it optional, or switch off what needs it"
+    )
+
+
+# ---- inside an application
+
+APPLICATION = """
+import hydra
+
+import declog
+from tests import forks
+
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    try:
+        with declog.start(cfg) as log, log.step(0):
+            log.observe(rewards={"a": [1.0] * 8}, length=[1] * 8)
+    except declog.DeclogError as error:
+        print(error, end="\\n\\n")
+
+
+main()
+"""
+MISSING = (
+    """
+    defaults: [grpo, _self_]
+    sinks: null
+    signals:
+      confidence: {axis: completion, event: rollout}
+    metrics:
+      confidence: mean(confidence)
+    """,
+    """
+    error[DL502] declog/mine.yaml:4:3 in signals.confidence
+      `confidence` was not observed in the first batch of event `rollout`
+        4 |   confidence: {axis: completion, event: rollout}
+          |   ^^^^^^^^^^
+      fix: observe(confidence=...), or declare it optional, or switch off what needs it
+    """,
+)
+
+
+def test_errors_inside_an_application(tmp_path: Path) -> None:
+    """A user's own `@hydra.main` shows the same texts with the places of its own files, one job per preset."""
+    presets = {name.replace(" ", "_"): texts for name, texts in {**FILES, "missing": MISSING}.items()}
+    folder = tmp_path / "conf" / "declog"
+    folder.mkdir(parents=True)
+    (tmp_path / "train.py").write_text(APPLICATION)
+    (tmp_path / "conf" / "config.yaml").write_text("defaults: [declog: missing, _self_]\n")
+    for name, (text, _) in presets.items():
+        (folder / f"{name}.yaml").write_text(golden(text) + "\n")
+    done = forks.run(["train.py", "-m", f"declog={','.join(presets)}", "hydra.sweep.dir=jobs"], cwd=tmp_path)
+    shown = "\n".join(line for line in done.stdout.splitlines() if "[HYDRA]" not in line).strip("\n")
+    expected = [
+        golden(text).replace("declog/mine.yaml", f"conf/declog/{name}.yaml") for name, (_, text) in presets.items()
+    ]
+    assert (done.returncode, shown) == (0, "\n\n".join(expected)), done.stderr

@@ -1,0 +1,60 @@
+"""Code blocks of Markdown pages, for the tests that run them. Standard library only.
+
+A block is fenced with three backticks and a language; ``title="conf/declog/mine.yaml"`` behind the language makes
+it a file of the page's folder. A ``text`` block right after another block is what that one gives.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+_FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One code block, and the ``text`` block that directly follows it, if one does."""
+
+    page: Path
+    line: int
+    language: str
+    title: str | None
+    text: str
+    result: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """The code blocks of a page in their order; results are no blocks of their own."""
+    text = page.read_text(encoding="utf-8")
+    fences = list(_FENCE.finditer(text))
+    assert text.count("```") == 2 * len(fences), f"{page}: a code block without a language"
+    found: list[Block] = []
+    for place, fence in enumerate(fences):
+        language, title, body = fence.groups()
+        if language == "text" and place and not text[fences[place - 1].end() : fence.start()].strip():
+            continue
+        after = fences[place + 1] if place + 1 < len(fences) else None
+        follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
+        line = text.count("\n", 0, fence.start()) + 1
+        found.append(Block(page, line, language, title, body, after[3] if after is not None and follows else None))
+    return found
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+
+
+def lay_out(page: Path, folder: Path) -> None:
+    """Write the titled blocks of a page as files."""
+    for block in blocks(page):
+        if block.title is not None:
+            file = folder / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")

@@ -1,0 +1,309 @@
+"""Every code block of README.md and docs/: Python is run, YAML and overrides are composed, validated and compiled.
+
+A YAML block is a preset of one's own, on top of ``grpo`` unless it has a ``defaults`` list or a ``name``; one with a
+title is the file of that name, an application's config included. A shell line may call what ``COMMANDS`` knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+import declog
+from declog import error_pages, sinks
+from declog.cli import main
+from declog.errors import CODES
+from declog.language.spec import SinkSpec
+from declog.runtime import self_metrics
+from tests import forks
+from tests.docs.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out
+
+RUN_PYTHON = """
+import contextlib, io, json, sys
+
+names, printed = {"__name__": "__main__"}, []
+for label, text in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(compile(text, label, "exec"), names)
+    printed.append(output.getvalue())
+print(json.dumps(printed))
+"""
+
+FINGERPRINT = re.compile(r"\([0-9a-f]{16}\)")
+
+
+def of_language(*languages: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("block", [block for block in ALL if block.language in languages], ids=str)
+
+
+def run(command: Sequence[str | Path], folder: Path, given: str = "") -> str:
+    done = forks.run(command, cwd=folder, env=forks.environment({"HOME": str(folder)}), input=given)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def outcome(compile: Callable[[], declog.Plan]) -> str:
+    """What a configuration gives: its plan in words, or its errors."""
+    try:
+        return FINGERPRINT.sub("(...)", compile().explain())
+    except declog.ConfigError as error:
+        return f"{error}\n"
+
+
+def check(block: Block, compile: Callable[[], declog.Plan]) -> None:
+    """The block compiles, or gives what the text below it says."""
+    found = outcome(compile)
+    if block.result is not None and block.result.startswith(("error[", "plan ")):
+        assert found == block.result
+    else:
+        assert not found.startswith("error["), found
+
+
+# ---- YAML -------------------------------------------------------------------------------------------
+
+
+@of_language("yaml")
+def test_yaml(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a preset or an application's config that compiles, or that fails as the page says."""
+    monkeypatch.chdir(tmp_path)
+    lay_out(block.page, tmp_path)
+    file = Path(block.title or "declog/mine.yaml")
+    if file.parent.name != "declog":
+        check(block, lambda: application_plan(tmp_path / file.parent, file.stem, []))
+        return
+    alone = {"defaults", "name"} & set(yaml.safe_load(block.text))
+    text = block.text if alone else block.text + "defaults: [grpo, _self_]\n"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    folder = file.parent.parent
+    if block.result is not None and block.result.startswith("error["):
+        check(block, lambda: declog.plan(declog.compose(file.stem, config_dir=folder)))
+    else:
+        cfg = declog.compose(file.stem, config_dir=folder)
+        check(block, lambda: declog.compile(declog.validate(declog.profile_of(cfg))))
+
+
+def application_plan(conf: Path, name: str, overrides: list[str]) -> declog.Plan:
+    """The plan of an application's own configuration."""
+    with initialize_config_dir(str(conf.absolute()), version_base="1.3"):
+        return declog.plan(compose(name, overrides=overrides))
+
+
+# ---- shell ------------------------------------------------------------------------------------------
+
+
+@of_language("sh")
+def test_shell(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line is a command that is known here, and its overrides compose and compile."""
+    monkeypatch.chdir(tmp_path)
+    lay_out(block.page, tmp_path)
+    lines = [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip() and line[0] != "#"]
+    assert lines
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        while "=" in words[0]:
+            del words[0]
+        COMMANDS[words[0]](block, words[1:])
+
+
+def _make(block: Block, words: list[str]) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    variables = {word for word in words if "=" in word}
+    assert set(words) - variables <= targets
+
+
+def _pip(block: Block, words: list[str]) -> None:
+    assert words[0] == "install"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for word in words:
+        for named in re.findall(r"\[(.*?)\]", word):
+            assert set(named.split(",")) <= set(extras)
+        if word.endswith(".txt"):
+            assert (ROOT / word).is_file()
+
+
+def _python(block: Block, words: list[str]) -> None:
+    script, arguments = words[0], words[1:]
+    if script in ("examples/grpo_arithmetic.py", "examples/trl_grpo.py", "examples/ray_actors.py"):
+        compose_all(
+            block, arguments, lambda some: application_plan(ROOT / "examples" / "conf", Path(script).stem, some)
+        )
+    elif Path(script).exists():  # a file of the page
+        run([script, *arguments], Path.cwd())
+    else:
+        assert script == "train.py", "an application of the reader's: the preset stands in for its config"
+        compose_all(block, arguments, preset_plan)
+
+
+def _launcher(block: Block, words: list[str]) -> None:
+    """A launcher of several processes: behind its own options comes what each of them runs."""
+    place = next(place for place, word in enumerate(words) if word.endswith(".py"))
+    _python(block, words[place:])
+
+
+def preset_plan(overrides: list[str]) -> declog.Plan:
+    """The plan of a preset, ``declog=NAME`` among the overrides or ``grpo``."""
+    names = [word.partition("=")[2] for word in overrides if word.startswith("declog=")]
+    others = [word for word in overrides if not word.startswith("declog=")]
+    return declog.plan(declog.compose(names[-1] if names else "grpo", others))
+
+
+def compose_all(block: Block, words: list[str], plan: Callable[[list[str]], declog.Plan]) -> None:
+    """Compile the overrides of a command line, those of each job of a multirun."""
+    jobs = [words]
+    if words[:1] == ["-m"]:
+        parsed = OverridesParser.create().parse_overrides(words[1:])
+        (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+        assert len(batch) > 1
+        jobs = [list(job) for job in batch]
+    for job in jobs:
+        check(block, lambda job=job: plan(job))  # type: ignore[misc]
+
+
+def _declog(block: Block, words: list[str]) -> None:
+    """A line of declog's own command line: it prints what the page says, or all is well."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = main(words)
+    shown = FINGERPRINT.sub("(...)", printed.getvalue().replace(f"{ROOT}/", ""))
+    if block.result is not None:
+        assert shown == block.result
+    else:
+        assert code == 0, shown
+
+
+def _nothing(block: Block, words: list[str]) -> None:
+    """Commands of a shell that have nothing to do with a configuration."""
+
+
+COMMANDS: dict[str, Callable[[Block, list[str]], None]] = {
+    "make": _make, "pip": _pip, "python": _python, "declog": _declog, "git": _nothing, "cd": _nothing,
+    "trackio": _nothing, "torchrun": _launcher, "accelerate": _launcher,
+}  # fmt: skip
+
+
+# ---- Python -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if any(block.language == "python" and not block.title for block in blocks(page))],
+    ids=lambda page: page.name,
+)
+def test_python(page: Path, tmp_path: Path) -> None:
+    """The blocks of a page run one after another, and print what the page says that they print."""
+    lay_out(page, tmp_path)
+    found = [block for block in blocks(page) if block.language == "python" and block.title is None]
+    given = json.dumps([(str(block), block.text) for block in found])
+    printed: list[str] = json.loads(run(["-c", RUN_PYTHON], tmp_path, given).splitlines()[-1])
+    for block, output in zip(found, printed, strict=True):
+        if block.result is not None:
+            assert FINGERPRINT.sub("(...)", output) == block.result, str(block)
+
+
+# ---- the pages themselves ---------------------------------------------------------------------------
+
+
+def test_every_block_is_of_a_language_that_is_tested() -> None:
+    """No block escapes because of how its fence is written."""
+    assert {block.language for block in ALL} <= {"yaml", "sh", "python", "text"}
+    assert {"yaml", "sh", "python"} <= {block.language for block in ALL}
+
+
+def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:
+    """mkdocs builds what is there, and nothing is left out of the menu."""
+    nav: list[dict[str, Any]] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    assert sorted(file for entry in nav for file in entry.values()) == sorted(
+        str(page.relative_to(ROOT / "docs")) for page in PAGES if page.name != "README.md"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every link of a page to a file of the repository names a file that is there."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = [target for target in re.findall(r"\]\(([^)#]+)", text) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+# ---- tables that the code knows better --------------------------------------------------------------
+
+
+def section(page: str, heading: str) -> str:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def rows(text: str) -> list[tuple[str, str]]:
+    """The first two cells of a table's rows, which are code or plain text."""
+    return [(name, default) for name, default in re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", text, re.MULTILINE)]
+
+
+def test_every_error_code_is_explained() -> None:
+    """docs/errors.md has each code once, in order, with the meaning that the code has."""
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (DL\d+): (.+)\n\n\S", text, re.MULTILINE) == list(CODES.items())
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_page_of_a_code_has_an_example_of_it(code: str) -> None:
+    """Title, cause and cure, and an example of this code and no other; docs/errors.md holds it and is tested."""
+    page = error_pages.page(code)
+    assert page.startswith(f"# {code}: {CODES[code]}\n\n")
+    examples = re.findall(r"^```(yaml|sh|python)\n.*?^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [set(re.findall(r"DL\d{3}", result)) for _, result in examples] == [{code}]
+    assert page.removeprefix("#").rstrip() in (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+
+
+def test_every_sink_is_described() -> None:
+    """A section for each kind that is built in."""
+    text = (ROOT / "docs" / "sinks.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^## ([a-z]+)$", text, re.MULTILINE)) == set(sinks.KINDS)
+
+
+@pytest.mark.parametrize("kind", sorted(sinks.KINDS))
+def test_a_sinks_options_are_those_of_its_class(kind: str) -> None:
+    """Names, order and defaults in docs/sinks.md are the constructor's."""
+    parameters = inspect.signature(sinks.sink_class(kind)).parameters
+    assert rows(section("sinks.md", kind)) == [
+        (name, shown(parameters[name].default)) for name in sinks.option_names(kind)
+    ]
+
+
+def test_the_self_metrics_are_those_of_the_meter() -> None:
+    """All that declog logs about itself where a profile asks, with its meaning."""
+    described = section("runtime.md", "What declog itself costs")
+    assert dict(re.findall(r"^\| `(declog/\w+)` \| (.*?) \|$", described, re.MULTILINE)) == self_metrics.HELP
+
+
+def test_the_keys_of_every_sink_are_those_of_the_model() -> None:
+    """Their defaults too, where they are not another key's value."""
+    fields = SinkSpec.model_fields
+    described = dict(rows(section("sinks.md", "Keys of every sink")))
+    assert list(described) == list(fields)
+    assert described == {
+        **{name: shown(field.default) for name, field in fields.items()},
+        "kind": "its id",
+        "profile": "the profile's",
+        "prefix": '""',
+    }
+
+
+def shown(value: object) -> str:
+    """A default as YAML has it."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,63 @@
+"""README.md: what it says of the tree, the extras and the language's state is so. Its code runs in ``test_docs``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+import declog
+from declog.sinks import KINDS
+from tests.conftest import WritePreset
+from tests.docs.markdown import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def part(heading: str) -> str:
+    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def test_the_map_names_files_that_are_there() -> None:
+    """Every path of the map leads to a file or folder, in the repository or in the package."""
+    named = re.findall(r"`([\w./]+(?:/|\.py|\.md))`", part("Where things live"))
+    assert len(named) > 10
+    places = (ROOT, ROOT / "declog", ROOT / "declog" / "sinks")
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    """All of them, and no other."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    (sentence,) = re.findall(r"The extras are (.*?);", part("Install"), re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(extras)
+
+
+def test_presets_and_sinks_are_those_that_are_shipped() -> None:
+    """The first paragraph of what works today lists them."""
+    works = part("What works today")
+    (named,) = re.findall(r"presets (.*?);", works, re.DOTALL)
+    assert re.findall(r"`(\w+)`", named) == sorted(file.stem for file in (ROOT / "conf" / "declog").glob("*.yaml"))
+    (kinds,) = re.findall(r"the sinks (.*?);", works, re.DOTALL)
+    assert set(re.findall(r"\w+", kinds)) - {"and"} == set(KINDS)
+
+
+REFUSED = {
+    "families per token": "signals: {heads: {axis: token, family: true}}",
+    "families of text": "signals: {answers: {axis: completion, family: true, type: text}}",
+    "formulas over a metric with `by`": (
+        "metrics: {parts: {expr: reward, by: prompt, name: 'parts/{label}'}, twice: {formula: 2 * parts}}"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_said_to_be_refused_is_refused(what: str, write_preset: WritePreset) -> None:
+    """With DL205 at its place, and nothing else is wrong with the profile."""
+    assert what in " ".join(part("What works today").split())
+    folder = write_preset("mine", f"defaults: [grpo, _self_]\n{REFUSED[what]}\n")
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(declog.compose("mine", config_dir=folder))
+    assert {problem.code for problem in caught.value.problems} == {"DL205"}

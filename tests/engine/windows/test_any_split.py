@@ -1,0 +1,75 @@
+"""The same rows on 1 to 64 ranks, in windows of any length and any limit: the same records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import declog
+from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.engine.windows.test_byte_cap import CONFIG, METRICS
+
+STEPS, ROWS = 20, 128
+OF_RANKS = ("rank", "main", "last", "changes", "loss")  # what a rank's own value decides
+SPLIT = {name: metric for name, metric in METRICS.items() if not any(part in name for part in OF_RANKS)}
+
+
+def observe(log: declog.Recorder, step: int, share: slice) -> None:
+    """One rank's share of a step's rows."""
+    random = torch.Generator().manual_seed(step)
+    rewards = torch.randn(ROWS, generator=random).double()
+    length, number = (torch.randint(1, 9, (ROWS,), generator=random) for _ in range(2))
+    kl, mask = torch.randn(ROWS, 3, generator=random).double(), torch.rand(ROWS, 3, generator=random) > 0.4
+    holes = torch.where(torch.arange(ROWS) % 5 == step % 5, torch.nan, rewards)
+    mine = range(ROWS)[share]
+    log.observe(
+        reward=rewards[share], length=length[share], number=number[share], holes=holes[share], kl=kl[share],
+        mask=mask[share], parts={"x": rewards[share], "y": -rewards[share]}, loss=1.0,
+        source=["abc"[row % 3] for row in mine], text=[f"{step}.{row}" for row in mine],
+    )  # fmt: skip
+
+
+def logged(config: dict[str, Any], cuts: list[int], folder: Path) -> list[Any]:
+    """What ranks log whose shares of each step end at ``cuts``."""
+    sink = MemorySink()
+    edges = [0, *cuts, ROWS]
+
+    def body(comm: FakeComm) -> None:
+        sinks = [sink] if comm.rank == 0 else []
+        with declog.start(config, sinks=sinks, output_dir=folder, comm=comm) as log:
+            for step in range(STEPS):
+                with log.step(step):
+                    observe(log, step, slice(edges[comm.rank], edges[comm.rank + 1]))
+
+    run_ranks(len(edges) - 1, body, timeout_s=120)
+    return [
+        (step, {item.name: item.value for item in records.scalars}, records.tables) for step, records in sink.events
+    ]
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ranks=st.sampled_from([2, 3, 8, 17, 64]),
+    every=st.sampled_from([1, 3, 17, 20]),
+    limit=st.sampled_from([1, 100_000, 2**30]),
+    random=st.randoms(use_true_random=False),
+)
+def test_neither_ranks_nor_limits_change_what_is_logged(
+    ranks: int, every: int, limit: int, random: Any, tmp_path: Path
+) -> None:
+    """Shares are of any size, none included; groups stay whole."""
+    cuts = sorted(2 * random.randint(0, ROWS // 2) for _ in range(ranks - 1))
+    config = {**CONFIG, "metrics": SPLIT, "every": every}
+    expected, found = logged(config, [], tmp_path), logged({**config, "window_bytes": limit}, cuts, tmp_path)
+    assert [step for step, *_ in found] == [step for step, *_ in expected]
+    for (_, values, tables), (_, others, same) in zip(found, expected, strict=True):
+        assert values.keys() == others.keys() and len(values) > 20
+        for name, value in values.items():
+            np.testing.assert_allclose(value, others[name], rtol=1e-9, atol=1e-12, err_msg=name)
+        best, others_best = ([table for table in some if table.table == "best"] for some in (tables, same))
+        assert best == others_best

@@ -1,0 +1,35 @@
+"""TRL's trainers in tests: one tiny model for all, and the warnings of other libraries are theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What transformers deprecates in itself fails no test of ours."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            for warning in ("FutureWarning", "UserWarning", "DeprecationWarning"):
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{warning}"))
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """A model this small is slower on two threads than on one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny model."""
+    from tests.integrations.trl import tiny
+
+    return tiny.build(tmp_path_factory.mktemp("model"))

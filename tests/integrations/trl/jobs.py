@@ -1,0 +1,107 @@
+"""Jobs of two processes with gloo, ``python -m tests.integrations.trl.jobs NAME MODEL FOLDER`` on each rank."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import declog
+from tests import forks
+from tests.faults.jobs import run
+
+
+def two_ranks(name: str, model: Path, folder: Path) -> None:
+    """Run a job to its end; it must succeed."""
+    command: list[str | Path] = ["-m", "tests.integrations.trl.jobs", name, model, folder]
+    ended = run(folder, 2, command, imports=forks.TRL, limit_s=4 * forks.PATIENCE_S)
+    assert ended.codes == (0, 0), "\n".join(text[-9000:] for text in ended.outputs)
+
+
+def torchrun(name: str, model: Path, folder: Path, *, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a job under torchrun, whose agent ends the others when a rank has died."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.integrations.trl.jobs"]
+    return forks.run([*command, name, model, folder], env=forks.environment(env), cwd=folder)
+
+
+def keep(folder: Path, name: str, result: object) -> None:
+    """Leave a rank's result for the test."""
+    (folder / f"{name}.pickle").write_bytes(pickle.dumps(result))
+
+
+def values(model: Path, folder: Path) -> None:
+    """The cases of two ranks."""
+    from tests.integrations.trl import cases
+
+    for name, case in cases.CASES.items():
+        if 2 not in case.ranks:
+            continue
+        outcome = cases.run(case, model, folder / name)
+        outcome.sink = None
+        if int(os.environ["RANK"]) == 0:
+            keep(folder, name, outcome)
+
+
+def best(model: Path, folder: Path) -> None:
+    """The best model by a metric that only declog has, and what each rank makes of it."""
+    from tests.integrations.trl import cases
+
+    trainer = cases.trainer_of(cases.BEST, model, folder)
+    with declog.attach(trainer, "trl_grpo", [*cases.STRICT, cases.SURPRISE]):
+        trainer.train()
+    weights = trainer.accelerator.unwrap_model(trainer.model).lm_head.weight.detach().cpu().clone()
+    state = trainer.state
+    keep(folder, f"rank{os.environ['RANK']}", (state.log_history, state.best_metric, state.best_global_step, weights))
+
+
+def resumed(model: Path, folder: Path) -> None:
+    """A run without a break, and one that is resumed inside a window."""
+    from tests.integrations.trl import cases
+
+    whole = cases.resumable(model, folder / "whole")
+    cases.resumable(model, folder / "parts", until=7)
+    parts = cases.resumable(model, folder / "parts", resume=True)
+    keep(folder, f"rank{os.environ['RANK']}", (whole, parts))
+
+
+def killed(model: Path, folder: Path) -> None:
+    """Rank 1 dies in its third step, with declog attached and without."""
+    from tests.integrations.trl import cases
+
+    def reward(completions: list[str], trainer_state: Any, **columns: Any) -> list[float]:
+        if trainer_state.global_step == 2 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [float(len(each)) for each in completions]
+
+    trainer = cases.trainer_of(cases.BEST, model, folder, rewards=[reward])
+    if os.environ["ATTACHED"] == "yes":
+        declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]", cases.SURPRISE])
+    trainer.train()
+
+
+def faulty(model: Path, folder: Path) -> None:
+    """A fault of each kind on rank 1, late, beside a run without declog."""
+    from tests.integrations.trl import faults
+
+    rank = os.environ["RANK"]
+    own = faults.outcome(model, folder / "alone", None)
+    for name in faults.FAULTS:
+        found = faults.outcome(model, folder / name, name, late=True, rank=1)
+        keep(folder, f"{name}-{rank}", (own, found))
+
+
+JOBS: dict[str, Callable[[Path, Path], None]] = {
+    "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    import torch
+
+    torch.set_num_threads(1)
+    JOBS[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,369 @@
+"""What attach does with a trainer: constants, merged values, tables, alerts; what is refused, what passes through."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.integrations.trl.settings import constants_of
+from declog.integrations.trl.sight import sight_of
+from declog.testing import MemorySink
+from tests.integrations.trl import cases
+from tests.integrations.trl.cases import CLIPPING, STRICT, Case
+
+P95 = "+declog.metrics.reward_p95='p95(reward)'"
+
+
+def values(history: Sequence[dict[str, Any]], mode: str) -> list[dict[str, Any]]:
+    """The entries of a trainer's history that are log events of a mode."""
+    return [entry for entry in history if ("eval_loss" in entry) == (mode == "eval") and "train_runtime" not in entry]
+
+
+# ---- constants ---------------------------------------------------------------------------------------
+
+
+def test_constants_are_the_trainers(model: Path, tmp_path: Path) -> None:
+    """The plan has the trainer's settings, not the preset's defaults."""
+    args = {"beta": 0.07, "epsilon": 0.1, "epsilon_high": 0.3, "delta": 2.0, "loss_type": "bnpo"}
+    trainer = cases.trainer_of(Case(args=args), model, tmp_path)
+    found = constants_of(trainer, sight_of(trainer))
+    asked = {"beta": 0.07, "epsilon_low": 0.1, "epsilon_high": 0.3, "delta": 2.0, "loss_type": "bnpo", "tools": False}
+    assert asked.items() <= found.items()
+    with declog.attach(trainer, overrides=STRICT) as log:
+        inactive = dict(log.plan.inactive)
+        assert log.plan.name == "trl_grpo" and "kl" in log.plan.names()
+    assert inactive["metrics.cispo"] == "enabled: loss_type == 'cispo', with loss_type = bnpo"
+
+
+def test_a_pinned_number_that_disagrees_is_an_error_before_step_0(model: Path, tmp_path: Path) -> None:
+    """With its place, and nothing is hooked."""
+    trainer = cases.trainer_of(Case(args={"beta": 0.07}), model, tmp_path)
+    with pytest.raises(declog.ConfigError, match="DL406") as caught:
+        declog.attach(trainer, "trl_grpo", ["declog/sinks=[]", "+declog.constants.beta.value=0.1"])
+    assert "override '+declog.constants.beta.value=0.1'" in str(caught.value)
+    assert "pinned to 0.1, and the trainer has 0.07" in str(caught.value)
+    assert not {"log", "train", "_compute_loss"} & set(vars(trainer))
+
+
+def test_a_pinned_number_that_agrees(model: Path, tmp_path: Path) -> None:
+    """It says what is so."""
+    trainer = cases.trainer_of(Case(args={"beta": 0.07}), model, tmp_path)
+    declog.attach(trainer, "trl_grpo", ["declog/sinks=[]", "+declog.constants.beta.value=0.07"]).close()
+
+
+# ---- what is refused ---------------------------------------------------------------------------------
+
+
+def test_attached_once(model: Path, tmp_path: Path) -> None:
+    """A second attachment would record everything twice."""
+    trainer = cases.trainer_of(Case(), model, tmp_path)
+    with declog.attach(trainer, overrides=STRICT), pytest.raises(declog.UsageError, match="attached to this trainer"):
+        declog.attach(trainer, overrides=STRICT)
+
+
+def test_what_is_no_trainer() -> None:
+    """It is told what it lacks."""
+    with pytest.raises(declog.UsageError, match="object has no `add_callback`"):
+        declog.attach(object())
+
+
+def test_another_way_to_merge(model: Path, tmp_path: Path) -> None:
+    """A word that is not known is refused with the nearest one."""
+    with pytest.raises(declog.UsageError, match="did you mean `replace`"):
+        declog.attach(cases.trainer_of(Case(), model, tmp_path), merge="replaces")
+
+
+# ---- values in the trainer's logs --------------------------------------------------------------------
+
+
+def test_values_replace_those_of_trl(model: Path, tmp_path: Path) -> None:
+    """A metric that the profile defines in another way is what trackers get; a new one is there, too."""
+    overrides = ["declog.metrics.reward_std.reduce=max", P95]
+    own = cases.run(Case(), model, tmp_path / "own")
+    merged = cases.run(Case(), model, tmp_path / "merged", merge="replace", overrides=overrides)
+    for mode, before in (("train", ""), ("eval", "eval_")):
+        for mine, theirs in zip(values(merged.history, mode), values(own.history, mode), strict=True):
+            assert set(mine) - set(theirs) == {f"{before}reward_p95"} and set(theirs) <= set(mine)
+            assert mine[f"{before}reward"] == pytest.approx(theirs[f"{before}reward"])
+            assert mine[f"{before}reward_std"] >= mine[f"{before}reward_p95"] > theirs[f"{before}reward_std"]
+            assert mine.get("loss", 0.0) == theirs.get("loss", 0.0)  # transformers' own numbers stay its own
+
+
+def test_values_under_a_prefix(model: Path, tmp_path: Path) -> None:
+    """TRL's keys are TRL's; declog's stand beside them, behind the mode's prefix."""
+    own = cases.run(Case(), model, tmp_path / "own")
+    merged = cases.run(Case(), model, tmp_path / "merged", merge="prefix", overrides=[P95])
+    for mode, before in (("train", ""), ("eval", "eval_")):
+        for mine, theirs in zip(values(merged.history, mode), values(own.history, mode), strict=True):
+            assert {name for name in theirs if "time" not in name and "second" not in name} <= set(mine)
+            assert mine[f"{before}reward"] == theirs[f"{before}reward"]
+            assert mine[f"{before}declog/reward"] == pytest.approx(theirs[f"{before}reward"])
+            assert f"{before}declog/reward_p95" in mine and f"{before}reward_p95" not in mine
+
+
+def test_values_that_do_not_come_in_time(model: Path, tmp_path: Path) -> None:
+    """TRL's own values stay, and training goes on."""
+    trainer = cases.trainer_of(Case(), model, tmp_path)
+    with declog.attach(trainer, "trl_grpo", [*STRICT, P95], deliver_s=0.0):
+        trainer.train()
+    for entry in values(trainer.state.log_history, "train"):
+        assert entry["reward"] > 0
+
+
+def test_callbacks_and_trackers_get_the_values(model: Path, tmp_path: Path) -> None:
+    """``on_log`` and ``on_evaluate`` see what the history has, and training is what it would be without declog."""
+    from transformers import TrainerCallback
+
+    seen: list[dict[str, Any]] = []
+
+    class Tracker(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, *args: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+            seen.append(dict(logs))
+
+        def on_evaluate(self, *args: Any, metrics: dict[str, Any], **kwargs: Any) -> None:
+            seen.append(dict(metrics))
+
+    trainer = cases.trainer_of(Case(args=CLIPPING), model, tmp_path / "merged", callbacks=[Tracker()])
+    with declog.attach(trainer, "trl_grpo", [*STRICT, P95]):
+        trainer.train()
+    evaluations = [entry for entry in seen if "eval_loss" in entry]
+    assert len(evaluations) == 4 and all("eval_reward_p95" in entry for entry in evaluations)
+    alone = cases.trainer_of(Case(args=CLIPPING), model, tmp_path / "alone")
+    assert {"log", "train", "_compute_loss"} <= set(vars(trainer)) - set(vars(alone))  # one trainer, not its class
+    alone.train()
+    for name in ("loss", "grad_norm", "entropy", "eval_reward"):
+        mine, own = ([entry[name] for entry in each.state.log_history if name in entry] for each in (trainer, alone))
+        assert mine == pytest.approx(own) and len(own) == 2
+
+
+# ---- what reward functions log, rows, alerts ----------------------------------------------------------
+
+
+def test_a_reward_function_logs_through_declog(model: Path, tmp_path: Path) -> None:
+    """``declog.log_metric`` and ``declog.log_extra`` find the recorder; TRL's ``log_extra`` fills the same table."""
+
+    def reward(completions: Sequence[str], log_extra: Any, **columns: Any) -> list[float]:
+        declog.log_metric("mine", 3.0)
+        declog.log_extra("ours", [len(each) for each in completions])
+        log_extra("theirs", [each.upper() for each in completions])
+        return [float(len(each)) for each in completions]
+
+    outcome = cases.run(Case(), model, tmp_path, rewards=[reward])
+    assert {event[2].get("mine") for event in outcome.events if event[1] == "train"} == {3.0, None}
+    assert outcome.sink is not None
+    (step, table), *_ = outcome.sink.tables("completions")
+    assert step == 2
+    assert table.data["ours"] == [len(each) for each in table.data["completion"]] == table.data["reward"]
+    assert table.data["theirs"] == [each.upper() for each in table.data["completion"]]
+
+
+def test_rows_keep_their_names_through_shuffle_and_split(model: Path, tmp_path: Path) -> None:
+    """An advantage that comes with a micro-batch is that of its row's reward, which came with the generation."""
+    overrides = [
+        "+declog.signals.centred='reward - mean(reward, over=completion)'",
+        "+declog.signals.trained='advantages + 0 * mean(logprobs, over=token)'",
+        "+declog.metrics.agrees={expr: 'isclose(trained, centred)', reduce: {mean: mean, count: count}}",
+        "+declog.metrics.differs={expr: 'abs(trained)', reduce: max}",
+    ]
+    args = {"num_iterations": 2, "steps_per_generation": 4, "logging_steps": 1, "scale_rewards": "none"}
+    outcome = cases.run(Case(args=args), model, tmp_path, overrides=overrides)
+    found = [event[2] for event in outcome.events if "agrees/mean" in event[2]]
+    assert [(event["agrees/mean"], event["agrees/count"]) for event in found if "entropy" in event] == [(1.0, 8)] * 4
+    assert max(event["differs"] for event in found) > 1
+    assert len([event for event in found if "reward" not in event]) == 3  # steps that reuse a generation
+
+
+def test_alerts_of_the_preset(model: Path, tmp_path: Path) -> None:
+    """Groups of equal rewards, and completions that are cut: each with what to try."""
+    case = Case(rewards="equal", args={"logging_steps": 1, "max_completion_length": 2, "eval_strategy": "no"})
+    outcome = cases.run(case, model, tmp_path)
+    assert outcome.sink is not None
+    told = {alert.name: (step, alert.text) for step, alert in outcome.sink.alerts}
+    assert set(told) == {"equal_rewards", "clipped_completions"}
+    assert told["equal_rewards"][0] == 3 and "Try prompts of medium difficulty" in told["equal_rewards"][1]
+    assert "Raise it" in told["clipped_completions"][1]
+
+
+def test_an_alert_of_a_loss_that_is_nan(model: Path, tmp_path: Path) -> None:
+    """transformers hides it in the average that it logs."""
+
+    def reward(completions: Sequence[str], **columns: Any) -> list[float]:
+        return [math.inf if place == 0 else 1.0 for place, _ in enumerate(completions)]
+
+    case = Case(args={"logging_steps": 1, "eval_strategy": "no", "max_steps": 1, "scale_rewards": "none"})
+    outcome = cases.run(case, model, tmp_path, rewards=[reward])
+    assert outcome.sink is not None
+    assert [alert.name for _, alert in outcome.sink.alerts] == ["broken_loss", "broken_reward"]
+
+
+# ---- presets, modes and the end -----------------------------------------------------------------------
+
+
+def test_the_pooled_preset(model: Path, tmp_path: Path) -> None:
+    """``grpo`` on the same signals: exact over the window, so its extremes are those of all completions."""
+    trainer = cases.trainer_of(Case(args={"logging_steps": 4, "eval_strategy": "no", "beta": 0.04}), model, tmp_path)
+    sink = MemorySink()
+    pooled = ["declog.every=trainer", "declog.axes.group.size=4", *STRICT]
+    with declog.attach(trainer, "grpo", pooled, sinks=[sink], merge="prefix"):
+        trainer.train()
+    logged = values(trainer.state.log_history, "train")[0]
+    assert logged["declog/completions/min_length"] <= logged["completions/min_length"]
+    assert logged["declog/completions/mean_length"] == pytest.approx(logged["completions/mean_length"])
+    assert logged["declog/learning_rate"] == logged["learning_rate"]
+    assert sink.scalars[4]["completions/count"] == 32
+
+
+def test_predictions_are_no_part_of_the_log(model: Path, tmp_path: Path) -> None:
+    """What is generated outside of training and evaluation is not recorded."""
+    from tests.integrations.trl import tiny
+
+    trainer = cases.trainer_of(Case(args={"eval_strategy": "no", "max_steps": 1}), model, tmp_path)
+    sink = MemorySink()
+    with declog.attach(trainer, "trl_grpo", STRICT, sinks=[sink]):
+        trainer.predict(tiny.prompts(4))
+        trainer.evaluate()
+    assert [(step, mode) for step, mode, _ in cases.events(sink)] == [(0, "eval")]
+
+
+def test_a_closed_recorder_lets_the_trainer_go_on(model: Path, tmp_path: Path) -> None:
+    """A block around the first part of a run."""
+    trainer = cases.trainer_of(Case(args={"max_steps": 2}), model, tmp_path)
+    with declog.attach(trainer, "trl_grpo", STRICT):
+        trainer.train()
+    count = len(trainer.state.log_history)
+    assert "eval_reward" in trainer.evaluate()
+    trainer.train()
+    assert count == 3
+
+
+def test_a_run_that_fails_in_a_step(model: Path, tmp_path: Path) -> None:
+    """The error is the trainer's own, what came before is logged, and the trainer can go on."""
+    calls = []
+
+    def reward(completions: Sequence[str], **columns: Any) -> list[float]:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("the grader is down")
+        return [float(len(each)) for each in completions]
+
+    trainer = cases.trainer_of(
+        Case(args={"eval_strategy": "no", "logging_steps": 5}), model, tmp_path, rewards=[reward]
+    )
+    sink = MemorySink()
+    with declog.attach(trainer, "trl_grpo", STRICT, sinks=[sink]):
+        with pytest.raises(RuntimeError, match="the grader is down"):
+            trainer.train()
+        trainer.train()
+    assert [step for step, _, _ in cases.events(sink)] == [4]
+
+
+# ---- trainers that are not seen as a whole ------------------------------------------------------------
+
+
+def test_a_subclass_with_a_loss_of_its_own(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL's GMPO: generations are computed by declog; what it logs of its loss passes through, under its names."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+
+    from tests.integrations.trl import tiny
+
+    args = GMPOConfig(
+        output_dir=str(tmp_path), per_device_train_batch_size=4, num_generations=4, max_completion_length=8,
+        max_steps=2, logging_steps=1, report_to="none", use_cpu=True, bf16=False, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = GMPOTrainer(str(model), [cases.length], args=args, train_dataset=tiny.prompts())
+    sink = MemorySink()
+    with caplog.at_level(logging.WARNING, "declog"), declog.attach(trainer, "trl_grpo", STRICT, sinks=[sink]) as log:
+        assert "entropy" not in log.plan.names() and "reward" in log.plan.names()
+        trainer.train()
+    (told,) = [record.getMessage() for record in caplog.records if "does not see" in record.getMessage()]
+    assert "`_compute_loss` is not TRL's own" in told and "`clip_ratio/region_mean`" in told and "`reward`" not in told
+    found = cases.events(sink)
+    for entry, (_, _, event) in zip(trainer.state.log_history, found, strict=True):
+        own = {name: value for name, value in entry.items() if name != "step" and value is not None}
+        assert own == pytest.approx({name: event.get(name) for name in own}, abs=1e-6, rel=1e-6)
+
+
+def test_a_trainer_of_another_kind(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Every scalar that TRL's SFTTrainer reports is in every profile; inactive metrics are named once."""
+    from trl import SFTConfig, SFTTrainer
+
+    from tests.integrations.trl import tiny
+
+    args = SFTConfig(
+        output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=3, logging_steps=1, report_to="none",
+        use_cpu=True, bf16=False, disable_tqdm=True, max_length=16, eval_strategy="steps", eval_steps=2,
+    )  # fmt: skip
+    data = tiny.prompts().rename_column("prompt", "text").remove_columns("source")
+    trainer = SFTTrainer(str(model), args=args, train_dataset=data, eval_dataset=data)
+    sink = MemorySink()
+    with (
+        caplog.at_level(logging.WARNING, "declog"),
+        declog.attach(trainer, "trl_grpo", [*STRICT, "declog.profile=slim"], sinks=[sink]),
+    ):
+        trainer.train()
+    (told,) = [record.getMessage() for record in caplog.records if "does not see" in record.getMessage()]
+    assert "neither trl.GRPOTrainer nor trl.RLOOTrainer" in told and "`reward`" in told
+    wanted = cases.expected(trainer.state.log_history)
+    assert {"loss", "mean_token_accuracy", "grad_norm"} <= set(wanted[0][2])
+    for (step, mode, expected), event in zip(wanted, cases.events(sink), strict=True):
+        assert (step, mode) == event[:2]
+        assert expected == pytest.approx({name: event[2].get(name) for name in expected})
+
+
+def test_a_subclass_with_metrics_of_its_own(model: Path, tmp_path: Path) -> None:
+    """They pass through in the same log event, and the rest is computed."""
+    from trl import GRPOTrainer
+
+    class Mine(GRPOTrainer):  # type: ignore[misc]
+        def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+            self._metrics["train" if self.model.training else "eval"]["mine"].append(2.0)
+            return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+
+    outcome = cases.run(Case(), model, tmp_path, cls=Mine)
+    assert [event[2].get("mine") for event in outcome.events if event[1] == "train"] == [2.0, 2.0, None]
+    wanted = cases.expected(outcome.history)
+    for (_, _, expected), (_, _, found) in zip(wanted, outcome.events, strict=True):
+        assert expected == pytest.approx({name: found.get(name) for name in expected}, abs=1e-6, rel=1e-6)
+
+
+def test_a_subclass_that_computes_a_number_in_another_way(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A difference from what the trainer has is told, name by name."""
+    from trl import GRPOTrainer
+
+    class Mine(GRPOTrainer):  # type: ignore[misc]
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            if "loss" in logs:
+                self._metrics["train"]["entropy"] = [99.0]
+            super().log(logs, start_time)
+
+    with caplog.at_level(logging.WARNING, "declog"):
+        outcome = cases.run(Case(), model, tmp_path, cls=Mine, merge="replace")
+    told = [record.getMessage() for record in caplog.records if "this trainer has" in record.getMessage()]
+    assert len(told) == 2 and all(text.startswith("`entropy`: declog has") and "has 99" in text for text in told)
+    assert max(entry["entropy"] for entry in values(outcome.history, "train")) < 5
+
+
+def test_several_evaluation_sets(model: Path, tmp_path: Path) -> None:
+    """Each is a log event; TRL's own names do not tell them apart, those of transformers do."""
+    from tests.integrations.trl import tiny
+
+    data = {"eval_dataset": {"easy": tiny.prompts(4), "hard": tiny.prompts(4)}}
+    outcome = cases.run(Case(args={"max_steps": 2}), model, tmp_path, data=data)
+    logged = [event for event in outcome.events if event[1] == "eval"]
+    history = [entry for entry in outcome.history if "eval_reward" in entry]
+    assert len(logged) == len(history) == 2
+    for (_, _, found), entry in zip(logged, history, strict=True):
+        own = {name: value for name, value in entry.items() if name.startswith("eval_")}
+        assert own == pytest.approx({name: found.get(name) for name in own}, abs=1e-6, rel=1e-6)
+    assert "eval_easy_loss" in logged[0][2] and "eval_hard_loss" in logged[1][2]

@@ -1,0 +1,91 @@
+"""Checkpoints: the best model by a metric of declog's own, resumed runs, and a job that loses a rank."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.integrations.trl import cases
+from tests.integrations.trl.jobs import torchrun, two_ranks
+
+# What transformers and the clock say of a part of a run.
+OF_A_PART = ("time", "per_second", "train_loss", "total_flos")
+
+
+def records(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was logged, without what is of the part of the run that logged it."""
+    return [{key: _kept(value) for key, value in line.items() if key not in ("time", "run_id")} for line in lines]
+
+
+def _kept(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: each for key, each in value.items() if not any(word in key for word in OF_A_PART)}
+
+
+def compare(whole: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
+    """Line for line, tables included."""
+    assert len(whole) > 20 and {line["step"] for line in whole} >= {4, 8}
+    assert records(whole) == records(parts)
+
+
+def test_a_run_that_is_resumed_inside_a_window(model: Path, tmp_path: Path) -> None:
+    """Its files are those of a run without a break: no step twice, none missing, windows whole."""
+    whole = cases.resumable(model, tmp_path / "whole")
+    cases.resumable(model, tmp_path / "parts", until=7)
+    compare(whole, cases.resumable(model, tmp_path / "parts", resume=True))
+
+
+def test_a_job_that_is_resumed_inside_a_window(model: Path, tmp_path: Path) -> None:
+    """The same on two ranks."""
+    two_ranks("resumed", model, tmp_path)
+    compare(*pickle.loads((tmp_path / "rank0.pickle").read_bytes()))
+
+
+def test_a_checkpoint_without_a_state_of_declog(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said, and the run goes on with new windows."""
+    cases.resumable(model, tmp_path, until=3)
+    for file in tmp_path.rglob("declog-rank*.pt"):
+        file.write_bytes(file.read_bytes()[:100])  # as a disk that was full leaves it
+    with caplog.at_level("WARNING", "declog"):
+        cases.resumable(model, tmp_path, until=4, resume=True)
+    assert "there is no state of declog" in caplog.text
+
+
+def test_the_best_model_by_a_metric_of_declogs_own(model: Path, tmp_path: Path) -> None:
+    """Both ranks read the same values, choose the same checkpoint and end with its weights."""
+    two_ranks("best", model, tmp_path)
+    ranks = [pickle.loads((tmp_path / f"rank{rank}.pickle").read_bytes()) for rank in range(2)]
+    found = [[entry["eval_surprise"] for entry in history if "eval_loss" in entry] for history, *_ in ranks]
+    assert found[0] == found[1] and len(set(found[0])) > 1
+    lowest = 2 * found[0].index(min(found[0])) + 2
+    assert [(metric, step) for _, metric, step, _ in ranks] == [(min(found[0]), lowest)] * 2
+    from transformers import Qwen2ForCausalLM
+
+    saved = Qwen2ForCausalLM.from_pretrained(tmp_path / f"checkpoint-{lowest}").lm_head.weight
+    for *_, weights in ranks:
+        torch.testing.assert_close(weights, saved.detach())
+
+
+@pytest.mark.parametrize("attached", ["yes", "no"])
+def test_a_rank_is_killed(attached: str, model: Path, tmp_path: Path) -> None:
+    """No hang: the job ends as it does without declog, and what was logged is kept."""
+    done = torchrun("killed", model, tmp_path, env={"ATTACHED": attached})
+    assert done.returncode == 1
+    assert "SIGKILL" in done.stderr
+    if attached == "yes":
+        files = (tmp_path / "declog" / "jsonl").rglob("*.jsonl")
+        assert {json.loads(line)["step"] for file in files for line in file.read_text().splitlines()} >= {2}
+
+
+def test_the_state_is_beside_the_checkpoint(model: Path, tmp_path: Path) -> None:
+    """One file per rank, readable without pickled code, and none that is half written."""
+    cases.resumable(model, tmp_path, until=3)
+    state = torch.load(tmp_path / "checkpoint-2" / "declog-rank0.pt", weights_only=True)
+    assert state["rows"] == 16
+    assert not list(tmp_path.rglob("*.part"))

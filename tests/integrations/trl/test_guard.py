@@ -1,0 +1,340 @@
+"""TRL is never ended by its logger: whatever fails in declog, training is what it would be without, and it is told."""
+
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import declog
+from declog.testing import MemorySink, run_ranks
+from tests.integrations.trl import cases, faults
+from tests.integrations.trl.cases import STRICT, Case
+from tests.integrations.trl.jobs import two_ranks
+
+LENIENT = "declog/sinks=[]"
+SHORT = Case(args={"max_steps": 3, "logging_steps": 1, "eval_strategy": "no", "gradient_accumulation_steps": 1})
+
+
+def columns(model: Path, folder: Path, *rewards: Callable[..., Any], overrides: Sequence[str] = ()) -> Any:
+    """A run with these reward functions: its rows at each step, its failures, and its history."""
+    trainer = cases.trainer_of(SHORT, model, folder, rewards=list(rewards))
+    sink = MemorySink()
+    with declog.attach(trainer, "trl_grpo", [LENIENT, *overrides], sinks=[sink]) as log:
+        trainer.train()
+    return [table.data for _, table in sink.tables("completions")], list(log.failures), trainer.state.log_history, sink
+
+
+# ---- faults in hooks ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What training comes to without declog."""
+    return faults.outcome(model, tmp_path_factory.mktemp("alone"), None)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize("name", faults.FAULTS)
+def test_a_fault_in_a_hook(name: str, late: bool, alone: Any, model: Path, tmp_path: Path) -> None:
+    """Weights and history are those of a run without declog, and the fault is told."""
+    found = faults.outcome(model, tmp_path, name, late=late)
+    assert found.struck > 0
+    assert faults.differences(alone, found) == []
+    assert any(name == "log_metric" or "DL608" in failure for failure in found.failures)
+
+
+@pytest.fixture(scope="module")
+def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same on two ranks, of which one fails, in one job."""
+    folder = tmp_path_factory.mktemp("pair")
+    two_ranks("faulty", model, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", faults.FAULTS)
+def test_a_fault_on_one_of_two_ranks(name: str, pair: Path) -> None:
+    """Neither rank differs from a run without declog, and neither waits for the other in vain."""
+    for rank in range(2):
+        own, found = pickle.loads((pair / f"{name}-{rank}.pickle").read_bytes())
+        assert faults.differences(own, found) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit], ids=lambda error: error.__name__)
+def test_an_interrupt_passes(error: type[BaseException], model: Path, tmp_path: Path) -> None:
+    """Whoever interrupts a run means the run, wherever it is."""
+    with pytest.raises(error):
+        faults.outcome(model, tmp_path, "observe", error=error)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, faults.Panic])
+def test_an_error_of_a_reward_function_is_its_own(error: type[BaseException], model: Path, tmp_path: Path) -> None:
+    """The same object comes out, as if nobody had been between."""
+    raised = error("mine")
+
+    def reward(completions: Sequence[str], trainer_state: Any, **given: Any) -> list[float]:
+        if trainer_state.global_step == 1:
+            raise raised
+        return [float(len(each)) for each in completions]
+
+    trainer = cases.trainer_of(SHORT, model, tmp_path, rewards=[reward])
+    with declog.attach(trainer, "trl_grpo", [LENIENT]), pytest.raises(error) as caught:
+        trainer.train()
+    assert caught.value is raised and raised.__context__ is None and raised.__cause__ is None
+
+
+def test_strict_raises(model: Path, tmp_path: Path) -> None:
+    """Who asks for it gets the error where it happened."""
+
+    def reward(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+        log_extra("short", [1])
+        return [1.0] * len(completions)
+
+    with pytest.raises(declog.InputError, match="1 of the reward function `reward` came for 4 completions"):
+        columns(model, tmp_path, reward, overrides=["+declog.strict=true"])
+
+
+def test_closed_inside_a_callback(model: Path, tmp_path: Path) -> None:
+    """The trainer goes on alone, from the middle of a step."""
+    from transformers import TrainerCallback
+
+    class Close(TrainerCallback):  # type: ignore[misc]
+        def on_substep_end(self, *args: Any, **kwargs: Any) -> None:
+            log.close()
+
+    case = Case(args={"max_steps": 2, "logging_steps": 1, "eval_strategy": "no"})
+    trainer = cases.trainer_of(case, model, tmp_path, callbacks=[Close()])
+    log = declog.attach(trainer, "trl_grpo", [LENIENT])
+    trainer.train()
+    assert (log.closed, dict(log.failures), trainer.state.global_step) == (True, {}, 2)
+
+
+def test_two_trainers_in_one_process(model: Path, tmp_path: Path) -> None:
+    """Each has its own recorder, also where both are open at the same time."""
+    sinks = [MemorySink(), MemorySink()]
+    trainers = [cases.trainer_of(SHORT, model, tmp_path / str(place)) for place in range(2)]
+    logs = [
+        declog.attach(each, "trl_grpo", [LENIENT], sinks=[sink]) for each, sink in zip(trainers, sinks, strict=True)
+    ]
+    for trainer in trainers:
+        trainer.train()
+    for log in logs:
+        log.close()
+    assert [[step for step, _, _ in cases.events(sink)] for sink in sinks] == [[1, 2, 3, 3], [1, 2, 3, 3]]
+    assert [dict(log.failures) for log in logs] == [{}, {}]
+
+
+def test_the_best_model_by_a_metric_that_does_not_come(model: Path, tmp_path: Path) -> None:
+    """A metric of declog's own that is not there in time ends no run: no model is the best by it."""
+    trainer = cases.trainer_of(cases.BEST, model, tmp_path)
+    with declog.attach(trainer, "trl_grpo", [LENIENT, cases.SURPRISE], deliver_s=0.0):
+        trainer.train()
+    assert (trainer.state.best_metric is None or math.isinf(trainer.state.best_metric), trainer.state.global_step) == (
+        True,
+        8,
+    )
+
+
+# ---- what reward functions give -------------------------------------------------------------------------
+
+
+def plain(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+    log_extra("fine", [each.upper() for each in completions])
+    log_extra("col", LOGGED[0](len(completions)))
+    return [float(len(each)) for each in completions]
+
+
+LOGGED: list[Callable[[int], Any]] = [np.zeros]
+GIVEN: Mapping[str, tuple[Callable[[int], Any], Any]] = {
+    "too few": (lambda n: [1], None), "too many": (lambda n: [1] * (n + 1), None), "none": (lambda n: [], None),
+    "a tensor": (lambda n: torch.arange(n) / 2, [0.0, 0.5, 1.0, 1.5]),
+    "tensors": (lambda n: [torch.tensor(1.5)] * n, [1.5] * 4),
+    "arrays": (lambda n: [np.arange(2)] * n, [[0, 1]] * 4), "an array": (np.zeros, [0.0] * 4),
+    "a generator": (lambda n: (place for place in range(n)), [0, 1, 2, 3]), "a text": (lambda n: "x" * n, ["x"] * 4),
+    "a map": (lambda n: dict.fromkeys(range(n)), [0, 1, 2, 3]), "sets": (lambda n: [{2, 1}] * n, [[1, 2]] * 4),
+    "mixed": (lambda n: [1, "a", None, 2.5], [1, "a", None, 2.5]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_column_of_log_extra(name: str, model: Path, tmp_path: Path) -> None:
+    """Whatever TRL takes is a column, or is told with the function's name and left out; other columns are there."""
+    LOGGED[0], expected = GIVEN[name]
+    found, failures, _, _ = columns(model, tmp_path, plain)
+    assert [len(data["fine"]) for data in found] == [4, 4, 4]
+    assert [list(data["col"]) if "col" in data else None for data in found] == [expected] * 3
+    told = [text for text in failures if "the column `col` of the reward function `plain`" in text]
+    assert len(told) == len(failures) == (1 if expected is None else 0)
+
+
+class Judge:
+    """An object, which its class names."""
+
+    def __call__(self, completions: Sequence[str], log_extra: Any, log_metric: Any, **given: Any) -> list[float]:
+        log_extra("col", [1])
+        log_metric("score", "high")
+        return [1.0] * len(completions)
+
+    def method(self, completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+        log_extra("col", [1])
+        return [1.0] * len(completions)
+
+
+def helped(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+    list(map(functools.partial(log_extra, "col"), [[1]]))
+    return [1.0] * len(completions)
+
+
+async def awaited(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+    log_extra("col", [1])
+    return [1.0] * len(completions)
+
+
+NAMED: Mapping[str, Callable[..., Any]] = {
+    "method": Judge().method,
+    "helped": helped,
+    "awaited": awaited,
+    "<lambda>": lambda **given: helped(**given),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_function_is_named(name: str, model: Path, tmp_path: Path) -> None:
+    """A function, a method, an object, a partial, one that is awaited, one that calls from further below."""
+    _, failures, _, _ = columns(model, tmp_path, NAMED[name])
+    assert [f"of the reward function `{name}`: 1 of" in text for text in failures] == [True]
+
+
+def test_one_column_of_two_functions(model: Path, tmp_path: Path) -> None:
+    """The first one's values are the column, and both are named; TRL's own table has twice as many."""
+
+    def first(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+        log_extra("col", ["first"] * len(completions))
+        return [1.0] * len(completions)
+
+    def second(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+        log_extra("col", ["second"] * len(completions))
+        return [2.0] * len(completions)
+
+    found, (told,), _, _ = columns(model, tmp_path, first, second)
+    assert [set(data["col"]) for data in found] == [{"first"}] * 3
+    assert "4 of the reward function `first`, 4 of the reward function `second` came for 4 completions" in told
+
+
+def test_one_column_in_pieces(model: Path, tmp_path: Path) -> None:
+    """A value at a time, as TRL allows."""
+
+    def reward(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+        for each in completions:
+            log_extra("col", [len(each)])
+        return [1.0] * len(completions)
+
+    found, failures, _, _ = columns(model, tmp_path, reward)
+    assert [list(data["col"]) for data in found] == [[len(each) for each in data["completion"]] for data in found]
+    assert failures == []
+
+
+def timeless(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that two runs have in common."""
+    return {name: value for name, value in values.items() if not {"time", "runtime", "second"} & {*name.split("_")}}
+
+
+PRESETS = ("advantages", "reward", "completion", "prompt", "entropy", "length", "rewards", "row", "loss", "prompt_id")
+
+
+def test_a_column_is_no_signal_of_a_preset(model: Path, tmp_path: Path) -> None:
+    """By its name alone nothing that a reward function logs is counted as what the trainer observes."""
+
+    def reward(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+        for name in PRESETS:
+            log_extra(name, [1000.0] * len(completions))
+        return [float(len(each)) for each in completions]
+
+    def quiet(completions: Sequence[str], **given: Any) -> list[float]:
+        return [float(len(each)) for each in completions]
+
+    quiet.__name__ = "reward"
+    _, _, history, sink = columns(model, tmp_path / "named", reward)
+    found, _, own, other = columns(model, tmp_path / "quiet", quiet)
+    for mine, theirs in zip(
+        [*history, *(values for _, _, values in cases.events(sink))],
+        [*own, *(values for _, _, values in cases.events(other))],
+        strict=True,
+    ):
+        assert timeless(mine) == timeless(theirs)
+    tables = [table.data for _, table in sink.tables("completions")]
+    assert [data["advantages"] for data in tables] == [data["advantages"] for data in found]
+    assert len(tables) == 3
+
+
+def test_a_column_is_a_signal_that_the_profile_declares(model: Path, tmp_path: Path) -> None:
+    """An override's, and one of the preset's that says so."""
+
+    def reward(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+        log_extra("mine", [2.0] * len(completions))
+        return [1.0] * len(completions)
+
+    overrides = ["+declog.signals.mine={axis: completion, event: rollout}", "+declog.metrics.mine='mean(mine)'"]
+    _, failures, _, sink = columns(model, tmp_path, reward, overrides=overrides)
+    assert [values["mine"] for _, _, values in cases.events(sink)[:3]] == [2.0] * 3 and failures == []
+
+
+NUMBERS: Mapping[str, tuple[Any, float | None]] = {
+    "a tensor": (torch.tensor(2.5), 2.5), "numpy's": (np.float32(2.5), 2.5), "bool": (True, 1.0), "int": (3, 3.0),
+    "NaN": (float("nan"), None), "infinite": (float("inf"), float("inf")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "expected"), NUMBERS.values(), ids=NUMBERS.keys())
+def test_a_number_of_log_metric(value: Any, expected: float | None, model: Path, tmp_path: Path) -> None:
+    """TRL's value, in its log and in declog's."""
+
+    def reward(completions: Sequence[str], log_metric: Any, **given: Any) -> list[float]:
+        log_metric("score", value)
+        return [1.0] * len(completions)
+
+    _, failures, history, sink = columns(model, tmp_path, reward)
+    assert [entry["score"] for entry in history[:3]] == [expected] * 3
+    assert [values.get("score") for _, _, values in cases.events(sink)[:3]] == [expected] * 3
+    assert failures == []
+
+
+def test_nan_on_one_of_two_ranks(tmp_path: Path) -> None:
+    """TRL has no value of that generation then, and the mean is of the others: 3, and not 2.25."""
+    sink = MemorySink()
+
+    def rank(comm: Any) -> None:
+        sinks = [sink] if comm.rank == 0 else []
+        constants = {"sees_updates": False}
+        with declog.start(
+            "trl_grpo", STRICT, constants=constants, sinks=sinks, output_dir=tmp_path / str(comm.rank), comm=comm
+        ) as log:
+            for step in (1, 2):
+                with log.step(step):
+                    nan = step == 1 and comm.rank == 1
+                    total = {"x": 0.0 if nan else 3.0}
+                    log.observe(logged_total=total, logged_calls={"x": 1}, logged_nans={"x": int(nan)})
+            log.flush()
+
+    run_ranks(2, rank)
+    assert sink.scalars == {2: {"x": 3.0}}
+
+
+def test_a_metric_of_trls_own_name(model: Path, tmp_path: Path) -> None:
+    """TRL mixes both under one key, and so says its log; declog keeps them apart."""
+
+    def reward(completions: Sequence[str], log_metric: Any, **given: Any) -> list[float]:
+        log_metric("reward", 1000.0)
+        return [2.0] * len(completions)
+
+    _, (told,), history, sink = columns(model, tmp_path, reward)
+    assert [entry["reward"] for entry in history[:3]] == [501.0] * 3
+    assert [values["reward"] for _, _, values in cases.events(sink)[:3]] == [2.0] * 3
+    assert "DL508" in told

@@ -1,0 +1,32 @@
+"""The generated parts of the documentation are what the code says today."""
+
+from pathlib import Path
+
+import pytest
+
+from declog.language import reference
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_generated_parts_are_up_to_date(page: str) -> None:
+    """`python -m declog.reference docs/*.md` would change nothing."""
+    text = (DOCS / page).read_text("utf-8")
+    assert reference.rewritten(text) == text
+
+
+def test_the_language_page_holds_every_part_of_the_reference() -> None:
+    """Functions, reductions and the keys of the sections of a profile are all on the page, or on one of their own."""
+    text = (DOCS / "language.md").read_text("utf-8")
+    missing = [name for name in reference.parts() if f"<!-- reference: {name} -->" not in text]
+    assert missing == [
+        "codes",
+        "error pages",
+        "keys of Model",
+        "keys of CaptureSpec",
+        "keys of TestSpec",
+        "keys of CompletionAxis",
+        "keys of AxesSpec",
+        "keys of SelectorSpec",
+    ]
