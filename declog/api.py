@@ -197,7 +197,7 @@ def _rewind_others(channel: Comm, made: Plan, run: RunInfo, gone: Iterable[int],
     apart = {sink for table in made.tables for sink in table.apart}
     for rank in gone:
         for op in made.sinks:
-            if op.id in apart and op.kind in sink_kinds.PER_RANK:
+            if op.id in apart and sink_kinds.traits(op.kind).per_rank:
                 runner = SinkRunner(op.id, sink_kinds.make_sink(op.kind, dict(op.options)))
                 runner.open(replace(run, rank=rank), start_s)
                 runner.rewind(step, start_s)
@@ -327,9 +327,6 @@ def _left(until: float) -> float:
     return max(0.1, until - time.monotonic())
 
 
-UNFILTERED_BYTES = 16 * 2**20  # of a table without a filter, for a sink that is no file sink
-
-
 def _together(channel: Comm) -> bool:
     """Whether there are other ranks, each with a disk of its own or the same one. An actor only exports."""
     return channel.world_size > 1 and not isinstance(channel, DriverComm | ActorComm)
@@ -345,7 +342,7 @@ def _open_sink(
     )
     runner.open(run, left_s)
     apart = frozenset(table.id for table in made.tables if together and op.id in table.apart)
-    most = None if op.kind in sink_kinds.PER_RANK else UNFILTERED_BYTES
+    most = sink_kinds.traits(op.kind).unfiltered_bytes
     routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, apart, most))
 
 

@@ -71,8 +71,8 @@ def _tell(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
 
     for warning in warnings:
         print(f"{paint('warning:', YELLOW)} {visible_lines(str(warning))}")
-    for kind in _missing(made):
-        print(f"note: the sink {kind} is not installed here: pip install 'declog[{kind}]'")
+    for kind, extra in _missing(made).items():
+        print(f"note: the sink {kind} is not installed here: pip install 'declog[{extra}]'")
     if made.inactive:
         shown = ", ".join(what for what, _ in made.inactive[:4]) + (", ..." if len(made.inactive) > 4 else "")
         print(paint(f"inactive: {shown}: `declog show --inactive` says why", DIM))
@@ -87,10 +87,16 @@ def _tell(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
         print(f"  {name:<8} {seconds:.3f} s")
 
 
-def _missing(made: Plan) -> list[str]:
-    """The enabled sinks of declog's own whose package is not installed; their extras have the kinds' names."""
-    kinds = {op.kind for op in made.sinks} & {"tensorboard", "trackio", "wandb"}
-    return sorted(kind for kind in kinds if importlib.util.find_spec(kind) is None)
+def _missing(made: Plan) -> dict[str, str]:
+    """The kinds of the enabled sinks whose package is not installed, each with the pip extra that brings it."""
+    from declog.sinks import traits
+
+    kinds = {op.kind: traits(op.kind) for op in made.sinks}
+    return {
+        kind: found.extra
+        for kind, found in sorted(kinds.items())
+        if found.extra and importlib.util.find_spec(found.package) is None
+    }
 
 
 def _as_dict(made: Plan, warnings: list[str], timings: dict[str, float] | None) -> dict[str, Any]:
@@ -101,7 +107,7 @@ def _as_dict(made: Plan, warnings: list[str], timings: dict[str, float] | None) 
         "problems": [],
         "warnings": warnings,
         "inactive": dict(made.inactive),
-        "not_installed": _missing(made),
+        "not_installed": list(_missing(made)),
     }
     return found if timings is None else {**found, "timings": timings}
 

@@ -95,9 +95,11 @@ def destinations(draft: Draft) -> None:
             continue
         draft.problems += [problem.at("sinks", name) for problem in sinks.check_options(kind, options)]
         options = {key: value for key, value in options.items() if value is not None}
-        if spec.ranks == "each" and kind in sinks.KINDS and kind not in sinks.PER_RANK:
+        per_rank = sinks.traits(kind).per_rank
+        if spec.ranks == "each" and kind in sinks.built_in() and not per_rank:
             message = f"a sink of the kind `{kind}` writes on rank 0 only"
-            draft.report("DL405", message, "sinks", name, "ranks", fix=f"of {', '.join(sorted(sinks.PER_RANK))}: each")
+            able = [other for other in sinks.built_in() if sinks.traits(other).per_rank]
+            draft.report("DL405", message, "sinks", name, "ranks", fix=f"of {', '.join(able)}: each")
         profile = spec.profile or draft.spec.profile
         if profile not in draft.spec.profiles and profile != "full":
             path = ("sinks", name, "profile") if spec.profile else ("profile",)
@@ -116,7 +118,7 @@ def destinations(draft: Draft) -> None:
                 profile,
                 spec.every,
                 spec.prefix,
-                spec.ranks or ("each" if kind in sinks.PER_RANK else "main"),
+                spec.ranks or ("each" if per_rank else "main"),
                 spec.on_error,
                 spec.overflow,
                 spec.queue_bytes,
@@ -139,7 +141,7 @@ def places(draft: Draft) -> None:
         text = given if isinstance(given, str) else op.id
         if (wrong := leaving(text)) is not None:
             draft.report("DL202", f"`dir` {wrong}", "sinks", op.id, "dir", fix=f"dir: {op.id}, or an absolute one")
-        elif op.kind in sinks.FILES:  # as file systems that do not tell upper case from lower case see it
+        elif sinks.traits(op.kind).in_folder:  # as file systems that do not tell upper case from lower case see it
             here = posixpath.normpath(text).casefold()
             for other, name in taken.items():
                 if _collide(here, other) or _collide(other, here):

@@ -58,9 +58,9 @@ def json_schema(part: str = "profile") -> Schema:
     """
     definitions = {name: _model(model) for name, model in _models(LogSpec)}
     definitions["open"] = OPEN
-    definitions["SinkSpec"]["allOf"] = [_options_if_kind(kind) for kind in sinks.KINDS]
+    definitions["SinkSpec"]["allOf"] = [_options_if_kind(kind) for kind in sinks.built_in()]
     profile = definitions.pop("LogSpec")
-    profile["properties"]["sinks"]["anyOf"][0]["properties"] = {kind: _named_sink(kind) for kind in sinks.KINDS}
+    profile["properties"]["sinks"]["anyOf"][0]["properties"] = {kind: _named_sink(kind) for kind in sinks.built_in()}
     if part == "application":
         definitions["LogSpec"] = profile
         root: Schema = {"type": "object", "properties": {"declog": _reference("LogSpec")}}

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from declog.api import UNFILTERED_BYTES
 from declog.engine.publish import CODE, Route
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
@@ -21,7 +20,7 @@ from declog.runtime.batches import Locate
 from declog.runtime.call_log import Tape
 from declog.runtime.capture import Call
 from declog.runtime.recorder import Recorder
-from declog.sinks import PER_RANK
+from declog.sinks import traits
 from declog.testing import FakeComm, run_ranks
 
 Script = Callable[[], Iterable[Call]]  # the calls of one rank
@@ -93,7 +92,7 @@ def _routes(plan: Plan, rank: int, world_size: int, found: Rehearsal) -> list[Ro
     for op in plan.sinks:
         apart = frozenset(table.id for table in plan.tables if world_size > 1 and op.id in table.apart)
         if rank == 0 or apart:
-            most = None if op.kind in PER_RANK else UNFILTERED_BYTES
+            most = traits(op.kind).unfiltered_bytes
             keeper = _keeper(found, op.id if rank == 0 else f"{op.id} of rank {rank}")
             routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, keeper, apart, most))
     return routes

@@ -21,11 +21,9 @@ import yaml
 
 from declog.language.origins import packages_of
 from declog.plans.ops import Plan
+from declog.sinks import ENTRY_POINTS as SINKS
+from declog.sinks import traits
 
-SINKS = "declog.sinks"
-TRACKERS: Mapping[str, str] = {
-    "parquet": "pyarrow", "tensorboard": "tensorboard", "trackio": "trackio", "wandb": "wandb", "console": "rich",
-}  # fmt: skip
 GIT_S = 5.0
 
 
@@ -85,7 +83,7 @@ def _git(folder: str, *words: str) -> str | None:
 
 def _packages(made: Plan, modules: frozenset[str], packages: Iterable[str]) -> dict[str, str | None]:
     """The distributions that gave something to the plan, by name, with their versions."""
-    names = {*packages, *(TRACKERS[op.kind] for op in made.sinks if op.kind in TRACKERS)}
+    names = {*packages, *(package for op in made.sinks if (package := traits(op.kind).package))}
     kinds = {op.kind for op in made.sinks}
     names |= {entry.dist.name for entry in entry_points(group=SINKS) if entry.name in kinds and entry.dist is not None}
     tops = {module.partition(".")[0] for module in modules | {kind for kind in kinds if ":" in kind}}

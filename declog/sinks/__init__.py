@@ -1,14 +1,17 @@
-"""Where records go: the sink protocol, and the registry of kinds.
+"""Where records go: the sink protocol, and the kinds that there are.
 
-One file per backend. A sink imports its tracker inside its constructor only, never torch, and knows
-nothing of plans or profiles: it is opened once, written in step order from one thread, closed once.
-Importing this package imports no backend; a kind's module is loaded when somebody asks for the kind.
+One file per backend, named after its kind, with one class that says so: nothing lists them. A sink imports its tracker
+inside its constructor only, never torch, and knows nothing of plans or profiles: it is opened once, written in step
+order from one thread, closed once. Importing this package imports no backend; a kind's module is loaded when somebody
+asks for the kind.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import pkgutil
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -19,17 +22,18 @@ from declog.records import Records, RunInfo
 
 SCALAR, HISTOGRAM, TABLE, ALERT = "scalar", "histogram", "table", "alert"
 
-KINDS: Mapping[str, str] = {
-    "console": "declog.sinks.console:ConsoleSink",
-    "jsonl": "declog.sinks.jsonl:JsonlSink",
-    "parquet": "declog.sinks.parquet:ParquetSink",
-    "tensorboard": "declog.sinks.tensorboard:TensorboardSink",
-    "trackio": "declog.sinks.trackio:TrackioSink",
-    "wandb": "declog.sinks.wandb:WandbSink",
-}
 ENTRY_POINTS = "declog.sinks"
-FILES = frozenset({"jsonl", "parquet", "tensorboard"})  # kinds that write into a folder of the run's
-PER_RANK = frozenset({"jsonl", "parquet"})  # kinds that write on every rank, each into a folder of its own
+
+
+class BaseSink:
+    """What a sink's class may say of itself beside ``accepts``. Third parties may inherit from it, and need not."""
+
+    kind: ClassVar[str] = ""  # its name in YAML: that of its file, for declog's own
+    package: ClassVar[str] = ""  # what it imports beside the standard library
+    extra: ClassVar[str] = ""  # the pip extra of declog that brings the package; "": declog needs it anyway
+    in_folder: ClassVar[bool] = False  # it writes into a folder of the run's
+    per_rank: ClassVar[bool] = False  # it writes on every rank, each into a folder of its own
+    unfiltered_bytes: ClassVar[int | None] = 16 * 2**20  # most bytes of a table without a filter; None: all
 
 
 @runtime_checkable
@@ -80,7 +84,28 @@ class Coalescing(Protocol):
 
 def known_kinds() -> tuple[str, ...]:
     """The names that a sink's ``kind`` may have: the built-in ones and those of installed packages."""
-    return tuple(sorted({*KINDS, *installed(ENTRY_POINTS)}))
+    return tuple(sorted({*built_in(), *installed(ENTRY_POINTS)}))
+
+
+@functools.cache
+def built_in() -> tuple[str, ...]:
+    """The kinds that declog ships, sorted: the files of this folder that hold one."""
+    return tuple(sorted(name for name in _modules() if _built_in(name) is not None))
+
+
+@functools.cache
+def _modules() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
+@functools.cache
+def _built_in(kind: str) -> type[Sink] | None:
+    """The class that a file of this folder has for its own name, or None."""
+    if kind not in _modules():
+        return None
+    named = vars(importlib.import_module(f"{__name__}.{kind}")).values()
+    found = (each for each in named if isinstance(each, type) and issubclass(each, BaseSink) and each.kind == kind)
+    return typing.cast("type[Sink] | None", next(found, None))
 
 
 def sink_class(kind: str) -> type[Sink]:
@@ -88,7 +113,19 @@ def sink_class(kind: str) -> type[Sink]:
 
     Raises ``SinkError`` DL601 for a kind that nobody knows, or whose module cannot be imported.
     """
-    module, _, name = _class_path(kind).partition(":")
+    path = kind
+    if ":" not in kind:
+        shipped = _built_in(kind)
+        try:
+            entry = provided(ENTRY_POINTS, kind, "sink", shipped=shipped is not None)
+        except UsageError as error:
+            raise SinkError("DL601", error.message, error.fix) from None
+        if shipped is not None:
+            return shipped
+        if entry is None:
+            raise SinkError("DL601", f"unknown sink kind `{kind}`", did_you_mean(kind, known_kinds(), what="kinds"))
+        path = entry.value
+    module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as cause:
@@ -100,18 +137,10 @@ def sink_class(kind: str) -> type[Sink]:
     return typing.cast("type[Sink]", found)
 
 
-def _class_path(kind: str) -> str:
-    if ":" in kind:
-        return kind
-    try:
-        entry = provided(ENTRY_POINTS, kind, "sink", shipped=kind in KINDS)
-    except UsageError as error:
-        raise SinkError("DL601", error.message, error.fix) from None
-    if kind in KINDS:
-        return KINDS[kind]
-    if entry is not None:
-        return entry.value
-    raise SinkError("DL601", f"unknown sink kind `{kind}`", did_you_mean(kind, known_kinds(), what="kinds"))
+def traits(kind: str) -> type[BaseSink]:
+    """What the class of a kind says of itself, or the defaults where it says nothing."""
+    found: type = sink_class(kind)
+    return found if issubclass(found, BaseSink) else BaseSink
 
 
 def home_of(kind: str) -> str:

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from declog.records import Alert, Number, Records, RunInfo, Scalar, Table
-from declog.sinks import ALERT, SCALAR, TABLE
+from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._shared import as_float, json_text, require
 from declog.visible import visible
@@ -39,12 +39,14 @@ STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
 Piece = tuple[str, str]
 
 
-class ConsoleSink:
+class ConsoleSink(BaseSink):
     """Prints to stdout. ``max_scalars``, ``max_rows`` and ``max_chars`` bound one block.
 
     ``width: null`` is the terminal's width, or 100 where there is no terminal.
     """
 
+    kind = "console"
+    package = "rich"
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, TABLE, ALERT})
 
     def __init__(

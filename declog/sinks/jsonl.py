@@ -23,16 +23,20 @@ from typing import Any, BinaryIO, ClassVar
 
 from declog.errors import SinkError
 from declog.records import Records, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._files import fsync, put
 from declog.sinks._shared import EVENT_RUN, EVENT_STEP, SinkFolder, json_text, own_step, run_column
 
 MAX_PENDING_BYTES = 8 * 2**20
 
 
-class JsonlSink:
+class JsonlSink(BaseSink):
     """Writes JSON lines; ``fsync: true`` also asks the disk to keep each log event before the next one."""
 
+    kind = "jsonl"
+    in_folder = True
+    per_rank = True
+    unfiltered_bytes = None
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(self, *, dir: str | None = None, fsync: bool = False) -> None:

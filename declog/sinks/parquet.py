@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.records import Alert, Column, Histogram, Records, RunInfo, Scalar, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._parts import PartDataset, recover
 from declog.sinks._shared import (
     EVENT_RUN,
@@ -47,12 +47,17 @@ INT64 = range(-(2**63), 2**63)
 Columns = dict[str, tuple[Any, list[Any]]]
 
 
-class ParquetSink:
+class ParquetSink(BaseSink):
     """Writes growing parquet datasets: one file per log event, merged into one for each ``compact_every`` of them.
 
     Log events that wait, since the disk is slow, become one file.
     """
 
+    kind = "parquet"
+    package = "pyarrow"
+    in_folder = True
+    per_rank = True
+    unfiltered_bytes = None
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(

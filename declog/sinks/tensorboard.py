@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from declog.records import Alert, Histogram, Records, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._files import fsync, put
 from declog.sinks._shared import SinkFolder, as_float, clean_text, json_text, require, tracker_config
 
@@ -28,13 +28,17 @@ REWOUND = "rewound"  # while it is written; tensorboard reads what has `tfevents
 RECORD_LENGTH, LENGTH_CHECKSUM, EVENT_CHECKSUM = struct.Struct("<Q"), 4, 4
 
 
-class TensorboardSink:
+class TensorboardSink(BaseSink):
     """Writes one event file.
 
     ``flush_secs`` is how long a value may wait before it is on disk. A cell of a table is cut at ``max_chars``:
     tensorboard checksums what it writes byte by byte in Python, which a training loop would feel.
     """
 
+    kind = "tensorboard"
+    package = "tensorboard"
+    extra = "tensorboard"
+    in_folder = True
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(self, *, dir: str | None = None, flush_secs: float = 10.0, max_chars: int = 500) -> None:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.records import Number, Records, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import conversation
 from declog.sinks._shared import (
     as_float,
@@ -44,7 +44,7 @@ STEPPED = ("metrics", "alerts", "traces")
 INT64 = range(-(2**63), 2**63)
 
 
-class TrackioSink:
+class TrackioSink(BaseSink):
     """Logs to a local trackio project.
 
     ``project`` is the profile's name and ``name`` the run's id unless given. ``dir`` is where trackio keeps its
@@ -53,6 +53,9 @@ class TrackioSink:
     monitor.
     """
 
+    kind = "trackio"
+    package = "trackio"
+    extra = "trackio"
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.records import Histogram, Number, Records, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._shared import clean_text, json_text, require, tracker_config
 from declog.visible import visible, visible_lines
 
@@ -36,7 +36,7 @@ TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "text": str,
 _opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs of wandb's that sinks opened: each is its recorder's own
 
 
-class WandbSink:
+class WandbSink(BaseSink):
     """Logs to a wandb run. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and ``new`` insist.
 
     A run that another recorder opened is never joined: it ends with that one.
@@ -45,6 +45,9 @@ class WandbSink:
     continues that run of wandb's. ``mode: null`` leaves the choice to wandb and ``WANDB_MODE``.
     """
 
+    kind = "wandb"
+    package = "wandb"
+    extra = "wandb"
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(

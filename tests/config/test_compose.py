@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from declog.config.compose import compose, located, prefix_of, presets, profile_of
 from declog.config.search_path import DeclogSearchPath, conf_location, register
 from declog.errors import CompositionError, ConfigError, Problem
+from declog.sinks import built_in
 from tests import forks
 from tests.conftest import WritePreset
 
@@ -133,10 +134,7 @@ def test_every_sink_option_spells_out_what_people_override() -> None:
     """A shipped sink option holds one entry of its own name, with every key that an override may change."""
     options = sorted((REPOSITORY / "conf" / "declog" / "sinks").glob("*.yaml"))
     loaded = {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in options}
-    expected = {
-        kind: {kind: {"kind": kind, "profile": None, "every": 1, "prefix": ""}}
-        for kind in ("console", "jsonl", "parquet", "tensorboard", "trackio", "wandb")
-    }
+    expected = {kind: {kind: {"kind": kind, "profile": None, "every": 1, "prefix": ""}} for kind in built_in()}
     assert loaded == expected
 
 

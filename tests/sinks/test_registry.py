@@ -9,7 +9,17 @@ import pytest
 
 from declog.errors import Problem, SinkError
 from declog.records import Records, RunInfo
-from declog.sinks import KINDS, Sink, check_options, known_kinds, make_sink, option_names, sink_class
+from declog.sinks import (
+    BaseSink,
+    Sink,
+    built_in,
+    check_options,
+    known_kinds,
+    make_sink,
+    option_names,
+    sink_class,
+    traits,
+)
 from declog.sinks.jsonl import JsonlSink
 from tests.sinks.samples import python
 
@@ -48,19 +58,37 @@ def test_looking_at_every_kind_loads_no_backend() -> None:
     code = """
 import sys, declog
 before = set(sys.modules)
-from declog.sinks import KINDS, check_options, sink_class
-print([sorted(sink_class(kind).accepts) for kind in ("console", "parquet")], [check_options(k, {}) for k in KINDS])
+from declog.sinks import built_in, check_options, sink_class
+print([sorted(sink_class(kind).accepts) for kind in ("console", "parquet")], [check_options(k, {}) for k in built_in()])
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(sorted(loaded & {"wandb", "trackio", "pyarrow", "rich", "tensorboard"}))
 """
     accepts = [["alert", "scalar", "table"], ["alert", "histogram", "scalar", "table"]]
-    assert python(code) == f"{accepts} {[[]] * len(KINDS)}\n[]\n"
+    assert python(code) == f"{accepts} {[[]] * len(built_in())}\n[]\n"
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", built_in())
 def test_every_built_in_kind_is_a_sink(kind: str) -> None:
     """Each kind's class follows the protocol and can be made from its defaults."""
     assert isinstance(make_sink(kind, {}), Sink)
+
+
+def test_a_kind_has_the_name_of_its_file() -> None:
+    """Nothing lists them: a file of the folder whose class says its name is a kind, and other files are none."""
+    named = {each.kind: each.__module__ for each in BaseSink.__subclasses__() if each.__module__.startswith("declog.")}
+    assert named == {kind: f"declog.sinks.{kind}" for kind in built_in()}
+
+
+def test_a_file_that_holds_no_sink_is_no_kind() -> None:
+    """`kind: runner` is as unknown as any other word."""
+    with pytest.raises(SinkError, match="unknown sink kind `runner`"):
+        sink_class("runner")
+
+
+def test_a_class_that_says_nothing_of_itself_has_the_defaults() -> None:
+    """It writes on rank 0, needs no package of declog's, and gets no large table without a filter."""
+    found = traits(f"{HERE}:OwnSink")
+    assert (found.per_rank, found.in_folder, found.extra, found.unfiltered_bytes) == (False, False, "", 16 * 2**20)
 
 
 def test_option_names_come_from_the_constructor() -> None:
@@ -117,7 +145,7 @@ def test_unknown_kind_suggests_the_nearest() -> None:
     assert (caught.value.code, caught.value.fix) == ("DL601", "did you mean `parquet`?")
 
 
-@pytest.mark.parametrize("kind", ["no_such_module:Sink", "declog.sinks.jsonl:NoSuchSink", "declog.sinks:KINDS"])
+@pytest.mark.parametrize("kind", ["no_such_module:Sink", "declog.sinks.jsonl:NoSuchSink", "declog.sinks:ENTRY_POINTS"])
 def test_a_class_path_that_leads_nowhere_is_one_error(kind: str) -> None:
     """A wrong module, a wrong name and a thing that is no class all end in DL601."""
     with pytest.raises(SinkError) as caught:
@@ -147,10 +175,8 @@ print(type(make_sink("team", {"fsync": True})).__name__, "team" in known_kinds()
     assert "team" not in known_kinds()
 
 
-@pytest.mark.parametrize(
-    ("kind", "package"), [("wandb", "wandb"), ("trackio", "trackio"), ("tensorboard", "tensorboard")]
-)
-def test_a_missing_package_names_the_extra(kind: str, package: str) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in built_in() if traits(kind).extra])
+def test_a_missing_package_names_the_extra(kind: str) -> None:
     """A sink whose tracker is not installed says how to install it."""
     code = """
 import sys
@@ -162,4 +188,5 @@ try:
 except SinkError as error:
     print(error.code, error.fix)
 """
-    assert python(code, kind, package) == f"DL601 pip install 'declog[{kind}]'\n"
+    found = traits(kind)
+    assert python(code, kind, found.package) == f"DL601 pip install 'declog[{found.extra}]'\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -18,14 +19,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from declog.errors import SinkError
 from declog.records import Column, Records, RunInfo, Scalar, Table
-from declog.sinks import Rewindable, Sink, sink_class
+from declog.sinks import Rewindable, Sink, built_in, sink_class
 from declog.sinks.jsonl import JsonlSink
 from declog.sinks.parquet import ParquetSink
 from declog.sinks.runner import SinkRunner
 from declog.sinks.tensorboard import TensorboardSink
 from declog.testing import MemorySink
 from tests import forks
-from tests.sinks.samples import event, parts, run_info
+from tests.sinks.samples import ROOT, event, parts, run_info
 
 DATASETS = ("scalars", "histograms", "alerts", "tables/completions")
 
@@ -278,14 +279,10 @@ def test_a_rewind_that_hangs_is_an_error_after_its_time(tmp_path: Path) -> None:
 
 
 def test_sinks_that_cannot_rewind_are_left_as_they_are(tmp_path: Path) -> None:
-    """Which of the built-in ones can is part of their contract."""
-    kinds = ("console", "jsonl", "parquet", "tensorboard", "trackio", "wandb")
-    assert [kind for kind in kinds if issubclass(sink_class(kind), Rewindable)] == [
-        "jsonl",
-        "parquet",
-        "tensorboard",
-        "trackio",
-    ]
+    """Which of the built-in ones can is part of their contract, and of the table in docs/sinks.md."""
+    rows = re.findall(r"^\| (`.*?) \| is there once", (ROOT / "docs" / "sinks.md").read_text("utf-8"), re.MULTILINE)
+    promised = {kind for row in rows for kind in re.findall(r"`(\w+)`", row)}
+    assert promised == {kind for kind in built_in() if issubclass(sink_class(kind), Rewindable)}
     runner = SinkRunner("screen", sink_class("console")())
     runner.open(run_info(tmp_path))
     assert runner.rewind(3, 30) is False

@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 
 import declog
-from declog import api as running
 from declog.errors import ConfigError, SinkError
 from declog.runtime.comm import Comm, Event
+from declog.sinks.tensorboard import TensorboardSink
 from declog.testing import FakeComm, run_ranks
 from tests.running import scores
 
@@ -138,7 +138,7 @@ def test_other_sinks_refuse_what_is_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error names the size; files have every row, and `max_bytes` is a choice that is obeyed instead."""
-    monkeypatch.setattr(running, "UNFILTERED_BYTES", 15)
+    monkeypatch.setattr(TensorboardSink, "unfiltered_bytes", 15)
     sinks = {"lines": {"kind": "jsonl"}, "board": {"kind": "tensorboard"}}
     made = scores(None, schema={"text": {"type": "text"}}, sinks=sinks, strict=False)
     with caplog.at_level(logging.ERROR, logger="declog"):
