@@ -108,12 +108,12 @@ def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
         sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in made.sinks
     }
     signals = {
-        f"{signal.source} of {event.name}": (
+        f"{signal.source} of {phase.name}": (
             f"{signal.kind.value}{' family' if signal.family else ''} per {signal.axis.label}"
             + (", optional" if signal.optional else ""),
         )
-        for event in made.events.values()
-        for signal in event.signals
+        for phase in made.phases.values()
+        for signal in phase.signals
     }
     return outputs, {**tables, **columns}, profiles, alerts, sinks, signals, _cost(made)
 
@@ -160,9 +160,9 @@ def _cost(made: Plan) -> Facts:
     from declog.plans.explain import completion_bytes
 
     bytes_of = {
-        f"bytes per completion of {event.name}": (str(completion_bytes(event)),) for event in made.events.values()
+        f"bytes per completion of {phase.name}": (str(completion_bytes(phase)),) for phase in made.phases.values()
     }
-    folds = sum(len(event.folds) for event in made.events.values())
+    folds = sum(len(phase.folds) for phase in made.phases.values())
     return {
         "operations": (str(made.ops),),
         "token folds": (str(folds),),

@@ -206,7 +206,7 @@ OF_DECLOG: dict[str, Callable[[], list[Row]]] = {
 }
 OF_A_PROFILE: dict[str, Callable[[Layered], list[Row]]] = {
     "metrics": _entries("metrics", "expr", "formula", "where", "by", "reduce", "name"),
-    "signals": _entries("signals", "axis", "type", "event", "expr"),
+    "signals": _entries("signals", "axis", "type", "phase", "expr"),
     "constants": _entries("constants", "value", "default"),
     "filters": _entries("filters", "kind", "key", "where", "from"),
     "schemas": _schemas,

@@ -184,11 +184,11 @@ def _notes(found: Layered, path: Path, made: Plan | None) -> Iterator[str]:
         for op in made.outputs:
             yield from (f"{each.template}: {words[each.template]}" for each in op.names if op.id == name and op.shown)
     if section == "signals" and made is not None:
-        for event in made.events.values():
-            for signal in event.signals:
+        for phase in made.phases.values():
+            for signal in phase.signals:
                 if signal.name == name:
                     what = f"{signal.kind.value} per {signal.axis.label}"
-                    yield f"observed as {signal.source} in the event {event.name}, {what}"
+                    yield f"observed as {signal.source} in the phase {phase.name}, {what}"
     if section in ("signals", "constants", "metrics", "filters", "schemas"):
         readers = dict.fromkeys(_readers(found, name, own=path))
         if readers:

@@ -28,7 +28,7 @@ Pass = Callable[[Draft], None]
 
 PASSES: tuple[tuple[Pass, ...], ...] = (
     (signals.constants, signals.switches),
-    (signals.modes, signals.declarations, signals.default_event, signals.groups, signals.masks, signals.typing,
+    (signals.modes, signals.declarations, signals.default_phase, signals.groups, signals.masks, signals.typing,
      metrics.metrics, formulas.formulas, formulas.conditions,
      outputs.names, outputs.modes, outputs.destinations, outputs.places, outputs.profiles,
      filters.filters, tables.tables, tables.alerts),
@@ -67,7 +67,7 @@ def compile(
     made = Plan(
         name=spec.name,
         every=draft.period,
-        events=draft.events,
+        phases=draft.phases,
         grouping=draft.grouping,
         metrics=tuple(draft.metrics),
         formulas=tuple(draft.formulas),
@@ -81,9 +81,9 @@ def compile(
         joins=tuple(draft.joins),
         previous=tuple(draft.previous),
         homes={
-            signal.from_ or name: signal.event
+            signal.from_ or name: signal.phase
             for name, signal in draft.signals.items()
-            if signal.expr is None and isinstance(signal.event, str)
+            if signal.expr is None and isinstance(signal.phase, str)
         },
         modes=draft.modes,
         inactive=tuple(draft.inactive.items()),
@@ -94,7 +94,7 @@ def compile(
             for name, signal in draft.signals.items()
             if signal.expr is None and signal.extra is not False
         ),
-        known_events=draft.known_events,
+        known_phases=draft.known_phases,
         run_config=spec.run_config if config is None else config.get("run_config") or {},
         config={key: value for key, value in (config or {}).items() if key != "tests"},
         in_code=bool(draft.wanted),

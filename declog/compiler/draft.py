@@ -18,12 +18,12 @@ from declog.language.spec import LogSpec, SignalSpec
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import (
     AlertOp,
-    EventOp,
     FilterOp,
     FormulaOp,
     JoinOp,
     MetricOp,
     ModeOp,
+    PhaseOp,
     PreviousOp,
     ProfileOp,
     SignalOp,
@@ -32,7 +32,7 @@ from declog.plans.ops import (
 )
 
 Constant = bool | int | float | str
-DEFAULT_EVENT = "default"
+DEFAULT_PHASE = "default"
 LOGGED = "logged"  # the family that log_metric feeds, and the metric that shows it
 
 
@@ -66,8 +66,8 @@ class Draft:
     signal_paths: dict[str, Path] = field(default_factory=dict)
     nodes: dict[str, Node | Problem | SwitchedOff] = field(default_factory=dict)
     typing: list[str] = field(default_factory=list)  # derived signals being typed, outermost first
-    default_event: str = DEFAULT_EVENT
-    event_order: dict[str, int] = field(default_factory=dict)  # the named events, as they are first declared
+    default_phase: str = DEFAULT_PHASE
+    phase_order: dict[str, int] = field(default_factory=dict)  # the named phases, as they are first declared
     grouping: Grouping | None = None
     metrics: list[MetricOp] = field(default_factory=list)
     formulas: list[FormulaOp] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Draft:
     alerts: list[AlertOp] = field(default_factory=list)
     sinks: list[SinkOp] = field(default_factory=list)
     profiles: dict[str, ProfileOp] = field(default_factory=dict)
-    events: dict[str, EventOp] = field(default_factory=dict)
+    phases: dict[str, PhaseOp] = field(default_factory=dict)
     joins: list[JoinOp] = field(default_factory=list)
     previous: list[PreviousOp] = field(default_factory=list)
     logged: SignalOp | None = None
@@ -141,15 +141,15 @@ class Draft:
         return [*self.metrics, *self.formulas]
 
     @property
-    def known_events(self) -> frozenset[str]:
-        """The events of all observed signals, whether the plan needs them or not."""
+    def known_phases(self) -> frozenset[str]:
+        """The phases of all observed signals, whether the plan needs them or not."""
         observed = [spec for spec in self.signals.values() if spec.axis is not None]
-        named = [event for spec in observed for event in spec.events or (self.default_event,)]
-        return frozenset({*named, *self.events})
+        named = [phase for spec in observed for phase in spec.phases or (self.default_phase,)]
+        return frozenset({*named, *self.phases})
 
-    def event_of(self, type: Type) -> str:
-        """The event of a value; the default one where every event has it."""
-        return self.default_event if type.event is None else type.event
+    def phase_of(self, type: Type) -> str:
+        """The phase of a value; the default one where every phase has it."""
+        return self.default_phase if type.phase is None else type.phase
 
 
 def needs_axis(type: Type, axis: Axis) -> bool:

@@ -86,16 +86,16 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     )
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
-    events = {node.type.event for node in (key, where) if node is not None and node.type.event}
-    event = max(events, key=lambda item: draft.event_order.get(item, 0), default="")
+    phases = {node.type.phase for node in (key, where) if node is not None and node.type.phase}
+    phase = max(phases, key=lambda item: draft.phase_order.get(item, 0), default="")
     key, where = (
-        node if node is None or node.type.event in (None, event) else join(draft.pool, node, event)
+        node if node is None or node.type.phase in (None, phase) else join(draft.pool, node, phase)
         for node in (key, where)
     )
     return FilterOp(
         name,
         spec.kind,
-        event,
+        phase,
         key,
         where,
         spec.top,

@@ -118,11 +118,11 @@ def over_metrics(draft: Draft, text: str) -> Node:
 def _comparable(draft: Draft, ops: Sequence[MetricOp | FormulaOp], text: str) -> None:
     """Values of pieces meet by (step, batch, rank), and are combined alike; else it is refused."""
     pool = ops[0].pool
-    events = set().union(*(_events(draft, op) for op in ops))
-    if pool in ("batch", "rank_batch") and len(events) > 1:
-        shown = " and ".join(f"`{event}`" for event in sorted(events))
+    phases = set().union(*(_phases(draft, op) for op in ops))
+    if pool in ("batch", "rank_batch") and len(phases) > 1:
+        shown = " and ".join(f"`{phase}`" for phase in sorted(phases))
         message = (
-            f"a batch of one event is none of another, and the formula reads metrics of {shown} with `pool: {pool}`"
+            f"a batch of one phase is none of another, and the formula reads metrics of {shown} with `pool: {pool}`"
         )
         refuse("DL310", message, text, f"give them `pool: {'step' if pool == 'batch' else 'rank'}`, or `pool: window`")
     combines = sorted({op.combine for op in ops})
@@ -131,12 +131,12 @@ def _comparable(draft: Draft, ops: Sequence[MetricOp | FormulaOp], text: str) ->
         refuse("DL310", message, text, "give them the same `combine`")
 
 
-def _events(draft: Draft, op: MetricOp | FormulaOp) -> set[str]:
-    """The events whose rows a metric is made of."""
+def _phases(draft: Draft, op: MetricOp | FormulaOp) -> set[str]:
+    """The phases whose rows a metric is made of."""
     if isinstance(op, MetricOp):
-        return {op.event}
+        return {op.phase}
     ops = {other.key: other for other in draft.outputs}
-    return set().union(*(_events(draft, ops[key]) for key in read(op.expr)))
+    return set().union(*(_phases(draft, ops[key]) for key in read(op.expr)))
 
 
 def conditions(draft: Draft) -> None:

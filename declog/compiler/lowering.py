@@ -14,19 +14,19 @@ from declog.language.dtypes import AXES, KINDS, Axis, Kind
 from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import (
     STATS_OF_AGGREGATE,
-    EventOp,
     FilterOp,
     FoldOp,
     JoinOp,
     LocalOp,
     MetricOp,
+    PhaseOp,
     PreviousOp,
     SignalOp,
     TableOp,
 )
 
 _STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist")
-Place = tuple[str, str]  # an event, and a signal that is needed in it
+Place = tuple[str, str]  # a phase, and a signal that is needed in it
 _GROUPED = frozenset({"index", "size", "pass_at"})
 
 
@@ -51,14 +51,14 @@ class _Lowering:
     folded: set[Place] = field(default_factory=set)
     travels: set[Place] = field(default_factory=set)
     wished: set[Place] = field(default_factory=set)  # recorded where they come, and not missed where they do not
-    grouped: set[str] = field(default_factory=set)  # events in which groups are needed
+    grouped: set[str] = field(default_factory=set)  # phases in which groups are needed
     asked: set[str] = field(default_factory=set)  # what formulas and conditions read
 
     # -- folds
 
-    def fold(self, event: str, expr: Node | None, mask: frozenset[Node], stats: tuple[str, ...]) -> str:
+    def fold(self, phase: str, expr: Node | None, mask: frozenset[Node], stats: tuple[str, ...]) -> str:
         """The name of the fold of a per-token expression, with these statistics among its columns."""
-        key = (event, None if expr is None else expr.index, frozenset(node.index for node in mask))
+        key = (phase, None if expr is None else expr.index, frozenset(node.index for node in mask))
         if key not in self.folds:
             self.fold_names[key] = f"fold{len(self.folds)}"
             self.folds[key] = (expr, mask, set())
@@ -68,7 +68,7 @@ class _Lowering:
                 inner = [node, *(item for m in node.mask for item in walk(m))]
                 for item in inner:
                     if item.op == SIGNAL:
-                        self.folded.add(self.place(item, event))
+                        self.folded.add(self.place(item, phase))
         return self.fold_names[key]
 
     def fold_ops(self) -> list[FoldOp]:
@@ -83,121 +83,121 @@ class _Lowering:
             for key, (expr, mask, stats) in self.folds.items()
         ]
 
-    def place(self, node: Node, event: str) -> Place:
+    def place(self, node: Node, phase: str) -> Place:
         """Where a signal is read; it must be observed there."""
         name = str(node.param("name"))
         spec = self.draft.signals[name]
-        homes = spec.events
-        if homes and event not in homes:
-            message = f"`{name}` is needed in event `{event}`, and is observed in `{', '.join(homes)}`"
-            fix = f"event: {{first: {homes[0]}, second: {event}}}, and observe it there too"
-            self.draft.report("DL313", message, *self.draft.signal_paths[name], "event", fix=fix)
-        return event, name
+        homes = spec.phases
+        if homes and phase not in homes:
+            message = f"`{name}` is needed in phase `{phase}`, and is observed in `{', '.join(homes)}`"
+            fix = f"phase: {{first: {homes[0]}, second: {phase}}}, and observe it there too"
+            self.draft.report("DL313", message, *self.draft.signal_paths[name], "phase", fix=fix)
+        return phase, name
 
     # -- worker nodes
 
-    def lower(self, node: Node, event: str) -> Node:
+    def lower(self, node: Node, phase: str) -> Node:
         """The node as the worker evaluates it."""
-        event = node.type.event or event
-        known = self.memo.get((node.index, event))
+        phase = node.type.phase or phase
+        known = self.memo.get((node.index, phase))
         if known is None:
-            known = self.memo[node.index, event] = self._lower(node, event)
+            known = self.memo[node.index, phase] = self._lower(node, phase)
             if known is not node and not known.names:
                 known.names.append(str(node))  # messages and `explain` speak of what the profile says
         if _reads_groups(known):
-            self.grouped.add(event)
+            self.grouped.add(phase)
         return known
 
-    def _lower(self, node: Node, event: str) -> Node:
+    def _lower(self, node: Node, phase: str) -> Node:
         if node.op == SIGNAL:
-            self.recorded.add(self.place(node, event))
+            self.recorded.add(self.place(node, phase))
             return node
         if node.op in LEAVES:
             return node
         if node.op == JOIN:
-            return self._join(node, event)
+            return self._join(node, phase)
         if node.op == "prev":
-            return self._previous(node, event)
+            return self._previous(node, phase)
         if node.over is Axis.TOKEN:
             (arg,) = node.args
-            name = self.fold(event, arg, arg.mask, STATS_OF_AGGREGATE[node.op])
+            name = self.fold(phase, arg, arg.mask, STATS_OF_AGGREGATE[node.op])
             return self._leaf(node, name, node.op)
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
-            return self._leaf(node, self.fold(event, None, node.mask, ("n",)), "count")
+            return self._leaf(node, self.fold(phase, None, node.mask, ("n",)), "count")
         if any(arg.type.kind in (Kind.TEXT, Kind.OBJECT) for arg in node.args) and node.type.kind not in (
             Kind.TEXT,
             Kind.OBJECT,
         ):
-            return self._local(node, event)
-        args = [self.lower(arg, event) for arg in node.args]
+            return self._local(node, phase)
+        args = [self.lower(arg, phase) for arg in node.args]
         return self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
 
     def _leaf(self, node: Node, name: str, stat: str) -> Node:
         return self.draft.pool.make(FOLD, type=node.type, name=name, stat=stat)
 
-    def _local(self, node: Node, event: str) -> Node:
+    def _local(self, node: Node, phase: str) -> Node:
         """A column of this rank: its text does not travel."""
-        name = self.locals.get((node.index, event))
+        name = self.locals.get((node.index, phase))
         if name is None:
             before = set(self.travels)
-            args = [self.lower(arg, event) for arg in node.args]
+            args = [self.lower(arg, phase) for arg in node.args]
             self.travels = before
             inner = self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
-            name = self.locals[node.index, event] = f"local{len(self.locals)}"
-            self.local_ops.append(LocalOp(name, event, inner))
+            name = self.locals[node.index, phase] = f"local{len(self.locals)}"
+            self.local_ops.append(LocalOp(name, phase, inner))
             if any(_reads_groups(item) for item in walk(inner)):
-                self.grouped.add(event)
+                self.grouped.add(phase)
                 if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
                     message = f"`{node}` reads text of groups that are spread over ranks"
                     self.draft.report("DL310", message, "axes", "group", "split", fix="split: none")
         return self.draft.pool.make(TEXTVALUE, type=node.type, name=name)
 
-    def _join(self, node: Node, event: str) -> Node:
-        """A column of a later event, looked up in an earlier one when all ranks' rows are known."""
+    def _join(self, node: Node, phase: str) -> Node:
+        """A column of a later phase, looked up in an earlier one when all ranks' rows are known."""
         (arg,) = node.args
-        source = arg.type.event
+        source = arg.type.phase
         assert source is not None
         expr = self.label(arg, source)
         name = f"join{len(self.draft.joins)}"
-        self.draft.joins.append(JoinOp(name, source, event, expr))
+        self.draft.joins.append(JoinOp(name, source, phase, expr))
         ids = self.draft.spec.axes.completion.ids
         if ids is not None:
             leaf = signal_node(self.draft, ids)
             assert isinstance(leaf, Node)
-            for one in (source, event):
+            for one in (source, phase):
                 self.recorded.add(self.place(leaf, one))
                 if leaf.type.kind is Kind.TEXT:
                     self.travels.add((one, ids))
         return self.draft.pool.make(CARRIED, type=node.type, name=name)
 
-    def _previous(self, node: Node, event: str) -> Node:
-        expr, first = (self.lower(arg, event) for arg in node.args)
+    def _previous(self, node: Node, phase: str) -> Node:
+        expr, first = (self.lower(arg, phase) for arg in node.args)
         name = f"prev{len(self.draft.previous)}"
-        self.draft.previous.append(PreviousOp(name, event, expr, first))
+        self.draft.previous.append(PreviousOp(name, phase, expr, first))
         return self.draft.pool.make(CARRIED, type=node.type, name=name)
 
-    def picked(self, node: Node, event: str) -> Node:
+    def picked(self, node: Node, phase: str) -> Node:
         """A node that is wanted of some rows only: its text stays where it is until they are picked."""
-        event = node.type.event or event
+        phase = node.type.phase or phase
         texts = [item for item in walk(node) if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT)]
         if node.type.kind not in (Kind.TEXT, Kind.OBJECT) or node.op == SIGNAL or not texts:
-            return self.lower(node, event)
+            return self.lower(node, phase)
         split = self.draft.grouping is not None and self.draft.grouping.split == "ranks"
         far = any(item.op in (JOIN, "prev") for item in walk(node)) or reads_other_ranks(node, split)
-        return self.label(node, event) if far else self._local(node, event)
+        return self.label(node, phase) if far else self._local(node, phase)
 
-    def label(self, node: Node, event: str) -> Node:
+    def label(self, node: Node, phase: str) -> Node:
         """A node whose text leaves every rank must send."""
-        event = node.type.event or event
-        lowered = self.lower(node, event)
+        phase = node.type.phase or phase
+        lowered = self.lower(node, phase)
         for item in walk(lowered):
             if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT):
-                self.travels.add((event, str(item.param("name"))))
+                self.travels.add((phase, str(item.param("name"))))
         return lowered
 
 
 def lower(draft: Draft) -> None:
-    """Split expressions, and list what each event records."""
+    """Split expressions, and list what each phase records."""
     work = _Lowering(draft)
     roots = [op.expr for op in draft.formulas] + [op.when for op in draft.outputs if op.when is not None]
     roots += [node for op in draft.alerts for node in op.reads]
@@ -213,13 +213,13 @@ def lower(draft: Draft) -> None:
 
 
 def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
-    event = op.event
-    by = None if op.by is None else work.label(op.by, event)
-    weight = None if op.weight is None else work.lower(op.weight, event)
+    phase = op.phase
+    by = None if op.by is None else work.label(op.by, phase)
+    weight = None if op.weight is None else work.lower(op.weight, phase)
     if op.axis is not Axis.TOKEN:
-        args = tuple(work.lower(node, event) for node in op.args)
+        args = tuple(work.lower(node, phase) for node in op.args)
         return replace(
-            op, args=args, where=None if op.where is None else work.lower(op.where, event), by=by, weight=weight
+            op, args=args, where=None if op.where is None else work.lower(op.where, phase), by=by, weight=weight
         )
     (expr,) = op.args
     mask, where = expr.mask, op.where
@@ -228,16 +228,16 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
     if not op.reduction.foldable:  # a sketch of the whole batch: what counts is decided on the device
         if where is not None:
             mask, where = mask | {where}, None
-        name = work.fold(event, expr, mask, ("n", "min", "max", "hist"))
+        name = work.fold(phase, expr, mask, ("n", "min", "max", "hist"))
     else:
-        name = work.fold(event, expr, mask, tuple(op.reduction.stats))
-    tokens = work.fold(event, None, mask, ("n",)) if op.reduction.foldable else None
+        name = work.fold(phase, expr, mask, tuple(op.reduction.stats))
+    tokens = work.fold(phase, None, mask, ("n",)) if op.reduction.foldable else None
     return replace(
         op,
         args=(),
         fold=name,
         tokens=tokens,
-        where=None if where is None else work.lower(where, event),
+        where=None if where is None else work.lower(where, phase),
         by=by,
         weight=weight,
     )
@@ -245,12 +245,12 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
 
 def _table(work: _Lowering, table: TableOp) -> TableOp:
     if table.axis is Axis.GROUP:
-        work.grouped.add(table.event)
+        work.grouped.add(table.phase)
     columns = tuple(
         replace(
             column,
-            expr=None if column.expr is None else work.picked(column.expr, table.event),
-            args=tuple((name, work.picked(node, table.event)) for name, node in column.args),
+            expr=None if column.expr is None else work.picked(column.expr, table.phase),
+            args=tuple((name, work.picked(node, table.phase)) for name, node in column.args),
         )
         for column in table.columns
     )
@@ -266,17 +266,17 @@ def _table(work: _Lowering, table: TableOp) -> TableOp:
 
 
 def _filter(work: _Lowering, op: FilterOp, table: TableOp) -> FilterOp:
-    event = table.event
+    phase = table.phase
     if op.within == "group":
-        work.grouped.add(event)
+        work.grouped.add(phase)
     keyed = None
     if op.key is not None and op.key.type.kind in (Kind.TEXT, Kind.OBJECT):
         type = op.key.type.with_kind(Kind.BOOL)
-        keyed = work.lower(work.draft.pool.make("present", (op.key,), type=type), event)
+        keyed = work.lower(work.draft.pool.make("present", (op.key,), type=type), phase)
     return replace(
-        op, event=event, axis=table.axis, keyed=keyed, ids=_ids(work, op, table),
-        key=None if op.key is None else work.picked(op.key, event),
-        where=None if op.where is None else work.lower(op.where, event),
+        op, phase=phase, axis=table.axis, keyed=keyed, ids=_ids(work, op, table),
+        key=None if op.key is None else work.picked(op.key, phase),
+        where=None if op.where is None else work.lower(op.where, phase),
         source=None if op.source is None else _filter(work, op.source, table),
     )  # fmt: skip
 
@@ -286,14 +286,14 @@ def _ids(work: _Lowering, op: FilterOp, table: TableOp) -> Node | None:
     name = work.draft.spec.axes.completion.ids
     if name is None or op.kind not in ("top_bottom", "random", "fraction") or table.axis is Axis.STEP:
         return None
-    homes = work.draft.signals[name].events
-    if f"signals.{name}" in work.draft.inactive or (homes and table.event not in homes):
+    homes = work.draft.signals[name].phases
+    if f"signals.{name}" in work.draft.inactive or (homes and table.phase not in homes):
         return None
     node = signal_node(work.draft, name)
     assert isinstance(node, Node)
-    work.wished.add((table.event, name))
+    work.wished.add((table.phase, name))
     if node.type.kind is Kind.TEXT:
-        work.travels.add((table.event, name))
+        work.travels.add((table.phase, name))
     if table.axis is Axis.GROUP:
         return work.draft.pool.make("first", (node,), type=node.type.with_axis(Axis.GROUP), over=Axis.COMPLETION)
     return node
@@ -309,78 +309,78 @@ def _groups(work: _Lowering) -> None:
     name = grouping.of
     node = signal_node(work.draft, name)
     assert isinstance(node, Node)
-    for event in sorted(work.grouped):
-        work.recorded.add(work.place(node, event))
+    for phase in sorted(work.grouped):
+        work.recorded.add(work.place(node, phase))
         if node.type.kind is Kind.TEXT:
-            work.travels.add((event, name))
+            work.travels.add((phase, name))
 
 
 def _logged(draft: Draft) -> None:
     spec = draft.signals.get(LOGGED)
     if spec is None or not any(op.id == LOGGED for op in draft.metrics):
         return
-    event = spec.event if isinstance(spec.event, str) else draft.default_event
+    phase = spec.phase if isinstance(spec.phase, str) else draft.default_phase
     if spec.axis == "step" and spec.family:
         draft.logged = SignalOp(
-            LOGGED, LOGGED, KINDS[spec.type], Axis.STEP, True, event, True, recorded=True, folded=False
+            LOGGED, LOGGED, KINDS[spec.type], Axis.STEP, True, phase, True, recorded=True, folded=False
         )
 
 
 def _events(work: _Lowering) -> None:
     draft = work.draft
     folds = work.fold_ops()
-    by_event: dict[str, list[SignalOp]] = {}
+    by_phase: dict[str, list[SignalOp]] = {}
     places = {name: order for order, name in enumerate(draft.signals)}
     needed = work.recorded | work.folded
-    for event, name in sorted(needed | work.wished, key=lambda place: places[place[1]]):
+    for phase, name in sorted(needed | work.wished, key=lambda place: places[place[1]]):
         spec, node = draft.signals[name], signal_node(draft, name)
         assert isinstance(node, Node) and spec.axis is not None
         if spec.axis == "group" and draft.grouping is not None and draft.grouping.split == "ranks":
             message = f"`{name}` is per group, and groups are spread over ranks: none of them has its values"
             draft.report("DL310", message, *draft.signal_paths[name], "axis", fix="axis: completion, or split: none")
         op = SignalOp(
-            name, spec.from_ or name, KINDS[spec.type], AXES[spec.axis], spec.family, event,
-            spec.optional or (event, name) not in needed,
-            recorded=(event, name) in work.recorded | work.wished, folded=(event, name) in work.folded,
+            name, spec.from_ or name, KINDS[spec.type], AXES[spec.axis], spec.family, phase,
+            spec.optional or (phase, name) not in needed,
+            recorded=(phase, name) in work.recorded | work.wished, folded=(phase, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
             unmasked=spec.axis == "token" and spec.type != "bool" and not node.mask,
         )  # fmt: skip
-        by_event.setdefault(event, []).append(op)
-    extra = [table.event for table in draft.tables if any(column.keeps for column in table.columns)]
-    draft.extra = extra[0] if extra else next((table.event for table in draft.tables), None)
-    lengths = _lengths(draft, {fold.event for fold in folds}, by_event)
-    metric_events = {op.event for op in draft.metrics}
-    names = [*by_event, *sorted((metric_events | {table.event for table in draft.tables}) - set(by_event))]
-    for event in sorted(names, key=_event_order):
-        signals = tuple(by_event.get(event, ()))
-        draft.events[event] = EventOp(
-            event, signals, tuple(fold for fold in folds if fold.event == event),
-            tuple(op for op in work.local_ops if op.event == event), lengths.get(event),
-            frozenset(signal.name for signal in signals if (event, signal.name) in work.travels),
+        by_phase.setdefault(phase, []).append(op)
+    extra = [table.phase for table in draft.tables if any(column.keeps for column in table.columns)]
+    draft.extra = extra[0] if extra else next((table.phase for table in draft.tables), None)
+    lengths = _lengths(draft, {fold.phase for fold in folds}, by_phase)
+    metric_phases = {op.phase for op in draft.metrics}
+    names = [*by_phase, *sorted((metric_phases | {table.phase for table in draft.tables}) - set(by_phase))]
+    for phase in sorted(names, key=_phase_order):
+        signals = tuple(by_phase.get(phase, ()))
+        draft.phases[phase] = PhaseOp(
+            phase, signals, tuple(fold for fold in folds if fold.phase == phase),
+            tuple(op for op in work.local_ops if op.phase == phase), lengths.get(phase),
+            frozenset(signal.name for signal in signals if (phase, signal.name) in work.travels),
         )  # fmt: skip
 
 
-def _lengths(draft: Draft, events: set[str], by_event: dict[str, list[SignalOp]]) -> dict[str, str]:
-    """Where tokens are packed: every event with folds needs the signal that says how."""
+def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]) -> dict[str, str]:
+    """Where tokens are packed: every phase with folds needs the signal that says how."""
     name = draft.spec.axes.token.lengths
     if name is None or name not in draft.signals:
         return {}
     node = signal_node(draft, name)
     assert isinstance(node, Node)
-    for event in sorted(events):
-        if node.type.event not in (None, event):
-            message = f"tokens of event `{event}` are packed by `{name}`, which is observed in `{node.type.event}`"
-            draft.report("DL313", message, "axes", "token", "lengths", fix="observe the lengths in the same event")
+    for phase in sorted(phases):
+        if node.type.phase not in (None, phase):
+            message = f"tokens of phase `{phase}` are packed by `{name}`, which is observed in `{node.type.phase}`"
+            draft.report("DL313", message, "axes", "token", "lengths", fix="observe the lengths in the same phase")
             continue
-        found = next((place for place, op in enumerate(by_event[event]) if op.name == name), None)
+        found = next((place for place, op in enumerate(by_phase[phase]) if op.name == name), None)
         if found is None:
             source = draft.signals[name].from_ or name
-            op = SignalOp(name, source, Kind.INT, Axis.COMPLETION, False, event, False, recorded=False, folded=True)
-            by_event[event].append(op)
+            op = SignalOp(name, source, Kind.INT, Axis.COMPLETION, False, phase, False, recorded=False, folded=True)
+            by_phase[phase].append(op)
         else:
-            by_event[event][found] = replace(by_event[event][found], folded=True)
-    return dict.fromkeys(events, name)
+            by_phase[phase][found] = replace(by_phase[phase][found], folded=True)
+    return dict.fromkeys(phases, name)
 
 
-def _event_order(event: str) -> tuple[int, str]:
-    return ({"rollout": 0, LOGGED: 2}.get(event, 1), event)
+def _phase_order(phase: str) -> tuple[int, str]:
+    return ({"rollout": 0, LOGGED: 2}.get(phase, 1), phase)

@@ -301,7 +301,7 @@ class _Metric:
                 "weight",
                 fix="drop `weight`",
             )
-        event, args, where, by, weight = self._together(axis, args, where, by, weight)
+        phase, args, where, by, weight = self._together(axis, args, where, by, weight)
         kind = first.type.kind if reduction.keeps_kind else Kind.NUMBER
         if (reduction.name in ("sum", "count") and first.type.kind is Kind.BOOL) or reduction.name == "count":
             kind = Kind.INT
@@ -317,7 +317,7 @@ class _Metric:
             message = f"`nan: {nan}` is not executed yet for `{reduction.name}` over tokens"
             draft.report("DL205", message, "metrics", self.id, "nan", fix="drop `nan`")
         return MetricOp(
-            self.id, key, suffix, reduction, params, args, None, event,
+            self.id, key, suffix, reduction, params, args, None, phase,
             axis, first.type.family, kind, where, by, weight, draft.window(spec.every), pool, combine,
             nan, empty_of(draft, self.id, spec), self._names(suffix, first.type.family, by is not None),
             tuple(spec.tags), spec.cumulative, spec.ranks, spec.max_labels, spec.log, None, spec.help,
@@ -326,25 +326,25 @@ class _Metric:
     def _together(
         self, axis: Axis, args: tuple[Node, ...], where: Node | None, by: Node | None, weight: Node | None
     ) -> tuple[str, tuple[Node, ...], Node | None, Node | None, Node | None]:
-        """One event for all that the metric reads: values of earlier ones are looked up for the rows of the latest."""
+        """One phase for all that the metric reads: values of earlier ones are looked up for the rows of the latest."""
         draft = self.draft
         nodes = (*args, where, by, weight)
-        events = {node.type.event for node in nodes if node is not None and node.type.event is not None}
-        if not events:
+        phases = {node.type.phase for node in nodes if node is not None and node.type.phase is not None}
+        if not phases:
             alone = [node.param("name") for node in args if node.op == SIGNAL]
-            homes = [event for name in alone for event in draft.signals[name].events]
-            return (homes or [draft.default_event])[0], args, where, by, weight
-        order = {event: draft.event_order.get(event, 0) for event in events}
-        target = max(events, key=lambda event: order[event])
+            homes = [phase for name in alone for phase in draft.signals[name].phases]
+            return (homes or [draft.default_phase])[0], args, where, by, weight
+        order = {phase: draft.phase_order.get(phase, 0) for phase in phases}
+        target = max(phases, key=lambda phase: order[phase])
         fixed = next((node for node in nodes if node is not None and node.type.axis is Axis.TOKEN), None)
-        if fixed is not None and len(events) > 1 and fixed.type.event != target:
+        if fixed is not None and len(phases) > 1 and fixed.type.phase != target:
             message = (
-                f"`{fixed}` is per token in event `{fixed.type.event}`, and `{self.id}` reads values of `{target}`"
+                f"`{fixed}` is per token in phase `{fixed.type.phase}`, and `{self.id}` reads values of `{target}`"
             )
-            draft.report("DL313", message, *self._where_from(), fix=f"observe them in `{fixed.type.event}` too")
+            draft.report("DL313", message, *self._where_from(), fix=f"observe them in `{fixed.type.phase}` too")
 
         def at(node: Node | None) -> Node | None:
-            if node is None or node.type.event in (None, target):
+            if node is None or node.type.phase in (None, target):
                 return node
             return join(draft.pool, node, target)
 

@@ -51,8 +51,8 @@ class ConstantScope:
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         return None
 
-    def event_order(self, event: str) -> int:
-        return self.draft.event_order.get(event, len(self.draft.event_order))
+    def phase_order(self, phase: str) -> int:
+        return self.draft.phase_order.get(phase, len(self.draft.phase_order))
 
     def measured(self, function: str, name: str) -> Node | None:
         return None
@@ -222,10 +222,10 @@ def _observed(draft: Draft, name: str) -> Node:
     spec = draft.signals[name]
     assert spec.axis is not None
     axis = AXES[spec.axis]
-    event = spec.event if isinstance(spec.event, str) else None  # of several events, or of those that need it
-    if spec.event is None and not draft.event_order:
-        event = draft.default_event
-    type = Type(KINDS[spec.type], axis, spec.family, event)
+    phase = spec.phase if isinstance(spec.phase, str) else None  # of several phases, or of those that need it
+    if spec.phase is None and not draft.phase_order:
+        phase = draft.default_phase
+    type = Type(KINDS[spec.type], axis, spec.family, phase)
     mask = mask_of(draft, name) if axis is Axis.TOKEN else frozenset()
     return draft.pool.make(SIGNAL, type=type, mask=mask, name=name)
 

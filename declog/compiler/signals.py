@@ -104,7 +104,7 @@ def declarations(draft: Draft) -> None:
             draft.inactive[f"signals.{name}"] = draft.inactive[f"metrics.{name}"]
     if LOGGED not in draft.signals:
         draft.signals[LOGGED] = SignalSpec(
-            axis="step", family=True, optional=True, event=LOGGED, help="values of log_metric"
+            axis="step", family=True, optional=True, phase=LOGGED, help="values of log_metric"
         )
         draft.signal_paths[LOGGED] = ("signals", LOGGED)
     for name, spec in draft.signals.items():
@@ -116,7 +116,7 @@ def _in_place(metric: MetricSpec) -> SignalSpec:
         axis=metric.axis,
         type=metric.type,
         family=metric.family,
-        event=metric.event,
+        phase=metric.phase,
         optional=metric.optional,
         extra=metric.extra,
     )
@@ -138,12 +138,12 @@ def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
         )
 
 
-def default_event(draft: Draft) -> None:
-    """The order of the named events, and where signals go that name none and are read alone."""
-    named = [event for name, spec in draft.signals.items() if name != LOGGED for event in spec.events]
-    draft.event_order = {event: place for place, event in enumerate(dict.fromkeys(named))}
-    if draft.event_order:
-        draft.default_event = "update" if "update" in draft.event_order else list(draft.event_order)[-1]
+def default_phase(draft: Draft) -> None:
+    """The order of the named phases, and where signals go that name none and are read alone."""
+    named = [phase for name, spec in draft.signals.items() if name != LOGGED for phase in spec.phases]
+    draft.phase_order = {phase: place for place, phase in enumerate(dict.fromkeys(named))}
+    if draft.phase_order:
+        draft.default_phase = "update" if "update" in draft.phase_order else list(draft.phase_order)[-1]
 
 
 def modes(draft: Draft) -> None:

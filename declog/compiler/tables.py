@@ -40,10 +40,10 @@ def tables(draft: Draft) -> None:
     places = {column.undeclared: table for table in draft.tables for column in table.columns if column.undeclared}
     if "keep" in places:
         for table in draft.tables:
-            if table.event != places["keep"].event and any(column.keeps for column in table.columns):
+            if table.phase != places["keep"].phase and any(column.keeps for column in table.columns):
                 draft.warn(
-                    f"tables.{table.id}: columns of log_extra belong to rows of event `{places['keep'].event}`, "
-                    f"and this table's are of event `{table.event}`: it gets none"
+                    f"tables.{table.id}: columns of log_extra belong to rows of phase `{places['keep'].phase}`, "
+                    f"and this table's are of phase `{table.phase}`: it gets none"
                 )
 
 
@@ -114,7 +114,7 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
         name,
         spec.name or name,
         axis,
-        _event(draft, name, made, chosen),
+        _phase(draft, name, made, chosen),
         made,
         chosen,
         every,
@@ -185,18 +185,18 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
     return tuple(sorted(sink for sink in able if spec.to.get(sink)))
 
 
-def _event(draft: Draft, name: str, columns: tuple[ColumnOp, ...], chosen: FilterOp | None) -> str:
-    events = {node.type.event for column in columns for node in column.nodes if node.type.event}
-    events |= {op.event for op in chosen.chain if op.event} if chosen else set()
-    if len(events) > 1:
+def _phase(draft: Draft, name: str, columns: tuple[ColumnOp, ...], chosen: FilterOp | None) -> str:
+    phases = {node.type.phase for column in columns for node in column.nodes if node.type.phase}
+    phases |= {op.phase for op in chosen.chain if op.phase} if chosen else set()
+    if len(phases) > 1:
         draft.report(
             "DL313",
-            f"the table `{name}` reads values of different events: {', '.join(sorted(events))}",
+            f"the table `{name}` reads values of different phases: {', '.join(sorted(phases))}",
             "tables",
             name,
-            fix="observe them in one event",
+            fix="observe them in one phase",
         )
-    return sorted(events)[0] if events else draft.default_event
+    return sorted(phases)[0] if phases else draft.default_phase
 
 
 def alerts(draft: Draft) -> None:

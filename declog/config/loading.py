@@ -64,17 +64,17 @@ def bounded(file: FilePath) -> None:
     open_nodes: list[tuple[str | None, int]] = []
     count = 0
     try:
-        for event in yaml.parse(file.read_text(encoding="utf-8", errors="replace"), Loader=_YAML):
-            line = 1 if event.start_mark is None else event.start_mark.line + 1
-            if isinstance(event, yaml.AliasEvent) and any(event.anchor == anchor for anchor, _ in open_nodes):
-                raise _refused(file, line, f"`*{event.anchor}` stands inside what it stands for")
-            if isinstance(event, yaml.AliasEvent):
-                count += sizes.get(str(event.anchor), 1)
-            elif isinstance(event, yaml.NodeEvent):
+        for phase in yaml.parse(file.read_text(encoding="utf-8", errors="replace"), Loader=_YAML):
+            line = 1 if phase.start_mark is None else phase.start_mark.line + 1
+            if isinstance(phase, yaml.AliasEvent) and any(phase.anchor == anchor for anchor, _ in open_nodes):
+                raise _refused(file, line, f"`*{phase.anchor}` stands inside what it stands for")
+            if isinstance(phase, yaml.AliasEvent):
+                count += sizes.get(str(phase.anchor), 1)
+            elif isinstance(phase, yaml.NodeEvent):
                 count += 1
-            if isinstance(event, yaml.CollectionStartEvent):
-                open_nodes.append((event.anchor, count))
-            elif isinstance(event, yaml.CollectionEndEvent):
+            if isinstance(phase, yaml.CollectionStartEvent):
+                open_nodes.append((phase.anchor, count))
+            elif isinstance(phase, yaml.CollectionEndEvent):
                 anchor, before = open_nodes.pop()
                 if anchor is not None:
                     sizes[anchor] = count - before + 1

@@ -1,4 +1,4 @@
-"""The rows of one event of one window, on the host: numpy columns and how their axes nest.
+"""The rows of one phase of one window, on the host: numpy columns and how their axes nest.
 
 Rows stand in the order (step, batch, rank, row). A frame is built from the batches that the training
 thread recorded, merged with the frames of other ranks, and read by every evaluator; it is also what is
@@ -82,7 +82,7 @@ class Batches:
     rank: NDArray[np.int64]
     rows: NDArray[np.int64]
     elapsed: NDArray[np.float64]
-    order: NDArray[np.int64]  # in which a rank opened its batches, of all events
+    order: NDArray[np.int64]  # in which a rank opened its batches, of all phases
 
     def __len__(self) -> int:
         return len(self.step)
@@ -102,9 +102,9 @@ PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")
 
 @dataclass
 class Frame:
-    """The columns of one event. ``texts`` holds what is no number: object arrays by key, with their axis."""
+    """The columns of one phase. ``texts`` holds what is no number: object arrays by key, with their axis."""
 
-    event: str
+    phase: str
     batches: Batches
     blocks: list[Block]
     texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class Frame:
                 return Segments(np.zeros(len(rows), np.int64), 0)
             if ids is None:
                 raise RuntimeFailure(
-                    "DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in event `{self.event}`"
+                    "DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in phase `{self.phase}`"
                 )
             if ids.dtype.kind == "O":
                 codes: dict[str | None, int] = {}  # a missing id is one of its own
@@ -282,7 +282,7 @@ class Frame:
 
         blocks = [block.pick(pick(block.axis)) for block in self.blocks]
         texts = {key: (axis, values[pick(axis)]) for key, (axis, values) in self.texts.items()}
-        return Frame(self.event, self.batches.take(order), blocks, texts, self.grouping)
+        return Frame(self.phase, self.batches.take(order), blocks, texts, self.grouping)
 
     def with_column(
         self, name: str, axis: Axis, values: Array, kind: Kind, members: Sequence[str] = (), *, gone: Absence = False
@@ -310,7 +310,7 @@ class Frame:
 
     @classmethod
     def merge(cls, frames: Sequence[Frame]) -> Frame:
-        """The rows of several frames of one event, sorted by (step, batch, rank)."""
+        """The rows of several frames of one phase, sorted by (step, batch, rank)."""
         frames = [frame for frame in frames if len(frame.batches)] or list(frames[:1])
         if len(frames) == 1:
             return frames[0]
@@ -318,13 +318,13 @@ class Frame:
         blocks = _joined(frames)
         if (marks := _absences(frames)) is not None:
             blocks = [*(block for block in blocks if not block.keys[0][0].endswith(ABSENT)), *marks]
-        whole = cls(frames[0].event, batches, blocks, _joined_texts(frames), frames[0].grouping)
+        whole = cls(frames[0].phase, batches, blocks, _joined_texts(frames), frames[0].grouping)
         order = np.lexsort((batches.rank, batches.batch, batches.step))
         return whole if (order[1:] > order[:-1]).all() else whole.take(order)
 
 
 def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
-    """Each event's rows of several parts together."""
+    """Each phase's rows of several parts together."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 

@@ -1,4 +1,4 @@
-"""What a window needs of those before it: rows of an earlier event to join with, and previous values.
+"""What a window needs of those before it: rows of an earlier phase to join with, and previous values.
 
 Kept on rank 0, by mode. Each base window passes through here once, in order, and gets the columns that its
 metrics will read. Imports no torch.
@@ -29,11 +29,11 @@ class Carry:
     def __init__(self, plan: Plan, functions: Functions = DEFAULT) -> None:
         self._plan = plan
         self._functions = functions
-        self._rows: dict[str, Frame] = {}  # each source event's batches of its latest step, by rank
+        self._rows: dict[str, Frame] = {}  # each source phase's batches of its latest step, by rank
         self._previous: dict[str, dict[int, tuple[int, float]]] = {op.name: {} for op in plan.previous}
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
-        """For a checkpoint: the rows by event, and the previous values."""
+        """For a checkpoint: the rows by phase, and the previous values."""
         known = {
             name: [[rank, step, value] for rank, (step, value) in values.items()]
             for name, values in self._previous.items()
@@ -50,10 +50,10 @@ class Carry:
         """The window's frames with the columns that come from other rows than theirs."""
         made = dict(frames)
         for previous in self._plan.previous:
-            if previous.event in made:
-                made[previous.event] = self._with_previous(previous, made[previous.event])
+            if previous.phase in made:
+                made[previous.phase] = self._with_previous(previous, made[previous.phase])
         sources = {op.source for op in self._plan.joins}
-        whole = {event: self._known(event, made) for event in sources}
+        whole = {phase: self._known(phase, made) for phase in sources}
         for op in self._plan.joins:
             target, source = made.get(op.target), whole[op.source]
             if target is None:
@@ -64,13 +64,13 @@ class Carry:
                 report(error)
             if op.target in sources:
                 whole[op.target] = self._known(op.target, made)
-        for event, frame in whole.items():
+        for phase, frame in whole.items():
             if frame is not None:
-                self._rows[event] = _latest_step(frame)
+                self._rows[phase] = _latest_step(frame)
         return made
 
-    def _known(self, event: str, frames: Mapping[str, Frame]) -> Frame | None:
-        parts = [frame for frame in (self._rows.get(event), frames.get(event)) if frame is not None]
+    def _known(self, phase: str, frames: Mapping[str, Frame]) -> Frame | None:
+        parts = [frame for frame in (self._rows.get(phase), frames.get(phase)) if frame is not None]
         return Frame.merge(parts) if parts else None
 
     # -- previous values
@@ -101,7 +101,7 @@ class Carry:
         text = op.expr.type.kind in (Kind.TEXT, Kind.OBJECT)
         if source is None:
             raise RuntimeFailure(
-                "DL511", f"nothing of event `{op.source}` came before `{op.target}`: `{op.expr}` has no rows to match"
+                "DL511", f"nothing of phase `{op.source}` came before `{op.target}`: `{op.expr}` has no rows to match"
             )
         view = View(source, self._functions)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
@@ -123,9 +123,9 @@ class Carry:
         source_ids = None if ids is None else source.column(ids, exact=True)
         target_ids = None if ids is None else target.column(ids, exact=True)
         if ids is not None and (source_ids is None or target_ids is None):
-            event = op.source if source_ids is None else op.target
+            phase = op.source if source_ids is None else op.target
             raise RuntimeFailure(
-                "DL511", f"the ids `{ids}` were not observed in event `{event}`", "observe them there too"
+                "DL511", f"the ids `{ids}` were not observed in phase `{phase}`", "observe them there too"
             )
         starts = np.cumsum(source.batches.rows) - source.batches.rows
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
@@ -140,7 +140,7 @@ class Carry:
             if not before.any():
                 raise RuntimeFailure(
                     "DL511",
-                    f"a batch of event `{op.target}` came before any of `{op.source}`",
+                    f"a batch of phase `{op.target}` came before any of `{op.source}`",
                     f"observe `{op.source}` first",
                 )
             step = source.batches.step[before].max()
@@ -161,7 +161,7 @@ class Carry:
         if (places < 0).any():
             missing = int((places < 0).sum())
             raise RuntimeFailure(
-                "DL511", f"{missing} rows of event `{op.target}` have ids `{ids}` that `{op.source}` does not have"
+                "DL511", f"{missing} rows of phase `{op.target}` have ids `{ids}` that `{op.source}` does not have"
             )
         return places
 

@@ -297,8 +297,8 @@ class Dispatcher:
     def _tables(self, period: int, frames: Mapping[str, Frame], report: Report) -> list[Table]:
         made = []
         for op in self._plan.tables:
-            if op.every == period and op.event in frames and any(self._takes(route, op.id) for route in self._routes):
-                table = self._table(op, frames[op.event], report)
+            if op.every == period and op.phase in frames and any(self._takes(route, op.id) for route in self._routes):
+                table = self._table(op, frames[op.phase], report)
                 if table is not None:
                     made.append(table)
         return made

@@ -33,30 +33,30 @@ class Reductions:
         for op in ops:
             plain = op.by is None and op.weight is None and op.pool == "window" and op.ranks == "all"
             if plain and op.reduction.foldable:
-                key = (op.event, op.axis, op.fold is not None, None if op.where is None else op.where.index)
+                key = (op.phase, op.axis, op.fold is not None, None if op.where is None else op.where.index)
                 together.setdefault(key, []).append(op)
             else:
                 self._alone.append(op)
         self._together = [_Together(group) for group in together.values()]
 
     def run(self, views: Mapping[str, View]) -> dict[str, Cells]:
-        """The cells of every metric whose event has a view."""
-        found = {op.key: reduce_one(op, views[op.event]) for op in self._alone if op.event in views}
+        """The cells of every metric whose phase has a view."""
+        found = {op.key: reduce_one(op, views[op.phase]) for op in self._alone if op.phase in views}
         for group in self._together:
-            if group.event in views:
-                group.run(views[group.event], found)
+            if group.phase in views:
+                group.run(views[group.phase], found)
         return found
 
 
 class _Together:
-    """Metrics of the same rows of one event, each finished from moments.
+    """Metrics of the same rows of one phase, each finished from moments.
 
     A row of the matrix is a fold, or a member of an expression's value; ``heights`` says how many each has.
     """
 
     def __init__(self, ops: Sequence[MetricOp]) -> None:
         first = ops[0]
-        self.event = first.event
+        self.phase = first.phase
         self._axis = row_axis(first)
         self._where = first.where
         self._stats: frozenset[Stat] = frozenset(stat for op in ops for stat in op.reduction.stats)

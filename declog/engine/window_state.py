@@ -33,7 +33,7 @@ Frames = Mapping[str, Frame]
 
 @dataclass(frozen=True)
 class _Columns:
-    """The columns that some metrics or tables of one event read."""
+    """The columns that some metrics or tables of one phase read."""
 
     names: frozenset[str]
     extras: bool = False
@@ -48,7 +48,7 @@ class _Columns:
             elif places:
                 blocks.append(block.some(places))
         texts = {key: column for key, column in frame.texts.items() if self._has(key[0])}
-        return Frame(frame.event, frame.batches, blocks, texts, frame.grouping)
+        return Frame(frame.phase, frame.batches, blocks, texts, frame.grouping)
 
     def _has(self, name: str) -> bool:
         return name in self.names or name.split(".")[0] in self.names or (self.extras and name.startswith(EXTRA))
@@ -111,12 +111,12 @@ class Held:
 
     @property
     def rows(self) -> dict[str, Frame]:
-        """The rows for metrics that ``cells`` does not have, by event."""
+        """The rows for metrics that ``cells`` does not have, by phase."""
         return merged(self._kept if self._folded else self._parts)
 
     @property
     def table_rows(self) -> dict[str, Frame]:
-        """The rows for tables, by event."""
+        """The rows for tables, by phase."""
         return merged(self._picked) if self._folded else self.rows
 
     @property
@@ -135,10 +135,10 @@ class Held:
         frames = merged(self._parts)
         views = {name: View(frame, self._functions) for name, frame in frames.items()}
         for op in self._folding:
-            if op.event not in views or op.key in self._failed:
+            if op.phase not in views or op.key in self._failed:
                 continue
             try:
-                state = state_of(op, views[op.event])
+                state = state_of(op, views[op.phase])
                 known = self._states.get(op.key)
                 self._states[op.key] = state if known is None else known.merge(state)
             except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
@@ -148,7 +148,7 @@ class Held:
         self._folded = True
         self._kept.append(_only(self._others, frames))
         picked = merged([*self._picked, _only(self._tables, frames)])
-        self._picked = [{event: self._candidates(event, frame) for event, frame in picked.items()}]
+        self._picked = [{phase: self._candidates(phase, frame) for phase, frame in picked.items()}]
         self._parts.clear()
         self._bytes = sum(_size(frame) for part in (*self._kept, *self._picked) for frame in part.values())
         if self._bytes > self._plan.window_bytes and not self._told:
@@ -162,12 +162,12 @@ class Held:
             )
         self._bytes = 0  # what must stay does not make it fold each time
 
-    def _candidates(self, event: str, frame: Frame) -> Frame:
+    def _candidates(self, phase: str, frame: Frame) -> Frame:
         """The steps that have rows which a table may show."""
         steps = frame.batches.step
         keep = np.zeros(len(steps), bool)
         for op in self._table_ops:
-            if op.event != event:
+            if op.phase != phase:
                 continue
             if op.keep == "last_batch":
                 keep |= steps == steps.max(initial=0)
@@ -183,9 +183,9 @@ class Held:
     # -- checkpoints
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
-        """For a checkpoint: rows by kind and event, and plain data."""
+        """For a checkpoint: rows by kind and phase, and plain data."""
         kinds = {"rows": self._parts, "kept": self._kept, "picked": self._picked}
-        frames = {f"{kind}/{event}": frame for kind, parts in kinds.items() for event, frame in merged(parts).items()}
+        frames = {f"{kind}/{phase}": frame for kind, parts in kinds.items() for phase, frame in merged(parts).items()}
         states = {key: state.plain() for key, state in self._states.items()}
         return frames, {
             "folded": self._folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
@@ -206,21 +206,21 @@ class Held:
 
 
 def _needs(metrics: Iterable[MetricOp], tables: Iterable[TableOp], ids: Iterable[str]) -> dict[str, _Columns]:
-    """By event, the columns that metrics and tables read."""
+    """By phase, the columns that metrics and tables read."""
     names: dict[str, set[str]] = {}
     extras: set[str] = set()
     for op in metrics:
-        mine = names.setdefault(op.event, set(ids))
+        mine = names.setdefault(op.phase, set(ids))
         mine |= _read(*op.args, op.where, op.by, op.weight) | {name for name in (op.fold, op.tokens) if name}
     for table in tables:
-        mine = names.setdefault(table.event, set(ids))
+        mine = names.setdefault(table.phase, set(ids))
         for column in table.columns:
             mine |= _read(*column.nodes)
             if column.undeclared is not None:
-                extras.add(table.event)
+                extras.add(table.phase)
         for one in table.filter.chain if table.filter is not None else ():
             mine |= _read(one.key, one.where, one.keyed, one.ids)
-    return {event: _Columns(frozenset(found), event in extras) for event, found in names.items()}
+    return {phase: _Columns(frozenset(found), phase in extras) for phase, found in names.items()}
 
 
 def _read(*nodes: Node | None) -> set[str]:
@@ -230,7 +230,7 @@ def _read(*nodes: Node | None) -> set[str]:
 
 
 def _only(columns: Mapping[str, _Columns], frames: Frames) -> dict[str, Frame]:
-    return {event: columns[event].of(frame) for event, frame in frames.items() if event in columns}
+    return {phase: columns[phase].of(frame) for phase, frame in frames.items() if phase in columns}
 
 
 def _size(frame: Frame) -> int:

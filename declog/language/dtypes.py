@@ -13,7 +13,7 @@ from enum import Enum, IntEnum
 class Axis(IntEnum):
     """The row axes, from the coarsest to the finest; a greater axis is finer.
 
-    ``STEP`` is what a step signal has: one value per rank and batch of its event. ``BATCH`` is what an
+    ``STEP`` is what a step signal has: one value per rank and batch of its phase. ``BATCH`` is what an
     aggregate over groups leaves: one value per batch, over all ranks.
     """
 
@@ -63,15 +63,15 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Type:
-    """A value's kind, its finest axis (None: a constant), whether it is a family, and its event.
+    """A value's kind, its finest axis (None: a constant), whether it is a family, and its phase.
 
-    ``event`` is None for constants and for values that every event has, such as ``step``.
+    ``phase`` is None for constants and for values that every phase has, such as ``step``.
     """
 
     kind: Kind
     axis: Axis | None = None
     family: bool = False
-    event: str | None = None
+    phase: str | None = None
 
     def with_kind(self, kind: Kind) -> Type:
         """The same shape with another kind."""

@@ -64,8 +64,8 @@ class Scope(Protocol):
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         """The node of ``name.attribute``, where the place allows it."""
 
-    def event_order(self, event: str) -> int:
-        """The place of an event in a step: values of an earlier one can be looked up for the rows of a later one."""
+    def phase_order(self, phase: str) -> int:
+        """The place of a phase in a step: values of an earlier one can be looked up for the rows of a later one."""
 
     def measured(self, function: str, name: str) -> Node | None:
         """The node of ``function(name)`` where it asks something of a metric: ``columns``, ``nan_count``."""
@@ -347,23 +347,23 @@ class Compiler:
         return made
 
     def _joined(self, args: list[Node], places: list[ast.expr]) -> list[Node]:
-        """Values of one event: those of earlier ones are looked up for the rows of the latest."""
-        events = {arg.type.event for arg in args if arg.type.event is not None}
-        if len(events) < 2:
+        """Values of one phase: those of earlier ones are looked up for the rows of the latest."""
+        phases = {arg.type.phase for arg in args if arg.type.phase is not None}
+        if len(phases) < 2:
             return args
-        target = max(events, key=self.scope.event_order)
+        target = max(phases, key=self.scope.phase_order)
         tokens = [arg for arg in args if arg.type.axis is Axis.TOKEN]
         for arg, place in zip(args, places, strict=True):
-            other = arg if tokens and arg.type.event != tokens[0].type.event else None
-            if other is not None and other.type.event is not None:
+            other = arg if tokens and arg.type.phase != tokens[0].type.phase else None
+            if other is not None and other.type.phase is not None:
                 self.fail(
                     place, "DL313",
-                    f"`{tokens[0]}` is per token in event `{tokens[0].type.event}`, "
-                    f"and `{other}` is observed in `{other.type.event}`",
-                    f"observe it in `{tokens[0].type.event}` too: "
-                    f"`event: {{first: {other.type.event}, second: {tokens[0].type.event}}}`",
+                    f"`{tokens[0]}` is per token in phase `{tokens[0].type.phase}`, "
+                    f"and `{other}` is observed in `{other.type.phase}`",
+                    f"observe it in `{tokens[0].type.phase}` too: "
+                    f"`phase: {{first: {other.type.phase}, second: {tokens[0].type.phase}}}`",
                 )  # fmt: skip
-        return [arg if arg.type.event in (None, target) else join(self.pool, arg, target) for arg in args]
+        return [arg if arg.type.phase in (None, target) else join(self.pool, arg, target) for arg in args]
 
     def _folded(self, node: ast.expr, function: Function, args: list[Node]) -> Node:
         values = [item.param("value") for item in args]
@@ -408,9 +408,9 @@ def _describe(node: ast.AST) -> str:
     return symbols.get(type(node), f"{type(node).__name__}")
 
 
-def join(pool: Pool, node: Node, event: str) -> Node:
-    """A value of an earlier event as one per completion of a later one."""
-    return pool.make(JOIN, [node], type=replace(node.type, axis=Axis.COMPLETION, event=event), event=event)
+def join(pool: Pool, node: Node, phase: str) -> Node:
+    """A value of an earlier phase as one per completion of a later one."""
+    return pool.make(JOIN, [node], type=replace(node.type, axis=Axis.COMPLETION, phase=phase), phase=phase)
 
 
 def compile_node(parsed: Parsed, text: str, scope: Scope, pool: Pool, registry: Functions = BUILTIN) -> Node:

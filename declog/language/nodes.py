@@ -14,7 +14,7 @@ from declog.language.dtypes import Axis, Kind, Type
 
 CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
 CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a previous value
-JOIN = "join"  # a value of an earlier event, for the rows of a later one
+JOIN = "join"  # a value of an earlier phase, for the rows of a later one
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 
 
@@ -164,7 +164,7 @@ class Pool:
 
 
 def reads_other_ranks(node: Node, split: bool) -> bool:
-    """Whether a value depends on rows of other ranks: by its batch, by an earlier event, by a group that is spread."""
+    """Whether a value depends on rows of other ranks: by its batch, by an earlier phase, by a group that is spread."""
     for item in walk(node):
         within = item.param("within") if item.op == "rank" else item.type.axis
         if item.op == CARRIED or within is Axis.BATCH or (item.op == "rank" and within is Axis.STEP):

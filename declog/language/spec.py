@@ -55,7 +55,7 @@ class CompletionAxis(Model):
     """How completions are told apart."""
 
     ids: str | None = None
-    """The signal that names each completion in every event."""
+    """The signal that names each completion in every phase."""
 
 
 class TokenAxis(Model):
@@ -89,8 +89,8 @@ class SignalSpec(Model):
     type: TypeName = "float"
     family: bool = False
     """One value per member: a mapping of member to values is observed."""
-    event: str | dict[str, str] | None = None
-    """Where in the step it is observed; a map of label to event where in several."""
+    phase: str | dict[str, str] | None = None
+    """Where in the step it is observed; a map of label to phase where in several."""
     from_: str | None = Field(None, alias="from")
     """The name it is observed under."""
     mask: str | None = None
@@ -117,11 +117,11 @@ class SignalSpec(Model):
         return self
 
     @property
-    def events(self) -> tuple[str, ...]:
-        """The events that the signal names, in order; none where it belongs to those that need it."""
-        if self.event is None:
+    def phases(self) -> tuple[str, ...]:
+        """The phases that the signal names, in order; none where it belongs to those that need it."""
+        if self.phase is None:
             return ()
-        return (self.event,) if isinstance(self.event, str) else tuple(self.event.values())
+        return (self.phase,) if isinstance(self.phase, str) else tuple(self.phase.values())
 
 
 class MetricDefaults(Model):
@@ -175,7 +175,7 @@ class MetricSpec(Model):
     """Declares a signal of the metric's id in place."""
     type: TypeName = "float"
     family: bool = False
-    event: str | None = None
+    phase: str | None = None
     optional: bool = False
     extra: bool | None = None
     help: str = ""
@@ -245,7 +245,7 @@ class TableSpec(Model):
 
     name: str | None = None
     rows: Literal["completion", "group", "step"] = "completion"
-    """What a row is; `step`: a batch of its event on one rank, which is what a signal per step has values of."""
+    """What a row is; `step`: a batch of its phase on one rank, which is what a signal per step has values of."""
     schema_: str = Field(alias="schema")
     """Its columns."""
     filter: str | None = None

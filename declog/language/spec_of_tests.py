@@ -99,7 +99,7 @@ class RankInput(Model):
 
     _short: ClassVar[bool] = True
     observe: Signals | list[Signals] | None = None
-    """Signals by name; a list is several calls: a signal given again opens its event's next batch."""
+    """Signals by name; a list is several calls: a signal given again opens its phase's next batch."""
     log_metric: dict[str, Any] = {}
     """Numbers by name."""
     log_extra: dict[str, list[Any]] = {}

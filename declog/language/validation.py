@@ -7,7 +7,7 @@ Turns what pydantic says into declog's problems: paths of the YAML, did-you-mean
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -114,7 +114,8 @@ def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[P
         place = (*path, str(key))
         if value is None and known is not None and key not in known and model is not SinkSpec:
             comma = "inside {...}, YAML ends a value at a comma: put an expression that has one in quotes"
-            fix = did_you_mean(str(key), known, what="keys") if IDENTIFIER.match(str(key)) else comma
+            near = _renamed(str(key), known) or did_you_mean(str(key), known, what="keys")
+            fix = near if IDENTIFIER.match(str(key)) else comma
             yield Problem("DL201", f"unknown key `{key}`", place, fix)
         elif isinstance(value, Mapping) and len(path) < 5:
             yield from _dropped(value, _below(model, str(key)), place)
@@ -308,8 +309,17 @@ def _nearest_key(path: Path) -> str | None:
     for part in path[:-1]:
         model = _below(model, part)
     if isinstance(model, type) and issubclass(model, BaseModel):
-        return did_you_mean(str(path[-1]), _keys(model), what="keys")
+        return _renamed(str(path[-1]), _keys(model)) or did_you_mean(str(path[-1]), _keys(model), what="keys")
     return None
+
+
+RENAMED = {"event": "phase"}  # keys of 0.1 by what they are called since
+
+
+def _renamed(key: str, known: Collection[str]) -> str | None:
+    """The new name of a key, where this place has it."""
+    new = RENAMED.get(key)
+    return f"it is called `{new}`" if new in known else None
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:

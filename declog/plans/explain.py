@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from declog.language.dtypes import Axis, Kind
 from declog.language.nodes import LEAVES, Node, definition, walk
-from declog.plans.ops import ColumnOp, EventOp, FormulaOp, MetricOp, Plan
+from declog.plans.ops import ColumnOp, FormulaOp, MetricOp, PhaseOp, Plan
 
 
 def explain(plan: Plan) -> str:
     """Signals and what is recorded of them, folds, metrics, tables, profiles, sinks and what is inactive."""
     lines = [f"plan {plan.name} ({plan.fingerprint}): {plan.ops} operations, a log event {_every(plan.every)}"]
-    for event in plan.events.values():
-        lines.append(f"event {event.name}{_size(event)}")
-        for signal in event.signals:
+    for phase in plan.phases.values():
+        lines.append(f"phase {phase.name}{_size(phase)}")
+        for signal in phase.signals:
             use = " and ".join(word for word, on in (("recorded", signal.recorded), ("folded", signal.folded)) if on)
             source = f", observed as {signal.source}" if signal.source != signal.name else ""
             family = " family" if signal.family else ""
@@ -22,7 +22,7 @@ def explain(plan: Plan) -> str:
             lines.append(
                 f"  signal {signal.name}: {signal.kind.value}{family} per {signal.axis.label}, {use}{source}{optional}"
             )
-        for fold in event.folds:
+        for fold in phase.folds:
             mask = " and ".join(sorted(str(node) for node in fold.mask)) or "every token"
             what = (
                 "tokens"
@@ -30,7 +30,7 @@ def explain(plan: Plan) -> str:
                 else f"{fold.expr}" + (f" = {definition(fold.expr)}" if fold.expr.names else "")
             )
             lines.append(f"  {fold.name}: {', '.join(fold.stats)} of {what}  [{mask}]")
-        for local in event.locals:
+        for local in phase.locals:
             lines.append(f"  {local.name}: {local.expr}, where its text is")
     if shared := _shared(plan):
         lines += ["computed once", *shared]
@@ -96,18 +96,18 @@ _ROWS = {
 }
 
 
-def completion_bytes(event: EventOp) -> int:
-    """How much an event records per completion; texts and what a family has more of are not counted."""
-    signals = [signal for signal in event.signals if signal.recorded and signal.axis is Axis.COMPLETION]
+def completion_bytes(phase: PhaseOp) -> int:
+    """How much a phase records per completion; texts and what a family has more of are not counted."""
+    signals = [signal for signal in phase.signals if signal.recorded and signal.axis is Axis.COMPLETION]
     size = sum(_BYTES.get(signal.kind, 0) for signal in signals)
-    return size + sum(8 if stat == "n" else 4 for fold in event.folds for stat in fold.stats if stat != "hist")
+    return size + sum(8 if stat == "n" else 4 for fold in phase.folds for stat in fold.stats if stat != "hist")
 
 
-def _size(event: EventOp) -> str:
-    size = completion_bytes(event)
+def _size(phase: PhaseOp) -> str:
+    size = completion_bytes(phase)
     if not size:
         return ""
-    families = any(signal.family for signal in event.signals if signal.recorded and signal.axis is Axis.COMPLETION)
+    families = any(signal.family for signal in phase.signals if signal.recorded and signal.axis is Axis.COMPLETION)
     return f": {_count(size, 'byte')} per completion" + (", a family counted once" if families else "")
 
 

@@ -30,7 +30,7 @@ class SignalOp:
     kind: Kind
     axis: Axis
     family: bool
-    event: str
+    phase: str
     optional: bool
     recorded: bool  # its rows are recorded
     folded: bool  # a token fold reads it
@@ -61,7 +61,7 @@ class FoldOp:
     """
 
     name: str
-    event: str
+    phase: str
     expr: Node | None
     mask: tuple[Node, ...]
     stats: tuple[str, ...]  # of n, total, m2, min, max, first, last, and hist: a sketch of the whole batch
@@ -81,13 +81,13 @@ class LocalOp:
     """A value computed from text where the text is, before the window travels: a numeric or label column."""
 
     name: str
-    event: str
+    phase: str
     expr: Node
 
 
 @dataclass(frozen=True)
 class JoinOp:
-    """A value per completion of one event, looked up for the rows of a later one: a column of the target."""
+    """A value per completion of one phase, looked up for the rows of a later one: a column of the target."""
 
     name: str
     source: str
@@ -97,10 +97,10 @@ class JoinOp:
 
 @dataclass(frozen=True)
 class PreviousOp:
-    """A value per step as it was the step before: a column of its event."""
+    """A value per step as it was the step before: a column of its phase."""
 
     name: str
-    event: str
+    phase: str
     expr: Node
     first: Node
 
@@ -124,7 +124,7 @@ class MetricOp:
     params: tuple[tuple[str, Any], ...]
     args: tuple[Node, ...]
     fold: str | None
-    event: str
+    phase: str
     axis: Axis
     family: bool
     kind: Kind
@@ -175,7 +175,7 @@ class FilterOp:
 
     id: str
     kind: str
-    event: str
+    phase: str
     key: Node | None
     where: Node | None
     top: int
@@ -231,7 +231,7 @@ class TableOp:
     id: str
     name: str
     axis: Axis
-    event: str
+    phase: str
     columns: tuple[ColumnOp, ...]
     filter: FilterOp | None
     every: int
@@ -317,8 +317,8 @@ class ModeOp:
 
 
 @dataclass(frozen=True)
-class EventOp:
-    """An event's signals, folds and locals, in the order in which they are recorded."""
+class PhaseOp:
+    """A phase's signals, folds and locals, in the order in which they are recorded."""
 
     name: str
     signals: tuple[SignalOp, ...]
@@ -339,7 +339,7 @@ class Plan:
 
     name: str
     every: int
-    events: Mapping[str, EventOp]
+    phases: Mapping[str, PhaseOp]
     grouping: Grouping | None
     metrics: tuple[MetricOp, ...]
     formulas: tuple[FormulaOp, ...]
@@ -348,17 +348,17 @@ class Plan:
     sinks: tuple[SinkOp, ...]
     alerts: tuple[AlertOp, ...] = ()
     logged: SignalOp | None = None  # where log_metric goes
-    extra: str | None = None  # the event whose rows log_extra describes
-    ids: str | None = None  # the signal that names rows, where events are joined by it
+    extra: str | None = None  # the phase whose rows log_extra describes
+    ids: str | None = None  # the signal that names rows, where phases are joined by it
     joins: tuple[JoinOp, ...] = ()
     previous: tuple[PreviousOp, ...] = ()
-    homes: Mapping[str, str] = field(default_factory=dict)  # observed names that have one event, needed or not
+    homes: Mapping[str, str] = field(default_factory=dict)  # observed names that have one phase, needed or not
     modes: Mapping[str, ModeOp] = field(default_factory=dict)
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
     warnings: tuple[str, ...] = ()  # what is allowed and probably not meant
     known: frozenset[str] = frozenset()  # names that may be observed, needed or not
     extras: frozenset[str] = frozenset()  # those that columns of log_extra are observed as
-    known_events: frozenset[str] = frozenset()  # events that the profile has, needed or not
+    known_phases: frozenset[str] = frozenset()  # phases that the profile has, needed or not
     signal_types: tuple[tuple[str, str], ...] = ()
     run_config: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -383,17 +383,17 @@ class Plan:
 
     @cached_property
     def sources(self) -> dict[str, tuple[SignalOp, ...]]:
-        """The needed signals by the name they are observed under; one may be needed in several events."""
+        """The needed signals by the name they are observed under; one may be needed in several phases."""
         found: dict[str, tuple[SignalOp, ...]] = {}
-        for event in self.events.values():
-            for signal in event.signals:
+        for phase in self.phases.values():
+            for signal in phase.signals:
                 found[signal.source] = (*found.get(signal.source, ()), signal)
         return found
 
     @cached_property
     def folds(self) -> dict[str, FoldOp]:
         """All token folds by name."""
-        return {fold.name: fold for event in self.events.values() for fold in event.folds}
+        return {fold.name: fold for phase in self.phases.values() for fold in phase.folds}
 
     @cached_property
     def periods(self) -> tuple[int, ...]:
@@ -422,7 +422,7 @@ class Plan:
     def ops(self) -> int:
         """How many things the plan does: recorded signals, folds, reductions, formulas, tables."""
         return (
-            sum(len(event.signals) + len(event.folds) + len(event.locals) for event in self.events.values())
+            sum(len(phase.signals) + len(phase.folds) + len(phase.locals) for phase in self.phases.values())
             + len(self.metrics)
             + len(self.formulas)
             + len(self.tables)

@@ -162,12 +162,12 @@ class _Player:
         self._recorder.observe(**{name: value for name, value in signals.items() if name in known})
         self._unknown("signal", signals.keys() - known)
 
-    def _cut(self, event: str) -> None:
-        if event in self._recorder.plan.known_events:
-            with self._recorder.batch(event):
+    def _cut(self, phase: str) -> None:
+        if phase in self._recorder.plan.known_phases:
+            with self._recorder.batch(phase):
                 pass
         else:
-            self._unknown("event", {event})
+            self._unknown("phase", {phase})
 
     def _metric(self, name: str, value: Any) -> None:
         self._recorder.log_metric(name, value)

@@ -131,14 +131,14 @@ def _prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any])
     profile = test.profile or spec.profile
     made = make(spec.model_copy(update={"constants": {**spec.constants, **pinned}}), profiles=[spec.profile, profile])
     problems += _unknown(test, spec, made)
-    events = {
-        name: replace(event, signals=tuple(replace(signal, optional=True) for signal in event.signals))
-        for name, event in made.events.items()
+    phases = {
+        name: replace(phase, signals=tuple(replace(signal, optional=True) for signal in phase.signals))
+        for name, phase in made.phases.items()
     }
     wanted = {name for item in (test, *test.steps) for name in item.tables}
     tables = tuple(op for op in made.tables if {op.id, op.name} & wanted)
     grouping = None if made.grouping is None else replace(made.grouping, optional=True)
-    plan = replace(made, events=events, grouping=grouping, tables=tables, sinks=(), strict=False)
+    plan = replace(made, phases=phases, grouping=grouping, tables=tables, sinks=(), strict=False)
     return profile, plan, problems
 
 
@@ -224,12 +224,12 @@ def _pattern(template: str) -> str:
 def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
     """The codes of failures that only say what the test does not give: what names groups, and rows to be joined."""
     given = {name for step in test.given for item in step.ranks or [step] for call in item.calls for name in call}
-    here = {op.name for event in plan.events.values() for op in event.signals if op.source in given}
-    events = {name for name, event in plan.events.items() if any(op.source in given for op in event.signals)}
+    here = {op.name for phase in plan.phases.values() for op in phase.signals if op.source in given}
+    phases = {name for name, phase in plan.phases.items() if any(op.source in given for op in phase.signals)}
     codes = []
     if plan.grouping is not None and plan.grouping.of is not None and plan.grouping.of not in here:
         codes.append("[DL507]")
-    if any(op.source not in events for op in plan.joins) or (plan.ids is not None and plan.ids not in here):
+    if any(op.source not in phases for op in plan.joins) or (plan.ids is not None and plan.ids not in here):
         codes.append("[DL511]")
     return tuple(codes)
 

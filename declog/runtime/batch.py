@@ -17,7 +17,7 @@ from declog.engine.frame import Grouping, Key
 from declog.errors import InputError, MissingSignalError, RuntimeFailure
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
-from declog.plans.ops import EventOp, FoldOp
+from declog.plans.ops import FoldOp, PhaseOp
 from declog.runtime import token_fold
 from declog.runtime.failures import told
 from declog.runtime.given import Counts, Given, Place, Tokens, of_other_tokens
@@ -39,7 +39,7 @@ class Pack:
 
 @dataclass
 class BatchRecord:
-    """One closed batch of one event."""
+    """One closed batch of one phase."""
 
     step: int
     batch: int
@@ -61,10 +61,10 @@ class BatchRecord:
 
 
 class OpenBatch:
-    """The signals of one event since its last batch closed. ``order``: among the batches that this rank opened."""
+    """The signals of one phase since its last batch closed. ``order``: among the batches that this rank opened."""
 
-    def __init__(self, event: EventOp, order: int = 0) -> None:
-        self.event = event
+    def __init__(self, phase: PhaseOp, order: int = 0) -> None:
+        self.phase = phase
         self.order = order
         self.names: set[str] = set()
         self.extras: dict[str, list[Any] | Tensor] = {}
@@ -76,7 +76,7 @@ class OpenBatch:
         self._timed = False
         self._texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         self._sketches: list[Pack] = []
-        self._waiting: Sequence[FoldOp] = event.folds
+        self._waiting: Sequence[FoldOp] = phase.folds
         self._kept: dict[str, Tensor] = {}  # copies of what the folds that wait will read
 
     @property
@@ -97,8 +97,8 @@ class OpenBatch:
                 raise given.uneven(what, known, count)
         if given.tokens is not None and self._tokens is not None and given.tokens[0] != self._tokens[0]:
             raise of_other_tokens(self._tokens, given.tokens)
-        if self.event.lengths is not None:
-            self._check_lengths(given, self.event.lengths)
+        if self.phase.lengths is not None:
+            self._check_lengths(given, self.phase.lengths)
 
     def _check_lengths(self, given: Given, name: str) -> None:
         lengths = given.inputs.get(name, self._kept.get(name))
@@ -158,7 +158,7 @@ class OpenBatch:
         if self.extras and not self.counts:
             raise InputError(
                 "DL509",
-                f"the column `{next(iter(self.extras))}` was given for a batch of event `{self.event.name}` "
+                f"the column `{next(iter(self.extras))}` was given for a batch of phase `{self.phase.name}` "
                 "that has no rows",
                 "give it with the rows that it describes, once: a column given again opens the next batch",
             )
@@ -187,10 +187,10 @@ class OpenBatch:
 
     def _fold(self, inputs: dict[str, Tensor], functions: Functions, *, last: bool = False) -> None:
         """Fold what has all that it reads, or at the ``last`` what it gets; keep copies of what the others have."""
-        lengths = self.event.lengths
+        lengths = self.phase.lengths
         placed = self._tokens is not None and (lengths is None or lengths in inputs)
         ready, waiting = self._waiting, list[FoldOp]()
-        if not last and not (placed and self.event.reads <= inputs.keys()):
+        if not last and not (placed and self.phase.reads <= inputs.keys()):
             ready = []
             for op in self._waiting:
                 (ready if placed and op.reads <= inputs.keys() else waiting).append(op)
@@ -210,7 +210,7 @@ class OpenBatch:
         for what, error in folded.failed.values():
             failure = RuntimeFailure(
                 "DL605",
-                f"{what} of event `{self.event.name}` could not be computed per token: {told(error)}",
+                f"{what} of phase `{self.phase.name}` could not be computed per token: {told(error)}",
             )
             failure.__cause__ = error
             self.failures.append(failure)
@@ -227,13 +227,13 @@ class OpenBatch:
             self._put(place, keys, torch.stack(columns))
 
     def _complete(self) -> None:
-        missing = [op for op in self.event.signals if not op.optional and op.name not in self.names]
+        missing = [op for op in self.phase.signals if not op.optional and op.name not in self.names]
         if missing:
             shown = ", ".join(f"`{op.source}`" for op in missing)
             error = MissingSignalError(
                 "DL502",
                 f"{shown} {'was' if len(missing) == 1 else 'were'} not observed "
-                f"in the first batch of event `{self.event.name}`",
+                f"in the first batch of phase `{self.phase.name}`",
                 f"observe({missing[0].source}=...), or declare it optional, or switch off what needs it",
             )
             error.signals = tuple(op.name for op in missing)
@@ -251,7 +251,7 @@ class OpenBatch:
         if self.groups[0] * grouping.size != rows:
             raise InputError(
                 "DL505",
-                f"`{self.groups[1]}` has {self.groups[0]} groups, and the batch of event `{self.event.name}` "
+                f"`{self.groups[1]}` has {self.groups[0]} groups, and the batch of phase `{self.phase.name}` "
                 f"has {rows} completions in groups of {grouping.size}",
                 "observe one value per group",
             )  # fmt: skip

@@ -1,6 +1,6 @@
-"""What is open on the training thread: the batch of each event, until it closes and is a record of a window.
+"""What is open on the training thread: the batch of each phase, until it closes and is a record of a window.
 
-A value goes to the open batch of its signal's event; given again, it opens the next one. Imports torch and the plan.
+A value goes to the open batch of its signal's phase; given again, it opens the next one. Imports torch and the plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TIMERS = "timers"  # the signal that blocks' durations feed
 
 
 class Intake:
-    """The open batches. ``keep`` gets each closed one with its event; ``numbers`` counts a step's batches by event."""
+    """The open batches. ``keep`` gets each closed one with its phase; ``numbers`` counts a step's batches by phase."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Intake:
         locate: Locate | None = None,
     ) -> None:
         self.numbers: Counter[str] = Counter()
-        self.seen: set[str] = set()  # events whose first batch has closed
+        self.seen: set[str] = set()  # phases whose first batch has closed
         self.order = 0  # how many batches were opened
         self._plan = plan
         self._tape = tape
@@ -64,27 +64,27 @@ class Intake:
         if self._plan.known.issuperset(signals):
             return
         name = next(source for source in signals if source not in self._plan.known)
-        sources = {op.name: op.source for event in self._plan.events.values() for op in event.signals}
+        sources = {op.name: op.source for phase in self._plan.phases.values() for op in phase.signals}
         fix = did_you_mean(name, self._plan.known, what="signals")
         if name in sources:
             fix = f"it is observed as `{sources[name]}`"
         raise UnknownSignalError("DL501", f"the profile `{self._plan.name}` has no signal `{name}`", fix)
 
     def observe(self, signals: Mapping[str, Any], step: int) -> None:
-        """Keep the values of one call: all in one batch of each event, or, where one is wrong, none at all."""
+        """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all."""
         sources, homes = self._plan.sources, self._plan.homes
         given: dict[str, Given] = {}
         meant: Mapping[str, Sequence[SignalOp]] | None = None
         for source, value in signals.items():
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
-            if source not in homes and ops:  # it belongs to the event of what it is observed with
+            if source not in homes and ops:  # it belongs to the phase of what it is observed with
                 if meant is None:
                     meant = self._meant(signals)
                 ops = meant[source]
             for op in ops:
-                one = given.get(op.event)
+                one = given.get(op.phase)
                 if one is None:
-                    one = given[op.event] = Given(self._plan.events[op.event])
+                    one = given[op.phase] = Given(self._plan.phases[op.phase])
                 one.add(op, value)
         self._take(given.values(), step)
 
@@ -92,23 +92,23 @@ class Intake:
         """Keep a value of ``log_metric``, where the profile shows those."""
         op = self._plan.logged
         if op is not None:
-            given = Given(self._plan.events[op.event])
+            given = Given(self._plan.phases[op.phase])
             given.add(op, {name: value})
             given.names = {name}  # each of them is given, and given again, for itself
             self._take([given], step)
 
     def _take(self, calls: Collection[Given], step: int) -> None:
-        """Give one call's values to the open batches; of an event of which one is given again, to the next batch."""
+        """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
         found = []
         for given in calls:
-            batch = self._open.get(given.event.name)
+            batch = self._open.get(given.phase.name)
             if batch is None or not batch.names.isdisjoint(given.names):
-                batch = OpenBatch(given.event)
+                batch = OpenBatch(given.phase)
             batch.check(given)
             found.append((batch, given))
         for batch, given in found:
-            if self._open.get(given.event.name) is not batch:
-                self.close(given.event.name, step)
+            if self._open.get(given.phase.name) is not batch:
+                self.close(given.phase.name, step)
         for batch, given in found:
             self._begin(batch)
             batch.take(given, self._functions)
@@ -121,11 +121,11 @@ class Intake:
             return
         if not self._undeclared.wanted(column):
             return
-        event = self._plan.extra
-        assert event is not None
+        phase = self._plan.extra
+        assert phase is not None
         plain = plain_column(column, values)
-        known = self._open.get(event)
-        self._batch(event, step, again=known is not None and column in known.extras).add_extra(column, plain)
+        known = self._open.get(phase)
+        self._batch(phase, step, again=known is not None and column in known.extras).add_extra(column, plain)
 
     def time(self, name: str, part: Seconds) -> None:
         """Keep the duration of a block."""
@@ -141,35 +141,35 @@ class Intake:
         self._timed = timed
 
     def _meant(self, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
-        """Of one call's signals that have several events, or none of their own, those that are meant."""
+        """Of one call's signals that have several phases, or none of their own, those that are meant."""
         sources, homes = self._plan.sources, self._plan.homes
         asked = {source: sources[source] for source in signals if source not in homes and source in sources}
         here = {homes[source] for source in signals if source in homes}
-        if here:  # a value per step has no rows that could belong to another event
+        if here:  # a value per step has no rows that could belong to another phase
             return {
-                source: [op for op in ops if op.event in here] or [op for op in ops if op.axis is Axis.STEP]
+                source: [op for op in ops if op.phase in here] or [op for op in ops if op.axis is Axis.STEP]
                 for source, ops in asked.items()
             }
         if all(len(ops) == 1 for ops in asked.values()):
             return asked
         names: dict[str, set[str]] = {}
         for op in itertools.chain(*asked.values()):
-            names.setdefault(op.event, set()).add(op.name)
-        lacking = {event for event in names if event in self._open and self._open[event].names.isdisjoint(names[event])}
-        return {source: [op for op in ops if op.event in lacking] or ops[:1] for source, ops in asked.items()}
+            names.setdefault(op.phase, set()).add(op.name)
+        lacking = {phase for phase in names if phase in self._open and self._open[phase].names.isdisjoint(names[phase])}
+        return {source: [op for op in ops if op.phase in lacking] or ops[:1] for source, ops in asked.items()}
 
-    def _batch(self, event: str, step: int, *, again: bool) -> OpenBatch:
-        """The event's open batch; the next one where a value is given ``again``."""
+    def _batch(self, phase: str, step: int, *, again: bool) -> OpenBatch:
+        """The phase's open batch; the next one where a value is given ``again``."""
         if again:
-            self.close(event, step)
-        return self._open.get(event) or self._begin(OpenBatch(self._plan.events[event]))
+            self.close(phase, step)
+        return self._open.get(phase) or self._begin(OpenBatch(self._plan.phases[phase]))
 
     def _begin(self, batch: OpenBatch) -> OpenBatch:
         """Open a batch, where it is not open."""
-        if self._open.get(batch.event.name) is not batch:
+        if self._open.get(batch.phase.name) is not batch:
             self.order += 1
             batch.order = self.order
-            self._open[batch.event.name] = batch
+            self._open[batch.phase.name] = batch
         return batch
 
     def _tell(self, batch: OpenBatch) -> None:
@@ -184,9 +184,9 @@ class Intake:
     def close_all(self, step: int, *, quietly: bool) -> None:
         """Close all; the first error is raised when all are closed, unless the step failed with one of its own."""
         first: Exception | None = None
-        for event in list(self._open):
+        for phase in list(self._open):
             try:
-                self.close(event, step, partly=quietly)
+                self.close(phase, step, partly=quietly)
             except Exception as error:  # noqa: BLE001  (raised below, or reported)
                 if quietly and not isinstance(error, InputError):
                     self._failures.report(error)
@@ -194,13 +194,13 @@ class Intake:
         if first is not None and not quietly:
             raise first
 
-    def close(self, event: str, step: int, *, partly: bool = False) -> None:
-        """Close the open batch of an event; ``partly`` where the step failed midway, and misses signals."""
-        open_batch = self._open.pop(event, None)
+    def close(self, phase: str, step: int, *, partly: bool = False) -> None:
+        """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""
+        open_batch = self._open.pop(phase, None)
         if open_batch is None:
             return
-        number = self.numbers[event]
-        first = event not in self.seen and not partly
+        number = self.numbers[phase]
+        first = phase not in self.seen and not partly
         try:
             record = open_batch.close(
                 step, number, self._tape.elapsed(), first=first, grouping=self._plan.grouping, functions=self._functions
@@ -211,17 +211,17 @@ class Intake:
             raise self._locate(error) from None
         self._tell(open_batch)
         if not partly:
-            self.seen.add(event)
-        self.numbers[event] = number + 1
-        self._keep(event, record)
+            self.seen.add(phase)
+        self.numbers[phase] = number + 1
+        self._keep(phase, record)
 
     def tell_silent(self) -> None:
-        """A required signal is missed when its event's first batch closes; an event without any batch says it here."""
-        for event in self._plan.events.values():
-            missed = [op.source for op in event.signals if not op.optional]
-            if missed and event.name not in self.seen:
+        """A required signal is missed when its phase's first batch closes; a phase without any batch says it here."""
+        for phase in self._plan.phases.values():
+            missed = [op.source for op in phase.signals if not op.optional]
+            if missed and phase.name not in self.seen:
                 shown = ", ".join(f"`{name}`" for name in missed)
-                log.warning("nothing of event `%s` came in the first log window: %s", event.name, shown)
+                log.warning("nothing of phase `%s` came in the first log window: %s", phase.name, shown)
 
 
 def _forget_frames(error: BaseException | None) -> None:

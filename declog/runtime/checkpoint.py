@@ -140,5 +140,5 @@ def _read(
     if of != rank:
         fix = "every rank saves and loads a state of its own; one that the run had not before has none"
         raise UsageError("DL510", f"rank {rank} was given the state of rank {of}", fix)
-    frames = {name: replace(frame, event=name.rpartition("/")[2]) for name, frame in read.items()}
+    frames = {name: replace(frame, phase=name.rpartition("/")[2]) for name, frame in read.items()}
     return mine, frames, collected

@@ -19,7 +19,7 @@ from declog.engine.window_state import Held
 from declog.errors import CommError, RuntimeFailure
 from declog.language.dtypes import Axis, Kind
 from declog.language.functions import DEFAULT, Functions
-from declog.plans.ops import EventOp, Plan
+from declog.plans.ops import PhaseOp, Plan
 from declog.runtime import self_metrics
 from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
@@ -142,9 +142,9 @@ class Collector:
         if told.mode not in self._plan.modes:
             raise CommError("DL603", f"a message is of the mode {told.mode!r}, which this plan has not"[:500])
         for name, frame in frames.items():
-            if name not in self._plan.events:
-                raise CommError("DL603", f"a message has rows of the event {name!r}, which this plan has not"[:500])
-            _check_columns(self._plan.events[name], frame)
+            if name not in self._plan.phases:
+                raise CommError("DL603", f"a message has rows of the phase {name!r}, which this plan has not"[:500])
+            _check_columns(self._plan.phases[name], frame)
         return frames, told
 
     def opened(self, told: Told, *, tail: bool) -> bool:
@@ -198,11 +198,11 @@ class Collector:
         data: dict[str, Any] = {"dispatch": self._dispatcher.state(), "carry": {}, "held": {}}
         for mode, carry in self._carries.items():
             rows, data["carry"][mode] = carry.state()
-            frames |= {f"carry/{mode}/{event}": frame for event, frame in rows.items()}
+            frames |= {f"carry/{mode}/{phase}": frame for phase, frame in rows.items()}
         for mode, by_period in self._held.items():
             for period, held in by_period.items():
                 rows, data["held"][f"{mode}/{period}"] = held.state()
-                frames |= {f"held/{mode}/{period}/{event}": frame for event, frame in rows.items()}
+                frames |= {f"held/{mode}/{period}/{phase}": frame for phase, frame in rows.items()}
         return frames, data
 
     def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
@@ -231,12 +231,12 @@ def fits(mine: Handoff | Told, told: Told) -> bool:
     return (told.step, told.count, told.tail, told.part) == (mine.step, mine.count, mine.tail, mine.part)
 
 
-def _check_columns(event: EventOp, frame: Frame) -> None:
+def _check_columns(phase: PhaseOp, frame: Frame) -> None:
     """Raise where a column that the plan knows is of another axis, or is no number where it should be one."""
     known: dict[str, tuple[Axis | None, bool]] = {}
-    known |= {op.name: (op.axis, op.kind in (Kind.TEXT, Kind.OBJECT)) for op in event.signals if op.recorded}
-    known |= {op.name: (op.expr.type.axis, op.expr.type.kind in (Kind.TEXT, Kind.OBJECT)) for op in event.locals}
-    for fold in event.folds:
+    known |= {op.name: (op.axis, op.kind in (Kind.TEXT, Kind.OBJECT)) for op in phase.signals if op.recorded}
+    known |= {op.name: (op.expr.type.axis, op.expr.type.kind in (Kind.TEXT, Kind.OBJECT)) for op in phase.locals}
+    for fold in phase.folds:
         known |= {fold.column(stat): (Axis.COMPLETION, False) for stat in fold.stats if stat != "hist"}
     found = [(name, block.axis, False) for block in frame.blocks for name, _ in block.keys]
     found += [(name, axis, True) for (name, _), (axis, _) in frame.texts.items()]

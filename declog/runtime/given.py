@@ -1,4 +1,4 @@
-"""What one call of ``observe`` gave to one event: checked, and not yet copied. It is taken by one batch, or by none.
+"""What one call of ``observe`` gave to one phase: checked, and not yet copied. It is taken by one batch, or by none.
 
 Imports torch and the plan.
 """
@@ -13,7 +13,7 @@ import torch
 from declog.engine.frame import Key
 from declog.errors import InputError
 from declog.language.dtypes import Axis
-from declog.plans.ops import EventOp, SignalOp
+from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.inputs import DTYPES, NDIM, Observed, accept, describe, length
 from declog.runtime.timing import Timed
 
@@ -26,10 +26,10 @@ Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token,
 class Given:
     """The values of one call; ``add`` raises ``InputError`` where one is not what was declared."""
 
-    __slots__ = ("columns", "counts", "event", "inputs", "names", "numbers", "texts", "timed", "tokens")
+    __slots__ = ("columns", "counts", "inputs", "names", "numbers", "phase", "texts", "timed", "tokens")
 
-    def __init__(self, event: EventOp) -> None:
-        self.event = event
+    def __init__(self, phase: PhaseOp) -> None:
+        self.phase = phase
         self.names: set[str] = set()
         self.counts: Counts = {}
         self.tokens: Tokens | None = None
@@ -118,7 +118,7 @@ class Given:
         """The error of values that describe other rows than those before: all of one batch describe the same."""
         return InputError(
             "DL505",
-            f"signals of one batch of event `{self.event.name}` have different counts: "
+            f"signals of one batch of phase `{self.phase.name}` have different counts: "
             f"`{known[1]}` has {known[0]} {what}, `{other[1]}` has {other[0]}",
             "observe values of the same rows together; a signal given again opens the next batch",
         )

@@ -37,7 +37,7 @@ class Apart:
         if not frames:
             return
         self._events[mode] += 1
-        made = [(op, self._made(op, frames[op.event], report)) for op in self._ops if op.event in frames]
+        made = [(op, self._made(op, frames[op.phase], report)) for op in self._ops if op.phase in frames]
         for route in self._routes:
             if self._events[mode] % route.every:
                 continue

@@ -59,11 +59,11 @@ class Told:
 
 
 def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
-    """Frames by event, and a small JSON-able ``meta``, as bytes."""
+    """Frames by phase, and a small JSON-able ``meta``, as bytes."""
     packer = Packer()
-    events = {}
+    phases = {}
     for name, frame in frames.items():
-        events[name] = {
+        phases[name] = {
             "batches": {part: packer.put(getattr(frame.batches, part)) for part in PARTS},
             "blocks": [
                 {"axis": block.axis.value, "keys": block.keys, "data": packer.put(block.data)}
@@ -72,7 +72,7 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
             ],
             "texts": [[*key, axis.value, _sparse(values)] for key, (axis, values) in frame.texts.items()],
         }
-    return packer.seal({"meta": dict(meta), "events": events})
+    return packer.seal({"meta": dict(meta), "phases": phases})
 
 
 def _sparse(values: NDArray[Any]) -> dict[str, Any]:
@@ -82,12 +82,12 @@ def _sparse(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
-    """Frames by event, and the meta; raises ``CommError`` for anything that is not a whole message."""
+    """Frames by phase, and the meta; raises ``CommError`` for anything that is not a whole message."""
     message = Container(data)
     try:
         frames = {}
-        for name, event in message.header["events"].items():
-            batches = Batches(*(message.get(event["batches"][part]) for part in PARTS))
+        for name, phase in message.header["phases"].items():
+            batches = Batches(*(message.get(phase["batches"][part]) for part in PARTS))
             blocks = [
                 Block(
                     Axis(block["axis"]),
@@ -95,10 +95,10 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
                     message.get(block["data"]),
                     message.get(block["valid"]) if "valid" in block else None,
                 )
-                for block in event["blocks"]
+                for block in phase["blocks"]
             ]
-            _check(batches, blocks, event["texts"], 64 * len(data) + EMPTY_CELLS)
-            texts = {(key, member): (Axis(axis), _dense(sparse)) for key, member, axis, sparse in event["texts"]}
+            _check(batches, blocks, phase["texts"], 64 * len(data) + EMPTY_CELLS)
+            texts = {(key, member): (Axis(axis), _dense(sparse)) for key, member, axis, sparse in phase["texts"]}
             frames[name] = Frame(name, batches, blocks, texts, grouping)
         return frames, message.header["meta"]
     except UNREADABLE as error:

@@ -18,15 +18,15 @@ from declog.engine.tables import EXTRA
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.language.segmented import NOTHING
-from declog.plans.ops import EventOp, Plan, TableOp
+from declog.plans.ops import PhaseOp, Plan, TableOp
 
 Keep = Mapping[Axis, NDArray[np.bool_]]
 
 
-def with_locals(frame: Frame, event: EventOp, functions: Functions = DEFAULT) -> Frame:
+def with_locals(frame: Frame, phase: PhaseOp, functions: Functions = DEFAULT) -> Frame:
     """The frame with the columns that are computed where their text is."""
     view = View(frame, functions)
-    for op in event.locals:
+    for op in phase.locals:
         if (axis := op.expr.type.axis) is not None:
             values, gone = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr)
             frame = frame.with_column(op.name, axis, values, op.expr.type.kind, gone=gone)
@@ -35,11 +35,11 @@ def with_locals(frame: Frame, event: EventOp, functions: Functions = DEFAULT) ->
 
 def slim(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:
     """The frame as rank 0 needs it."""
-    wanted = [table for table in plan.tables if table.event == frame.event and gathered(plan, table)]
+    wanted = [table for table in plan.tables if table.phase == frame.phase and gathered(plan, table)]
     texts = {name: [table for table in wanted if name in table.texts] for table in wanted for name in table.texts}
     extras = [table for table in wanted if any(column.keeps for column in table.columns)]
     keep = {table.id: _kept(table, frame, functions) for table in wanted if table.texts or table in extras}
-    travels = plan.events[frame.event].travels
+    travels = plan.phases[frame.phase].travels
     whole = {}
     for key, (axis, values) in frame.texts.items():
         takers = extras if key[0].startswith(EXTRA) else texts.get(key[0], [])

@@ -331,7 +331,7 @@ class Recorder:
     # -- what is recorded
 
     def observe(self, **signals: Any) -> None:
-        """Record signals of the step. A signal given again opens its event's next batch.
+        """Record signals of the step. A signal given again opens its phase's next batch.
 
         Tensors, arrays, lists or numbers, of the shape that the profile declares: [completions, tokens],
         [completions], [groups], or one number per step; a family is a mapping of member to values. Raises
@@ -350,22 +350,22 @@ class Recorder:
                 self._intake.observe(signals, self._now)
 
     @contextmanager
-    def batch(self, event: str) -> Iterator[None]:
-        """One batch of an event, made explicit: it is closed at the end of the block."""
+    def batch(self, phase: str) -> Iterator[None]:
+        """One batch of a phase, made explicit: it is closed at the end of the block."""
         self._in_step("batch")
-        if event not in self.plan.known_events:
+        if phase not in self.plan.known_phases:
             raise UnknownSignalError(
                 "DL501",
-                f"the profile `{self.plan.name}` has no event `{event}`",
-                did_you_mean(event, self.plan.known_events, what="events"),
+                f"the profile `{self.plan.name}` has no phase `{phase}`",
+                did_you_mean(phase, self.plan.known_phases, what="phases"),
             )
-        self._cut(event)
+        self._cut(phase)
         yield
-        self._cut(event)
+        self._cut(phase)
 
-    def _cut(self, event: str) -> None:
-        with self._lock, self._tape.call("cut", event):
-            self._intake.close(event, self._now)
+    def _cut(self, phase: str) -> None:
+        with self._lock, self._tape.call("cut", phase):
+            self._intake.close(phase, self._now)
 
     def log_metric(self, name: str, value: Any) -> None:
         """Record a number under a name of its own; its mean over the window is logged as ``logged/{name}``.
@@ -449,9 +449,9 @@ class Recorder:
         """The step that is open, or the last one."""
         return self._last_step if self._step is None else self._step
 
-    def _record(self, event: str, record: BatchRecord) -> None:
+    def _record(self, phase: str, record: BatchRecord) -> None:
         """A batch closed: it belongs to the window of the mode."""
-        self._windows.setdefault(self._mode, Window()).batches.setdefault(event, []).append(record)
+        self._windows.setdefault(self._mode, Window()).batches.setdefault(phase, []).append(record)
 
     def _flush(
         self, mode: str, *, tail: bool, part: bool = False, answer: Answer | None = None, failed: bool = False,
@@ -516,10 +516,10 @@ class Recorder:
             if self._step is not None or self._intake:
                 raise UsageError("DL510", "`state_dict` is called inside a step", "call it between two steps")
             frames = {
-                f"window/{mode}/{event}": frame
+                f"window/{mode}/{phase}": frame
                 for mode, window in self._windows.items()
-                for event, frame in window.frames(
-                    self.plan.events, self._comm.rank, self.plan.grouping, self._failures.report
+                for phase, frame in window.frames(
+                    self.plan.phases, self._comm.rank, self.plan.grouping, self._failures.report
                 ).items()
             }
             mine = RecorderState(
@@ -540,8 +540,8 @@ class Recorder:
     def _keep_logged(self) -> None:
         """What ``log_metric`` gave between two steps goes to the window of the last one."""
         if self._step is None and self.plan.logged is not None:
-            with self._tape.call("cut", self.plan.logged.event):
-                self._intake.close(self.plan.logged.event, self._now, partly=True)
+            with self._tape.call("cut", self.plan.logged.phase):
+                self._intake.close(self.plan.logged.phase, self._now, partly=True)
 
     def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
         """On the worker thread, when all earlier log events are done: rank 0's state, with what files had to write."""
@@ -574,9 +574,9 @@ class Recorder:
             for mode in self.plan.modes:  # other ranks may have rows of others
                 self._windows.setdefault(mode, Window())
             for name, frame in frames.items() if equal else ():
-                kind, mode, event = (*name.split("/", 2), "", "")[:3]
+                kind, mode, phase = (*name.split("/", 2), "", "")[:3]
                 if kind == "window":
-                    self._windows[mode].earlier[event] = frame
+                    self._windows[mode].earlier[phase] = frame
         if self._apart is not None and data is not None and "apart" in data:
             self._apart.load(data["apart"])
         if collector is not None and data is not None:

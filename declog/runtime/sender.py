@@ -32,11 +32,11 @@ class Sender:
 
     def frames(self, handoff: Handoff) -> tuple[dict[str, Frame], str | None]:
         """This rank's frames with its local columns, and why they lack some of those."""
-        frames = handoff.window.frames(self._plan.events, self._rank, self._plan.grouping, self._failures.report)
+        frames = handoff.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
         try:
-            for name, event in self._plan.events.items():
-                if name in frames and event.locals:
-                    frames[name] = with_locals(frames[name], event, self._functions)
+            for name, phase in self._plan.phases.items():
+                if name in frames and phase.locals:
+                    frames[name] = with_locals(frames[name], phase, self._functions)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
             return frames, f"rank {self._rank}: {told(error)}"
         if self._apart is not None:

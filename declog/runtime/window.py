@@ -1,6 +1,6 @@
 """The window: the closed batches since the last log event, and how they reach the host.
 
-On CUDA the hand-off starts a copy to pinned memory on the training thread, and the worker waits for its event.
+On CUDA the hand-off starts a copy to pinned memory on the training thread, and the worker waits for its phase.
 Imports torch and the plan.
 """
 
@@ -17,7 +17,7 @@ from declog.engine.frame import Block, Frame, Grouping, Key, batches_of, texts_o
 from declog.errors import RuntimeFailure
 from declog.language import sketch
 from declog.language.dtypes import Axis, Kind
-from declog.plans.ops import EventOp
+from declog.plans.ops import PhaseOp
 from declog.runtime.batch import BatchRecord, Pack
 
 Report = Callable[[BaseException], None]
@@ -25,7 +25,7 @@ Report = Callable[[BaseException], None]
 
 @dataclass
 class Window:
-    """The batches since the last log event, by event."""
+    """The batches since the last log event, by phase."""
 
     batches: dict[str, list[BatchRecord]] = field(default_factory=dict)
     earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
@@ -49,21 +49,21 @@ class Window:
             event.record(torch.cuda.current_stream(device))
 
     def frames(
-        self, events: Mapping[str, EventOp], rank: int, grouping: Grouping | None, report: Report
+        self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report
     ) -> dict[str, Frame]:
-        """The window on the host, one frame per event that had a batch; ``report`` is told what must be left out.
+        """The window on the host, one frame per phase that had a batch; ``report`` is told what must be left out.
 
         Called by the worker.
         """
-        found = {name: frame for name, frame in self.earlier.items() if name in events}
+        found = {name: frame for name, frame in self.earlier.items() if name in phases}
         for name, records in self.batches.items():
-            if name in events:
-                made = _frame(events[name], _counted(events[name], records, rank, grouping, report), rank, grouping)
+            if name in phases:
+                made = _frame(phases[name], _counted(phases[name], records, rank, grouping, report), rank, grouping)
                 found[name] = Frame.merge([found[name], made]) if name in found else made
         return found
 
 
-def _frame(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
+def _frame(phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
     runs: list[list[BatchRecord]] = []
     before: Any = None
     for record in records:
@@ -73,14 +73,14 @@ def _frame(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: 
         else:
             runs.append([record])
         before = layout
-    return Frame.merge([_joined(event, run, rank, grouping) for run in runs])
+    return Frame.merge([_joined(phase, run, rank, grouping) for run in runs])
 
 
 def _counted(
-    event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
+    phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
 ) -> Sequence[BatchRecord]:
     """The batches without values per group whose number is not that of the groups that begin in them: that is told."""
-    if grouping is None or not any(signal.axis is Axis.GROUP for signal in event.signals):
+    if grouping is None or not any(signal.axis is Axis.GROUP for signal in phase.signals):
         return records
     names = {grouping.of} if grouping.of is not None else set()
     named = [
@@ -91,7 +91,7 @@ def _counted(
         )
         for record in records
     ]  # fmt: skip
-    bare = _frame(event, named, rank, grouping)
+    bare = _frame(phase, named, rank, grouping)
     if grouping.of is not None and bare.column(grouping.of) is None:
         return records
     try:
@@ -106,7 +106,7 @@ def _counted(
         given = _groups_given(record)
         wrong = [name for name, count in given.items() if count != groups]
         if wrong:
-            where = f"step {record.step} of event `{event.name}` has {groups} in its batch {record.batch}"
+            where = f"step {record.step} of phase `{phase.name}` has {groups} in its batch {record.batch}"
             message = f"`{wrong[0]}` has {given[wrong[0]]} groups, and {where}"
             report(RuntimeFailure("DL505", message, "observe one value per group, with the first rows of the group"))
             packs = [pack for pack in record.packs if pack.axis is not Axis.GROUP]
@@ -136,13 +136,13 @@ def _layout(record: BatchRecord) -> tuple[object, ...]:
     )
 
 
-def _joined(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
+def _joined(phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
     """The frame of batches of one layout, in order."""
     for record in records:
         if record.timed:
             record.read_timers()
     first = records[0]
-    integers = {signal.name for signal in event.signals if signal.kind is Kind.INT}
+    integers = {signal.name for signal in phase.signals if signal.kind is Kind.INT}
     blocks = []
     for place, pack in enumerate(first.packs):
         parts = [_on_host(record.packs[place]) for record in records]
@@ -164,7 +164,7 @@ def _joined(event: EventOp, records: Sequence[BatchRecord], rank: int, grouping:
         found = [sketch.sparse(_on_host(record.sketches[place])[0]) for record in records]
         texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
     entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
-    return Frame(event.name, batches_of(entries), blocks, texts, grouping)
+    return Frame(phase.name, batches_of(entries), blocks, texts, grouping)
 
 
 def _items(values: list[Any] | Pack) -> list[Any]:

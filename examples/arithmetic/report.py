@@ -17,8 +17,8 @@ def report(run: Path, project: str) -> None:
     run, commands = shown(run), shown(Path(sys.executable).parent)
     scalars, dataset, dashboard = run / "jsonl" / "scalars.jsonl", run / "parquet" / "scalars", run / "trackio"
     if scalars.exists():
-        events = [json.loads(line)["scalars"] for line in scalars.read_text().splitlines()]
-        rewards = [event["reward"] for event in events if "reward" in event]
+        phases = [json.loads(line)["scalars"] for line in scalars.read_text().splitlines()]
+        rewards = [phase["reward"] for phase in phases if "reward" in phase]
         if rewards:
             first, last = mean(rewards[:10]), mean(rewards[-10:])
             print(f"\nreward by step\n{bar_plot(rewards)}\n")

@@ -27,7 +27,7 @@ from tests.benchmarks.measure import Batch, Contestant, Times, micros, peak_byte
 TRAINING: Mapping[str, float] = {"completions": 0.5, "tokens, all moments": 1.0, "tokens, means only": 1.5}
 BOTH, EACH, COLLECTION = 1.3, 5.0, 20.0  # the last two for values per completion, of 40 metrics and more
 HEAD = (
-    "signals", "metrics", "shape", "every", "training us", "worker us/event",
+    "signals", "metrics", "shape", "every", "training us", "worker us/phase",
     "training / fused", "both / fused", "per metric / training", "torchmetrics / training",
 )  # fmt: skip
 

@@ -158,7 +158,7 @@ def test_an_id_of_several_things(small: Path, cli: Cli) -> None:
     assert "  read by signals.kl, signals.penalised\n" in cli("why", "beta", "small", "--config-dir", ".").out
     assert "  read by tables.samples\n" in cli("why", "long", "small", "--config-dir", ".").out
     assert (
-        "observed as length in the event default, int per completion"
+        "observed as length in the phase default, int per completion"
         in cli("why", "signals.length", "small", "--config-dir", ".").out
     )
 

@@ -39,12 +39,12 @@ def problems(config: Mapping[str, Any]) -> list[tuple[str, tuple[str | int, ...]
 # ---- pieces
 
 
-TWO = {"a": {**ROWS, "event": "rollout"}, "b": {**ROWS, "event": "update"}}
+TWO = {"a": {**ROWS, "phase": "rollout"}, "b": {**ROWS, "phase": "update"}}
 
 
 @pytest.mark.parametrize("limit", [2**30, 1], ids=["rows", "states"])
 @pytest.mark.parametrize(("reduce", "folds"), [("mean", True), ("p50", False)])
-def test_steps_of_two_events_meet_by_their_numbers(limit: int, reduce: str, folds: bool, tmp_path: Path) -> None:
+def test_steps_of_two_phases_meet_by_their_numbers(limit: int, reduce: str, folds: bool, tmp_path: Path) -> None:
     """Unequal numbers of steps and batches; of a window that is folded to states as of one that has its rows."""
     metrics = {"a": {"reduce": reduce, "pool": "step"}, "b": {"pool": "step"}, "r": {"formula": "a / b"},
                "more": {"formula": "r + b"}}  # fmt: skip
@@ -68,14 +68,14 @@ def test_steps_of_two_events_meet_by_their_numbers(limit: int, reduce: str, fold
 
 @pytest.mark.parametrize("formula", ["a / b", "c - 1"])
 @pytest.mark.parametrize("pool", ["batch", "rank_batch"])
-def test_batches_of_two_events_do_not_meet(pool: str, formula: str) -> None:
+def test_batches_of_two_phases_do_not_meet(pool: str, formula: str) -> None:
     """A generation's second batch is not the second micro-batch of an update; also through another formula."""
     metrics = {"a": {"pool": pool}, "b": {"pool": pool}, "r": {"formula": formula}}
     if formula != "a / b":
         metrics["c"] = {"formula": "a + b"}
     refused = {"c", "r"} & metrics.keys() if formula == "a / b" else {"c"}
     assert problems(profile(TWO, metrics)) == [("DL310", ("metrics", name, "formula")) for name in refused]
-    one = {name: {**ROWS, "event": "update"} for name in TWO}
+    one = {name: {**ROWS, "phase": "update"} for name in TWO}
     declog.plan(profile(one, metrics))
 
 

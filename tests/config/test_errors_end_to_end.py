@@ -212,24 +212,24 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
         defaults: [grpo, _self_]
         sinks: null
         signals:
-          confidence: {axis: completion, event: rollout}
+          confidence: {axis: completion, phase: rollout}
         metrics:
           confidence: mean(confidence)
-          speed: {axis: step, event: rollout}
+          speed: {axis: step, phase: rollout}
         """,
     )
     config = declog.compose("mine", config_dir=directory)
     assert missing(config, ROLLOUT, directory) == golden("""
         error[DL502] declog/mine.yaml:4:3 in signals.confidence
-          `confidence`, `speed` were not observed in the first batch of event `rollout`
-            4 |   confidence: {axis: completion, event: rollout}
+          `confidence`, `speed` were not observed in the first batch of phase `rollout`
+            4 |   confidence: {axis: completion, phase: rollout}
               |   ^^^^^^^^^^
           fix: observe(confidence=...), or declare it optional, or switch off what needs it
     """)
     assert missing(config, {**ROLLOUT, "confidence": [0.5] * 8}, directory) == golden("""
         error[DL502] declog/mine.yaml:7:3 in metrics.speed
-          `speed` was not observed in the first batch of event `rollout`
-            7 |   speed: {axis: step, event: rollout}
+          `speed` was not observed in the first batch of phase `rollout`
+            7 |   speed: {axis: step, phase: rollout}
               |   ^^^^^
           fix: observe(speed=...), or declare it optional, or switch off what needs it
     """)
@@ -237,12 +237,12 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
 
 def test_a_missing_signal_of_an_override(tmp_path: Path) -> None:
     """A signal that an override declares is shown in the override."""
-    override = "+declog.metrics.speed={axis: step, event: rollout}"
+    override = "+declog.metrics.speed={axis: step, phase: rollout}"
     config = declog.compose("grpo", ["declog/sinks=[]", override])
     assert missing(config, ROLLOUT, tmp_path) == golden("""
-        error[DL502] override '+declog.metrics.speed={axis: step, event: rollout}'
-          `speed` was not observed in the first batch of event `rollout`
-            +declog.metrics.speed={axis: step, event: rollout}
+        error[DL502] override '+declog.metrics.speed={axis: step, phase: rollout}'
+          `speed` was not observed in the first batch of phase `rollout`
+            +declog.metrics.speed={axis: step, phase: rollout}
                                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           fix: observe(speed=...), or declare it optional, or switch off what needs it
     """)
@@ -253,7 +253,7 @@ def test_a_missing_signal_of_a_plain_mapping(tmp_path: Path) -> None:
     signals = {"a": {"axis": "step"}, "b": {"axis": "step"}}
     config = {"name": "x", "signals": signals, "metrics": {"a": "mean(a)", "b": "mean(b)"}}
     assert missing(config, {"a": 1.0}, tmp_path) == (
-        "[DL502] `b` was not observed in the first batch of event `default`\n"
+        "[DL502] `b` was not observed in the first batch of phase `default`\n"
         "  fix: observe(b=...), or declare it optional, or switch off what needs it"
     )
 
@@ -283,14 +283,14 @@ MISSING = (
     defaults: [grpo, _self_]
     sinks: null
     signals:
-      confidence: {axis: completion, event: rollout}
+      confidence: {axis: completion, phase: rollout}
     metrics:
       confidence: mean(confidence)
     """,
     """
     error[DL502] declog/mine.yaml:4:3 in signals.confidence
-      `confidence` was not observed in the first batch of event `rollout`
-        4 |   confidence: {axis: completion, event: rollout}
+      `confidence` was not observed in the first batch of phase `rollout`
+        4 |   confidence: {axis: completion, phase: rollout}
           |   ^^^^^^^^^^
       fix: observe(confidence=...), or declare it optional, or switch off what needs it
     """,

@@ -100,8 +100,8 @@ def test_a_capture_is_replayed_with_the_environment_that_is_there(
             with log.step(step):
                 log.observe(reward=[1.0, 3.0])
     monkeypatch.delenv("MY_KEY")
-    events = capture_reader.replay(tmp_path / "capture")["<code>"]
-    assert [(step, records.scalars[0].value) for step, records in events if records.scalars] == [(1, 2.0), (3, 2.0)]
+    phases = capture_reader.replay(tmp_path / "capture")["<code>"]
+    assert [(step, records.scalars[0].value) for step, records in phases if records.scalars] == [(1, 2.0), (3, 2.0)]
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def demo(cwd: Path, *overrides: str, examples: Path = EXAMPLES) -> Demo:
 
 
 def jsonl(run: Path) -> SCALARS:
-    events = [json.loads(line) for line in (run / "jsonl" / "scalars.jsonl").read_text().splitlines()]
-    return {(event["step"], name): value for event in events for name, value in event["scalars"].items()}
+    phases = [json.loads(line) for line in (run / "jsonl" / "scalars.jsonl").read_text().splitlines()]
+    return {(phase["step"], name): value for phase in phases for name, value in phase["scalars"].items()}
 
 
 def parquet(run: Path) -> SCALARS:

@@ -45,7 +45,7 @@ objects = st.recursive(
 
 
 @st.composite
-def frames(draw: st.DrawFn, *, event: str = "update") -> Frame:
+def frames(draw: st.DrawFn, *, phase: str = "update") -> Frame:
     """A frame with any batches and columns of any dtype, families and texts; values need not make sense."""
     ids = st.tuples(st.integers(0, 2**62), st.integers(0, 3), st.integers(0, 3))
     places = draw(st.lists(ids, max_size=4, unique=True))
@@ -71,12 +71,12 @@ def frames(draw: st.DrawFn, *, event: str = "update") -> Frame:
         axis = draw(st.sampled_from(sorted(sizes)))
         column = draw(st.lists(values, min_size=sizes[axis], max_size=sizes[axis]))
         columns[next(names), draw(st.none() | st.text(max_size=3))] = (axis, texts_of(column))
-    return Frame(event, batches, blocks, columns)
+    return Frame(phase, batches, blocks, columns)
 
 
 def assert_equal(actual: Frame, expected: Frame) -> None:
     """The same batches, and the same columns with the same types in the same order."""
-    assert actual.event == expected.event
+    assert actual.phase == expected.phase
     for name in ("step", "batch", "rank", "rows", "elapsed", "order"):
         np.testing.assert_array_equal(getattr(actual.batches, name), getattr(expected.batches, name), strict=True)
     assert [(block.axis, block.keys) for block in actual.blocks] == [

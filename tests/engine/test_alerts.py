@@ -54,7 +54,7 @@ def test_an_alert_fires_when_its_metric_leaves_its_bounds(tmp_path: Path) -> Non
 
 
 def test_patience_counts_log_events_in_a_row(tmp_path: Path) -> None:
-    """With `patience: 3` the condition must hold three times in a row; an event without a value breaks the row."""
+    """With `patience: 3` the condition must hold three times in a row; a phase without a value breaks the row."""
     alerts = {"high": {"metric": "kl", "above": 0.5, "patience": 3}}
     values = [1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, None, 1.0, 1.0, 1.0]
     assert [step for step, _ in alerted(alerts, values, tmp_path).alerts] == [5, 13]
@@ -66,7 +66,7 @@ def test_a_condition_reads_several_metrics(tmp_path: Path) -> None:
     assert [step for step, _ in alerted(alerts, [1.0, 1.0, 1.0, 0.0, 1.0], tmp_path).alerts] == [4]
 
 
-def test_a_metric_with_a_longer_window_is_judged_at_its_own_events(tmp_path: Path) -> None:
+def test_a_metric_with_a_longer_window_is_judged_at_its_own_phases(tmp_path: Path) -> None:
     """Events in which the metric is not logged neither break its patience nor count for it."""
     metrics = {"kl": {"reduce": "max", "every": 2}}
     alerts = {"high": {"metric": "kl", "above": 0.5, "patience": 2}}

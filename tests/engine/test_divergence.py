@@ -97,8 +97,8 @@ def test_every_sink_shows_a_run_that_diverges_at_the_step_where_it_does(preset: 
     board.Reload()
     drawn: dict[int, dict[str, float]] = {}
     for tag in board.Tags()["scalars"]:
-        for event in board.Scalars(tag):
-            drawn.setdefault(event.step, {})[tag] = event.value
+        for phase in board.Scalars(tag):
+            drawn.setdefault(phase.step, {})[tag] = phase.value
     check(drawn)
     for blocks in printed.split("\nstep ")[1:]:
         step = int(blocks.split(" ")[0])

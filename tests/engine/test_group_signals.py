@@ -67,7 +67,7 @@ def test_another_number_of_values_is_told_and_left_out(
     found, failures = train({"of": of, "split": split}, batches, tmp_path)
     assert found == {"x": sum(sum(batch["x"]) for batch in batches)}
     assert failures and all(
-        "[DL505] `" in failure and " groups, and step 0 of event" in failure for failure in failures
+        "[DL505] `" in failure and " groups, and step 0 of phase" in failure for failure in failures
     )
 
 
@@ -87,10 +87,10 @@ def test_groups_over_ranks_have_no_values_of_their_own() -> None:
         assert [(item.code, item.path) for item in caught.value.problems] == [("DL310", ("signals", "se", "axis"))]
 
 
-def test_a_value_per_batch_needs_no_event_of_its_own(tmp_path: Path) -> None:
-    """A derived signal per batch belongs to whichever event needs it, as what it is computed of does."""
+def test_a_value_per_batch_needs_no_phase_of_its_own(tmp_path: Path) -> None:
+    """A derived signal per batch belongs to whichever phase needs it, as what it is computed of does."""
     tokens = "sum(sum(length, over=completion), over=group)"
-    signals = {"length": ROWS, "loss": {"axis": "step", "event": "update"}, "lr": {"axis": "step", "event": "control"}}
+    signals = {"length": ROWS, "loss": {"axis": "step", "phase": "update"}, "lr": {"axis": "step", "phase": "control"}}
     axes = {"group": {"size": 1}}
     inlined = declog.plan(profile(signals, {"l": f"mean(loss / {tokens})", "lr": "lr"}, axes=axes))
     named = profile({**signals, "tokens": tokens}, {"l": "mean(loss / tokens)", "lr": "lr"}, axes=axes)

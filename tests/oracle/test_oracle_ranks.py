@@ -80,10 +80,10 @@ def test_rows_with_ids_are_picked_alike_on_any_number_of_ranks(filter: dict[str,
     """Also where keys tie: 24 rows have six different scores."""
     found = {}
     for ranks in (1, 2, 3, 8):
-        events, _ = logged(table(filter), dealt(ranks), tmp_path / str(ranks))
-        found[ranks] = [sorted(row["text"] for row in event) for event in events]
+        phases, _ = logged(table(filter), dealt(ranks), tmp_path / str(ranks))
+        found[ranks] = [sorted(row["text"] for row in phase) for phase in phases]
     assert found[1] == found[2] == found[3] == found[8]
-    assert all(len(event) >= 5 for event in found[1])
+    assert all(len(phase) >= 5 for phase in found[1])
 
 
 def test_one_sample_is_logged_once(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_missing_key_is_never_picked_on_any_rank(tmp_path: Path) -> None:
     parts: list[Sequence[Row]] = [missing, [*missing[:1], {"score": -math.inf, "id": 9, "text": "one"}]]
     filter = {"kind": "top_bottom", "key": "score", "top": 5, "bottom": 5}
     picked, _ = logged(table(filter), parts, tmp_path / "a")
-    assert [[row["text"] for row in event] for event in picked] == [["one@0"], ["one@1"]]
+    assert [[row["text"] for row in phase] for phase in picked] == [["one@0"], ["one@1"]]
     assert logged(table(filter), [missing, missing], tmp_path / "b")[0] == []
 
 

@@ -49,10 +49,10 @@ PROFILE: dict[str, Any] = {
     "name": "everything", "every": 2,
     "axes": {"group": {"size": 2}, "completion": {"ids": "row"}, "token": {"mask": "mask"}},
     "signals": {
-        "reward": {"axis": "completion", "event": "rollout"}, "text": {"axis": "completion", "type": "text",
-        "event": "rollout"}, "row": {"axis": "completion", "type": "int", "event": {"a": "rollout", "b": "update"}},
-        "kl": {"axis": "token", "event": "update"}, "mask": {"axis": "token", "type": "bool", "event": "update"},
-        "loss": {"axis": "step", "event": "update"}, "words": "len(text)",
+        "reward": {"axis": "completion", "phase": "rollout"}, "text": {"axis": "completion", "type": "text",
+        "phase": "rollout"}, "row": {"axis": "completion", "type": "int", "phase": {"a": "rollout", "b": "update"}},
+        "kl": {"axis": "token", "phase": "update"}, "mask": {"axis": "token", "type": "bool", "phase": "update"},
+        "loss": {"axis": "step", "phase": "update"}, "words": "len(text)",
     },
     "metrics": {
         "reward": {"reduce": ["mean", "sum"], "where": "reward > 1", "weight": "words", "help": "as given"},

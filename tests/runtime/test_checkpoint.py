@@ -22,12 +22,12 @@ from tests.running import profile
 STEPS = 40
 CONFIG = profile(
     {
-        "reward": {"axis": "completion", "event": "rollout"},
-        "ids": {"axis": "completion", "type": "int", "event": {"first": "rollout", "second": "update"}},
-        "text": {"axis": "completion", "type": "text", "event": "rollout"},
-        "logprobs": {"axis": "token", "event": "update"},
-        "mask": {"axis": "token", "type": "bool", "event": "update"},
-        "loss": {"axis": "step", "event": "update"},
+        "reward": {"axis": "completion", "phase": "rollout"},
+        "ids": {"axis": "completion", "type": "int", "phase": {"first": "rollout", "second": "update"}},
+        "text": {"axis": "completion", "type": "text", "phase": "rollout"},
+        "logprobs": {"axis": "token", "phase": "update"},
+        "mask": {"axis": "token", "type": "bool", "phase": "update"},
+        "loss": {"axis": "step", "phase": "update"},
     },
     {
         "reward": "mean(reward)",
@@ -89,11 +89,11 @@ def saved(state: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def plain(events: Sequence[tuple[int, Records]]) -> list[Any]:
+def plain(phases: Sequence[tuple[int, Records]]) -> list[Any]:
     """Records without their wall time."""
     return [
         (step, records.mode, {item.name: item.value for item in records.scalars}, records.tables, records.alerts)
-        for step, records in events
+        for step, records in phases
     ]
 
 

@@ -100,7 +100,7 @@ def test_the_count_sees_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
 def full() -> dict[str, Any]:
     """The GRPO preset with tables, alerts, quantiles, labels, token histograms, a family and columns of log_extra."""
     data: dict[str, Any] = declog.profile_of(declog.compose("grpo", ["declog/sinks=[]"]))
-    data["signals"]["source"] = {"axis": "completion", "type": "text", "event": "rollout"}
+    data["signals"]["source"] = {"axis": "completion", "type": "text", "phase": "rollout"}
     data["metrics"] |= {
         "by_source": {"expr": "reward", "by": "source", "reduce": ["mean", "p95"]},
         "entropies": {"expr": "entropy", "reduce": ["p50", "p99", "std", "min", "max"]},
@@ -205,10 +205,10 @@ def test_a_log_event_is_one_message_of_each_rank(ranks: int, tmp_path: Path) -> 
     """Whatever the number of metrics; what says how it went is read once."""
     steps = 3
     for rank, calls in enumerate(sent(ranks, steps, "a", tmp_path)[1:], 1):
-        events = range(steps + 1)  # and the tail
+        phases = range(steps + 1)  # and the tail
         assert sorted(key for name, key in calls if name == "set") == [
             f"left/{rank}",
-            *(f"w/{e}/{rank}/0" for e in events),
+            *(f"w/{e}/{rank}/0" for e in phases),
         ]
         assert sum(count for (name, _), count in calls.items() if name == "set") == steps + 2
         assert {name for name, _ in calls} == {"set", "get"}

@@ -67,7 +67,7 @@ def messages(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> li
     ("bad", "told"),
     [
         ("broken(x)", "[DL605] the metric `bad` could not be evaluated: ZeroDivisionError: mine"),
-        ("mean(crash(kl))", "[DL605] `crash(kl)` of event `default` could not be computed per token: IndexError: mine"),
+        ("mean(crash(kl))", "[DL605] `crash(kl)` of phase `default` could not be computed per token: IndexError: mine"),
     ],
     ids=["reduction", "per-token function"],
 )

@@ -162,18 +162,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "different counts": (
         {"reward": [1.0, 2.0], "other": [1.0, 2.0, 3.0]},
-        "[DL505] signals of one batch of event `default` have different counts: `reward` has 2 completions, `other` "
+        "[DL505] signals of one batch of phase `default` have different counts: `reward` has 2 completions, `other` "
         "has 3\n  fix: observe values of the same rows together; a signal given again opens the next batch",
     ),
     "different counts in a family": (
         {"rewards": {"a": [1.0, 2.0], "b": [1.0]}},
-        "[DL505] signals of one batch of event `default` have different counts: `rewards['a']` has 2 completions, "
+        "[DL505] signals of one batch of phase `default` have different counts: `rewards['a']` has 2 completions, "
         "`rewards['b']` has 1\n  fix: observe values of the same rows together; a signal given again opens the next "
         "batch",
     ),
     "different counts of tokens' rows": (
         {"reward": [1.0, 2.0], "logprobs": torch.ones(3, 2)},
-        "[DL505] signals of one batch of event `default` have different counts: `reward` has 2 completions, `logprobs` "
+        "[DL505] signals of one batch of phase `default` have different counts: `reward` has 2 completions, `logprobs` "
         "has 3\n  fix: observe values of the same rows together; a signal given again opens the next batch",
     ),
 }  # fmt: skip
@@ -204,7 +204,7 @@ AT_THE_END: dict[str, tuple[list[dict[str, Any]], str]] = {
     ),
     "groups that do not add up": (
         [{"reward": [1.0, 2.0, 3.0, 4.0], "spread": [1.0, 2.0, 3.0]}],
-        "[DL505] `spread` has 3 groups, and the batch of event `default` has 4 completions in groups of 2\n"
+        "[DL505] `spread` has 3 groups, and the batch of phase `default` has 4 completions in groups of 2\n"
         "  fix: observe one value per group",
     ),
 }
@@ -228,9 +228,9 @@ def test_what_does_not_fit_together_is_refused_at_the_end(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"a": 1.0}, "[DL502] `b`, `c` were not observed in the first batch of event `default`\n"
+        ({"a": 1.0}, "[DL502] `b`, `c` were not observed in the first batch of phase `default`\n"
          "  fix: observe(b=...), or declare it optional, or switch off what needs it"),
-        ({"a": 1.0, "b": 1.0}, "[DL502] `c` was not observed in the first batch of event `default`\n"
+        ({"a": 1.0, "b": 1.0}, "[DL502] `c` was not observed in the first batch of phase `default`\n"
          "  fix: observe(c=...), or declare it optional, or switch off what needs it"),
     ],
 )  # fmt: skip

@@ -26,9 +26,9 @@ def sealed(header: Any, body: bytes = b"") -> bytes:
     return struct.pack("<6sHII", b"DECLOG", VERSION, len(text), zlib.crc32(rest)) + rest
 
 
-@given(frames(event="rollout"), frames(event="update"), st.dictionaries(st.text(), st.integers() | st.text()))
+@given(frames(phase="rollout"), frames(phase="update"), st.dictionaries(st.text(), st.integers() | st.text()))
 def test_what_is_sent_comes_back(rollout: Frame, update: Frame, meta: dict[str, Any]) -> None:
-    """Frames of several events and the meta survive the bytes: dtypes, NaN, None, texts, members, order."""
+    """Frames of several phases and the meta survive the bytes: dtypes, NaN, None, texts, members, order."""
     decoded, told = decode(encode({"rollout": rollout, "update": update}, meta), None)
     assert list(decoded) == ["rollout", "update"] and told == meta
     assert_equal(decoded["rollout"], rollout)
@@ -132,7 +132,7 @@ EVENT = st.fixed_dictionaries(
 )
 
 
-@given(JSON | st.fixed_dictionaries({"sizes": JSON, "events": st.dictionaries(st.just("update"), EVENT | JSON)}))
+@given(JSON | st.fixed_dictionaries({"sizes": JSON, "phases": st.dictionaries(st.just("update"), EVENT | JSON)}))
 def test_a_whole_message_with_a_senseless_header_is_refused(header: Any) -> None:
     """A header that lacks its parts, or has something else in their place, is a ``CommError``, too."""
     with pytest.raises(CommError):
@@ -142,10 +142,10 @@ def test_a_whole_message_with_a_senseless_header_is_refused(header: Any) -> None
 def test_objects_are_never_read() -> None:
     """A message cannot make the reader build Python objects: types other than numbers are refused."""
     array = {"at": 0, "dtype": "|O", "shape": [1]}
-    event = {
+    phase = {
         "batches": dict.fromkeys(("step", "batch", "rank", "rows", "elapsed", "order"), array),
         "blocks": [],
         "texts": [],
     }
     with pytest.raises(CommError, match=r"holds the type '\|O'"):
-        decode(sealed({"meta": {}, "events": {"update": event}, "sizes": [8]}, bytes(8)), None)
+        decode(sealed({"meta": {}, "phases": {"update": phase}, "sizes": [8]}, bytes(8)), None)

@@ -195,7 +195,7 @@ def crafted(data: bytes, folder: Path) -> tuple[Logged, list[str]]:
 def told(**others: Any) -> dict[str, Any]:
     """What rank 1 says of its second log event."""
     return {
-        "event": 1, "mode": "train", "step": 1, "count": 2, "tail": False, "part": False, "last": False,
+        "phase": 1, "mode": "train", "step": 1, "count": 2, "tail": False, "part": False, "last": False,
         "sent": {"train": 1}, "error": None, "whole": True, "figures": {},
     } | others  # fmt: skip
 
@@ -241,21 +241,21 @@ CRAFTED: Mapping[str, bytes] = {
     "another step": encode({"default": rows()}, told(step=0)),
     "another count": encode({"default": rows()}, told(count=9)),
     "a step beyond all": encode({"default": rows()}, told(step=10**400)),
-    "another event": encode({"default": rows()}, told(event=2)),
+    "another phase": encode({"default": rows()}, told(phase=2)),
     "no meta": encode({}, {}),
     "figures that are texts": encode({"default": rows()}, told(figures={"a": "b"})),
-    "an event that there is not": encode({"other": rows()}, told()),
-    "deep": sealed(b'{"events":{},"meta":' + b"[" * 100_000 + b"]" * 100_000 + b',"sizes":[]}'),
-    "as many texts as nobody has": changed(("events", "default", "texts", 0, 3, "rows"), 10**13),
-    "fewer texts than rows": changed(("events", "default", "texts", 0, 3, "rows"), 1),
-    "texts behind the end": changed(("events", "default", "texts", 0, 3, "places"), [7]),
-    "texts of another axis": changed(("events", "default", "texts", 0, 2), 1),
+    "a phase that there is not": encode({"other": rows()}, told()),
+    "deep": sealed(b'{"phases":{},"meta":' + b"[" * 100_000 + b"]" * 100_000 + b',"sizes":[]}'),
+    "as many texts as nobody has": changed(("phases", "default", "texts", 0, 3, "rows"), 10**13),
+    "fewer texts than rows": changed(("phases", "default", "texts", 0, 3, "rows"), 1),
+    "texts behind the end": changed(("phases", "default", "texts", 0, 3, "places"), [7]),
+    "texts of another axis": changed(("phases", "default", "texts", 0, 2), 1),
     "as many rows as nobody has": encode({"default": rows(batches=batches_of([(1, 0, 1, 10**13, 0.0, 0)]))}, told()),
     "rows that overflow": encode({"default": rows(batches=batches_of([(1, 0, 1, 2**62, 0.0, 0)] * 5))}, told()),
     "rows below zero": encode({"default": rows(batches=batches_of([(1, 0, 1, -2, 0.0, 0)]))}, told()),
     "more values than rows": encode({"default": rows(blocks=block(Axis.COMPLETION, "x", [1.0] * 5))}, told()),
-    "a shape below zero": changed(("events", "default", "blocks", 0, "data", "shape"), [-1]),
-    "a shape beyond all": changed(("events", "default", "blocks", 0, "data", "shape"), [2**40, 2**40]),
+    "a shape below zero": changed(("phases", "default", "blocks", 0, "data", "shape"), [-1]),
+    "a shape beyond all": changed(("phases", "default", "blocks", 0, "data", "shape"), [2**40, 2**40]),
     "a column of another axis": encode({"default": rows(blocks=block(Axis.STEP, "x", [1.0]))}, told()),
     "a number that is text": encode(
         {"default": rows(blocks=[], texts={("x", None): (Axis.COMPLETION, texts_of(["a", "b"]))})}, told()

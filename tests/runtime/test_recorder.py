@@ -170,11 +170,11 @@ def test_an_exception_in_the_first_step_keeps_its_values(tmp_path: Path) -> None
     assert sink.scalars == {7: {"reward": 3.0}}
 
 
-def test_an_error_of_one_event_leaves_the_others_whole(tmp_path: Path) -> None:
-    """When a batch cannot close, the batches of other events are in the step they belong to."""
-    signals = {"a": {"axis": "completion", "event": "one"}, "b": {"axis": "completion", "event": "one"}}
+def test_an_error_of_one_phase_leaves_the_others_whole(tmp_path: Path) -> None:
+    """When a batch cannot close, the batches of other phases are in the step they belong to."""
+    signals = {"a": {"axis": "completion", "phase": "one"}, "b": {"axis": "completion", "phase": "one"}}
     config = profile(
-        signals | {"c": {"axis": "completion", "event": "two"}}, {"a": "sum(a)", "b": "sum(b)", "c": "sum(c)"}
+        signals | {"c": {"axis": "completion", "phase": "two"}}, {"a": "sum(a)", "b": "sum(b)", "c": "sum(c)"}
     )
 
     def body(log: Recorder) -> None:
@@ -199,7 +199,7 @@ def test_a_signal_given_again_opens_the_next_batch(tmp_path: Path) -> None:
 
 
 def test_a_batch_can_be_made_explicit(tmp_path: Path) -> None:
-    """`with log.batch(event)` closes at its end, so that the next values describe other rows."""
+    """`with log.batch(phase)` closes at its end, so that the next values describe other rows."""
     config = profile(
         REWARD | {"weight": {"axis": "completion", "optional": True}}, {"r": "sum(reward)", "w": "sum(weight)"}
     )
@@ -213,9 +213,9 @@ def test_a_batch_can_be_made_explicit(tmp_path: Path) -> None:
     assert run(config, body, tmp_path).scalars == {0: {"r": 7.0, "w": 5.0}}
 
 
-def test_an_unknown_event_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    """An event that the profile has is accepted even where the plan needs nothing of it."""
-    signals = {"a": {"axis": "step", "event": "rollout"}, "b": {"axis": "step", "event": "update"}}
+def test_an_unknown_phase_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    """A phase that the profile has is accepted even where the plan needs nothing of it."""
+    signals = {"a": {"axis": "step", "phase": "rollout"}, "b": {"axis": "step", "phase": "update"}}
 
     def body(log: Recorder) -> None:
         with log.step(0):
@@ -224,13 +224,13 @@ def test_an_unknown_event_is_refused_with_the_nearest(tmp_path: Path) -> None:
             log.observe(b=2.0)
             with pytest.raises(declog.UnknownSignalError) as error, log.batch("rolout"):
                 pass
-        assert str(error.value) == "[DL501] the profile `small` has no event `rolout`\n  fix: did you mean `rollout`?"
+        assert str(error.value) == "[DL501] the profile `small` has no phase `rolout`\n  fix: did you mean `rollout`?"
 
     assert run(profile(signals, {"b": "mean(b)"}), body, tmp_path).scalars == {0: {"b": 2.0}}
 
 
-def test_signals_of_no_event_share_one(tmp_path: Path) -> None:
-    """Where nobody names an event, completions, tokens and steps are observed together."""
+def test_signals_of_no_phase_share_one(tmp_path: Path) -> None:
+    """Where nobody names a phase, completions, tokens and steps are observed together."""
     signals = REWARD | LOSS | {"mask": {"axis": "token", "type": "bool"}, "kl": {"axis": "token"}}
     config = profile(
         signals, {"reward": "mean(reward)", "loss": "mean(loss)", "kl": "mean(kl)"}, axes={"token": {"mask": "mask"}}
@@ -240,19 +240,19 @@ def test_signals_of_no_event_share_one(tmp_path: Path) -> None:
     assert logged(config, [values], tmp_path) == {"reward": 2.0, "loss": 0.5, "kl": 3.0}
 
 
-def test_one_event_that_all_name_is_the_default(tmp_path: Path) -> None:
-    """With one named event, everything is in it."""
-    signals = {"reward": {"axis": "completion", "event": "train"}, "loss": {"axis": "step", "event": "train"}}
+def test_one_phase_that_all_name_is_the_default(tmp_path: Path) -> None:
+    """With one named phase, everything is in it."""
+    signals = {"reward": {"axis": "completion", "phase": "train"}, "loss": {"axis": "step", "phase": "train"}}
     config = profile(signals, {"reward": "mean(reward)", "loss": "mean(loss)"})
-    assert list(declog.plan(config).events) == ["train", "logged"]
+    assert list(declog.plan(config).phases) == ["train", "logged"]
     assert logged(config, [{"reward": [2.0], "loss": 1.0}], tmp_path) == {"reward": 2.0, "loss": 1.0}
 
 
-def test_an_event_that_never_comes_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Required signals of an event without any batch are named once, at the first log event."""
-    signals = {"a": {"axis": "step", "event": "rollout"}, "b": {"axis": "step", "event": "update"}}
+def test_an_phase_that_never_comes_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Required signals of a phase without any batch are named once, at the first log event."""
+    signals = {"a": {"axis": "step", "phase": "rollout"}, "b": {"axis": "step", "phase": "update"}}
     with caplog.at_level(logging.WARNING, logger="declog"):
         run(profile(signals, {"a": "mean(a)", "b": "mean(b)"}), steps([torch.tensor(1.0)] * 3, "b"), tmp_path)
     assert [record.getMessage() for record in caplog.records] == [
-        "nothing of event `rollout` came in the first log window: `a`"
+        "nothing of phase `rollout` came in the first log window: `a`"
     ]

@@ -29,12 +29,12 @@ SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 
 TWO_EVENTS = profile(
     {
-        "a": {"axis": "completion", "event": "rollout", "optional": True},
-        "b": {"axis": "completion", "event": "rollout", "optional": True},
-        "part": {"axis": "completion", "event": "rollout", "family": True, "optional": True},
-        "c": {"axis": "completion", "event": "update", "optional": True},
-        "d": {"axis": "completion", "event": "update", "optional": True},
-        "seen": {"axis": "completion", "event": "rollout", "type": "text", "optional": True},
+        "a": {"axis": "completion", "phase": "rollout", "optional": True},
+        "b": {"axis": "completion", "phase": "rollout", "optional": True},
+        "part": {"axis": "completion", "phase": "rollout", "family": True, "optional": True},
+        "c": {"axis": "completion", "phase": "update", "optional": True},
+        "d": {"axis": "completion", "phase": "update", "optional": True},
+        "seen": {"axis": "completion", "phase": "rollout", "type": "text", "optional": True},
     },
     {
         "ab": {"expr": "a * b", "reduce": "sum"}, "cd": {"expr": "c * d", "reduce": "sum"},
@@ -63,10 +63,10 @@ def calls(draw: st.DrawFn) -> list[Call]:
 
 
 def batches_of(given_calls: Sequence[Call]) -> dict[str, list[Call]]:
-    """The batches of each event: a call joins the open one unless it gives a signal of it again."""
-    events = {"rollout": ("a", "b", "part", "seen"), "update": ("c", "d")}
+    """The batches of each phase: a call joins the open one unless it gives a signal of it again."""
+    phases = {"rollout": ("a", "b", "part", "seen"), "update": ("c", "d")}
     found: dict[str, list[Call]] = {}
-    for event, names in events.items():
+    for phase, names in phases.items():
         made: list[Call] = []
         for call in given_calls:
             mine = {name: value for name, value in call.items() if name in names}
@@ -74,7 +74,7 @@ def batches_of(given_calls: Sequence[Call]) -> dict[str, list[Call]]:
                 made.append({})
             if mine:
                 made[-1].update(mine)
-        found[event] = made
+        found[phase] = made
     return found
 
 
@@ -104,7 +104,7 @@ def by_hand(given_calls: Sequence[Call]) -> dict[str, float]:
 @given(calls())
 @example([{"a": [1.0, 2.0]}, {"b": [3.0, 3.0], "a": [5.0, 6.0]}])
 @example([{"a": [1.0, 2.0], "c": [1.0, 1.0]}, {"b": [3.0, 3.0], "d": [2.0, 2.0], "c": [5.0, 6.0]}])
-def test_one_call_is_one_batch_of_each_event(tmp_path: Path, made: list[Call]) -> None:
+def test_one_call_is_one_batch_of_each_phase(tmp_path: Path, made: list[Call]) -> None:
     """Values of one call are never spread over two batches, in whatever order its keywords stand."""
     expected = by_hand(made)
     assert logged(TWO_EVENTS, made, tmp_path) == expected
@@ -112,15 +112,15 @@ def test_one_call_is_one_batch_of_each_event(tmp_path: Path, made: list[Call]) -
     assert logged(TWO_EVENTS, turned, tmp_path) == expected
 
 
-def test_signals_of_several_events_go_together(tmp_path: Path) -> None:
-    """A call whose signals all belong to two events is taken by one batch, not by one for each keyword."""
+def test_signals_of_several_phases_go_together(tmp_path: Path) -> None:
+    """A call whose signals all belong to two phases is taken by one batch, not by one for each keyword."""
     signals = {
-        **{name: {"axis": "completion", "event": {"one": "first", "two": "second"}} for name in "xy"},
-        "u": {"axis": "completion", "event": "first"}, "v": {"axis": "completion", "event": "second"},
+        **{name: {"axis": "completion", "phase": {"one": "first", "two": "second"}} for name in "xy"},
+        "u": {"axis": "completion", "phase": "first"}, "v": {"axis": "completion", "phase": "second"},
     }  # fmt: skip
     metrics = {
-        "first": {"expr": "x * y * u", "event": "first", "reduce": "sum"},
-        "second": {"expr": "x * y * v", "event": "second", "reduce": "sum"},
+        "first": {"expr": "x * y * u", "phase": "first", "reduce": "sum"},
+        "second": {"expr": "x * y * v", "phase": "second", "reduce": "sum"},
     }
     for names in (("x", "y"), ("y", "x")):
         both = {"x": [2.0], "y": [3.0]}
@@ -132,10 +132,10 @@ def test_signals_of_several_events_go_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_call_with_a_wrong_value_is_in_no_batch(place: int, tmp_path: Path) -> None:
-    """Whichever keyword is the wrong one, nothing of the call is kept, in none of its events."""
+    """Whichever keyword is the wrong one, nothing of the call is kept, in none of its phases."""
     config = profile(
         {"a": {"axis": "completion"}, "b": {"axis": "completion", "optional": True},
-         "c": {"axis": "completion", "event": "update", "optional": True}},
+         "c": {"axis": "completion", "phase": "update", "optional": True}},
         {"a": "sum(a)", "n": "count(b)", "c": "sum(c)"},
     )  # fmt: skip
     items = [("a", [1.0, 2.0]), ("c", [9.0, 9.0])]
@@ -637,7 +637,7 @@ def test_a_function_that_raises_takes_its_own_metrics_only(tmp_path: Path) -> No
         with log.step(0):
             log.observe(m=torch.ones(2, 3, dtype=torch.bool), kl=kl, reward=[1.0, 2.0])
         assert list(log.failures) == [
-            f"[DL605] `{what}` of event `default` could not be computed per token: IndexError: mine"
+            f"[DL605] `{what}` of phase `default` could not be computed per token: IndexError: mine"
             for what in ("crash(kl)", "exp(crash(kl)) - kl", "m` and `crash(kl) > 0")
         ]
 

@@ -32,7 +32,7 @@ def lengths(completions: Texts, **given: Any) -> Any:
 
 @declog.reward
 async def judged(completions: Texts, **given: Any) -> Any:
-    """TRL runs this on a thread and an event loop of its own."""
+    """TRL runs this on a thread and a phase loop of its own."""
     return [0.5] * len(completions), {"verdict": [f"größer: {text}" for text in completions]}
 
 

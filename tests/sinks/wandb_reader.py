@@ -45,9 +45,9 @@ class OfflineRun:
     def table(self, name: str) -> list[dict[str, Any]]:
         """All rows of a table, over all log events, in order."""
         rows: list[dict[str, Any]] = []
-        for event in self.rows:
-            if name in event:
-                content = json.loads((self.folder / "files" / event[name]["path"]).read_text("utf-8"))
+        for phase in self.rows:
+            if name in phase:
+                content = json.loads((self.folder / "files" / phase[name]["path"]).read_text("utf-8"))
                 rows += [dict(zip(content["columns"], values, strict=True)) for values in content["data"]]
         return rows
 

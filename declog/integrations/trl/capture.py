@@ -93,7 +93,7 @@ class Capture:
         self._generated, self._tools, self._scored = (), (0, 0), ()
         if not self._log.in_step:  # such as `trainer.predict`
             return None
-        known = self._rollout in self._log.plan.known_events
+        known = self._rollout in self._log.plan.known_phases
         with self._log.batch(self._rollout) if known else contextlib.nullcontext():
             output = yield None
             count = len(output["completion_ids"])

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
     """The shape of values combined by axis name; their kind is left to the rule."""
     nodes = call.args if args is None else args
-    events = {node.type.event for node in nodes if node.type.event is not None}
-    if len(events) > 1:
-        shown = ", ".join(f"`{node}` ({node.type.event})" for node in nodes if node.type.event)
-        call.fail(f"values of different events in one expression: {shown}", "observe them in one event", code="DL313")
+    phases = {node.type.phase for node in nodes if node.type.phase is not None}
+    if len(phases) > 1:
+        shown = ", ".join(f"`{node}` ({node.type.phase})" for node in nodes if node.type.phase)
+        call.fail(f"values of different phases in one expression: {shown}", "observe them in one phase", code="DL313")
     axis = finest(*(node.type.axis for node in nodes))
     family = any(node.type.family for node in nodes)
     if axis is Axis.TOKEN:
         for place, node in enumerate(nodes):
             _on_device(call, place, node)
-    return Type(Kind.NUMBER, axis, family, events.pop() if events else None)
+    return Type(Kind.NUMBER, axis, family, phases.pop() if phases else None)
 
 
 def _on_device(call: Call, place: int, node: Node) -> None:

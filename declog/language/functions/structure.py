@@ -182,7 +182,7 @@ def _sized(call: Call) -> Type:
     if axis is Axis.TOKEN:
         if not call.token_mask:
             call.fail("this profile does not say which tokens exist", "set `axes.token.mask`", code="DL306")
-        return Type(Kind.INT, Axis.COMPLETION, event=next(iter(call.token_mask)).type.event)
+        return Type(Kind.INT, Axis.COMPLETION, phase=next(iter(call.token_mask)).type.phase)
     if axis in (Axis.COMPLETION, Axis.GROUP) and not call.groups:
         call.fail(
             "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"

@@ -101,8 +101,8 @@ def test_the_first_of_a_group(tmp_path: Path) -> None:
 def test_ids_that_differ_in_their_last_bit_join_and_group_apart(tmp_path: Path) -> None:
     """Rows are found by ids, and grouped by ids, where another batch of the window lacks an id."""
     made = profile(
-        {"row": {"axis": "completion", "type": "int"}, "reward": {"axis": "completion", "event": "rollout"},
-         "kl": {"axis": "completion", "event": "update"}},
+        {"row": {"axis": "completion", "type": "int"}, "reward": {"axis": "completion", "phase": "rollout"},
+         "kl": {"axis": "completion", "phase": "update"}},
         {"joined": "sum(kl * reward)", "groups": {"expr": "sum(reward, over=completion)", "reduce": "count"}},
         axes={"completion": {"ids": "row"}, "group": {"of": "row"}}, every=2,
     )  # fmt: skip

@@ -149,7 +149,7 @@ def test_a_table_that_no_sink_takes_is_told_at_start(
     (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.compiler.golden"]\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert declog.plan(made).warnings == ("tables.t: no sink takes this table; board takes no tables",)
-    assert not any(event.signals for name, event in declog.plan(made).events.items() if name != "logged")
+    assert not any(phase.signals for name, phase in declog.plan(made).phases.items() if name != "logged")
     made["sinks"] = {"files": {"kind": "jsonl"}}
     made["tables"]["t"]["to"] = {"files": False}
     assert declog.plan(made).warnings == (

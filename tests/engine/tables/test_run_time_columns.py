@@ -167,7 +167,7 @@ def test_a_column_given_twice_for_one_batch(tmp_path: Path) -> None:
         with log.step(0):
             log.log_extra("a", [1, 2])
             with pytest.raises(
-                InputError, match="the column `a` was given for a batch of event `default` that has no rows"
+                InputError, match="the column `a` was given for a batch of phase `default` that has no rows"
             ):
                 log.log_extra("a", [3, 4])
         with log.step(1):

@@ -172,12 +172,12 @@ def test_a_limit_is_total(tmp_path: Path) -> None:
     assert on_ranks(made, [rows, rows], tmp_path, steps=2) == [["1", "2", "1"]]
 
 
-def test_what_another_event_says_picks_on_every_rank(tmp_path: Path) -> None:
-    """A condition of an earlier event is known on rank 0 only: every row of a rank is a candidate."""
+def test_what_another_phase_says_picks_on_every_rank(tmp_path: Path) -> None:
+    """A condition of an earlier phase is known on rank 0 only: every row of a rank is a candidate."""
     made = scores(
         {"kind": "top_bottom", "key": "kl", "top": 1, "where": "reward > 0"}, schema={"answer": {"type": "text"}},
-        signals={"reward": {"axis": "completion", "event": "rollout"}, "kl": {"axis": "completion", "event": "update"},
-                 "answer": {"axis": "completion", "type": "text", "event": "update"}},
+        signals={"reward": {"axis": "completion", "phase": "rollout"}, "kl": {"axis": "completion", "phase": "update"},
+                 "answer": {"axis": "completion", "type": "text", "phase": "update"}},
     )  # fmt: skip
 
     def rank(comm: Comm) -> MemorySink:

@@ -1,4 +1,4 @@
-"""What goes wrong between observations, events, windows and modes says so, word for word."""
+"""What goes wrong between observations, phases, windows and modes says so, word for word."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.running import profile, run
 ROWS = {"axis": "completion"}
 EVENTS = {
     "row": {**ROWS, "type": "int"},
-    "reward": {**ROWS, "event": "rollout"},
-    "loss": {**ROWS, "event": "update"},
+    "reward": {**ROWS, "phase": "rollout"},
+    "loss": {**ROWS, "phase": "update"},
 }
 IDS = {"completion": {"ids": "row"}}
 JOINED = {"late": "mean(reward * loss)"}
@@ -53,34 +53,34 @@ def observing(*batches: Mapping[str, Any]) -> Callable[[Recorder], None]:
 
 
 def test_signals_of_one_batch_with_different_counts(tmp_path: Path) -> None:
-    """Values of one batch describe the same rows: both signals, their counts and their event are named."""
+    """Values of one batch describe the same rows: both signals, their counts and their phase are named."""
     body = observing({"reward": [1.0, 2.0, 3.0], "length": [1.0, 2.0]})
 
-    assert raised(profile({"reward": {**ROWS, "event": "rollout"}, "length": {**ROWS, "event": "rollout"}},
+    assert raised(profile({"reward": {**ROWS, "phase": "rollout"}, "length": {**ROWS, "phase": "rollout"}},
                           {"r": "mean(reward)", "l": "mean(length)"}), body, tmp_path) == (
-        "[DL505] signals of one batch of event `rollout` have different counts: "
+        "[DL505] signals of one batch of phase `rollout` have different counts: "
         "`reward` has 3 completions, `length` has 2\n"
         "  fix: observe values of the same rows together; a signal given again opens the next batch"
     )  # fmt: skip
 
 
 def test_a_required_signal_that_never_comes(tmp_path: Path) -> None:
-    """The first batch of an event has all that is required of it."""
-    config = profile(EVENTS, {"r": "mean(reward)", "l": "mean(loss)", "n": {"axis": "step", "event": "update"}})
+    """The first batch of a phase has all that is required of it."""
+    config = profile(EVENTS, {"r": "mean(reward)", "l": "mean(loss)", "n": {"axis": "step", "phase": "update"}})
 
     assert raised(config, observing({"reward": [1.0]}, {"loss": [1.0]}), tmp_path) == (
-        "[DL502] `n` was not observed in the first batch of event `update`\n"
+        "[DL502] `n` was not observed in the first batch of phase `update`\n"
         "  fix: observe(n=...), or declare it optional, or switch off what needs it"
     )
 
 
-def test_an_event_that_never_comes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_phase_that_never_comes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is said at the first log event, and the rest is logged."""
     config = profile(EVENTS, {"r": "mean(reward)", "l": "mean(loss)"})
 
     assert run(config, observing({"reward": [1.0]}), tmp_path).scalars == {0: {"r": 1.0}}
     assert [record.getMessage() for record in caplog.records if record.name == "declog"] == [
-        "nothing of event `update` came in the first log window: `loss`"
+        "nothing of phase `update` came in the first log window: `loss`"
     ]
 
 
@@ -91,15 +91,15 @@ def test_an_unknown_name(tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_event(tmp_path: Path) -> None:
-    """A misspelt event of `log.batch` is named with the nearest one."""
+def test_an_unknown_phase(tmp_path: Path) -> None:
+    """A misspelt phase of `log.batch` is named with the nearest one."""
 
     def body(log: Recorder) -> None:
         with log.step(0), log.batch("rolout"):
             pass
 
     assert raised(profile(EVENTS, {"r": "mean(reward)"}), body, tmp_path) == (
-        "[DL501] the profile `small` has no event `rolout`\n  fix: did you mean `rollout`?"
+        "[DL501] the profile `small` has no phase `rolout`\n  fix: did you mean `rollout`?"
     )
 
 
@@ -129,7 +129,7 @@ def test_a_mode_that_nobody_declared(tmp_path: Path) -> None:
     )
 
 
-# ---- rows of two events
+# ---- rows of two phases
 
 
 def joined(*batches: Mapping[str, Any], folder: Path, axes: Mapping[str, Any] = IDS) -> str:
@@ -138,29 +138,29 @@ def joined(*batches: Mapping[str, Any], folder: Path, axes: Mapping[str, Any] = 
 
 
 def test_missing_ids(tmp_path: Path) -> None:
-    """The ids were observed with one event and not with the other."""
+    """The ids were observed with one phase and not with the other."""
     config = profile({**EVENTS, "row": {**EVENTS["row"], "optional": True}}, JOINED, axes=IDS)
     body = observing({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]})
 
     assert raised(config, body, tmp_path) == (
-        "[DL511] the ids `row` were not observed in event `update`\n  fix: observe them there too"
+        "[DL511] the ids `row` were not observed in phase `update`\n  fix: observe them there too"
     )
 
 
 def test_required_ids_that_are_missing(tmp_path: Path) -> None:
     """Ids that are not optional are missed where the batch closes."""
     assert joined({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]}, folder=tmp_path) == (
-        "[DL502] `row` was not observed in the first batch of event `update`\n"
+        "[DL502] `row` was not observed in the first batch of phase `update`\n"
         "  fix: observe(row=...), or declare it optional, or switch off what needs it"
     )
 
 
 def test_unknown_ids(tmp_path: Path) -> None:
-    """A row whose id the earlier event did not have is never matched with another."""
+    """A row whose id the earlier phase did not have is never matched with another."""
     batches = {"row": [0, 1, 2], "reward": [1.0, 2.0, 3.0]}, {"row": [2, 7, 9], "loss": [1.0, 2.0, 3.0]}
 
     assert joined(*batches, folder=tmp_path) == (
-        "[DL511] 2 rows of event `update` have ids `row` that `rollout` does not have"
+        "[DL511] 2 rows of phase `update` have ids `row` that `rollout` does not have"
     )
 
 
@@ -169,14 +169,14 @@ def test_update_before_rollout(tmp_path: Path) -> None:
     batches = {"row": [0], "loss": [1.0]}, {"row": [0], "reward": [1.0]}
 
     assert joined(*batches, folder=tmp_path) == (
-        "[DL511] a batch of event `update` came before any of `rollout`\n  fix: observe `rollout` first"
+        "[DL511] a batch of phase `update` came before any of `rollout`\n  fix: observe `rollout` first"
     )
 
 
 def test_an_update_without_any_rollout(tmp_path: Path) -> None:
     """Nothing came that it could be joined with."""
     assert joined({"row": [0], "loss": [1.0]}, folder=tmp_path) == (
-        "[DL511] nothing of event `rollout` came before `update`: `reward` has no rows to match"
+        "[DL511] nothing of phase `rollout` came before `update`: `reward` has no rows to match"
     )
 
 
@@ -184,7 +184,7 @@ def test_an_update_without_any_rollout(tmp_path: Path) -> None:
     ("rollouts", "sizes"), [([[1.0, 2.0, 3.0]], "[3]"), ([[1.0], [2.0]], "[1, 1]")], ids=["counts", "batches"]
 )
 def test_positions_that_do_not_match(rollouts: list[list[float]], sizes: str, tmp_path: Path) -> None:
-    """By position only where each event had one batch with as many rows."""
+    """By position only where each phase had one batch with as many rows."""
     batches = [*({"reward": rows} for rows in rollouts), {"loss": [1.0, 2.0]}]
 
     assert joined(*batches, folder=tmp_path, axes={}) == (
@@ -195,7 +195,7 @@ def test_positions_that_do_not_match(rollouts: list[list[float]], sizes: str, tm
 
 
 def test_what_cannot_be_joined_takes_nothing_else_with_it(tmp_path: Path) -> None:
-    """The metrics of one event are logged; those that need both are absent, and the failure is told."""
+    """The metrics of one phase are logged; those that need both are absent, and the failure is told."""
     config = profile(EVENTS, {**JOINED, "r": "mean(reward)", "l": "mean(loss)"}, axes=IDS, strict=False)
     body = observing({"row": [0], "reward": [1.0]}, {"row": [5], "loss": [3.0]})
 
@@ -238,30 +238,30 @@ def test_a_group_split_over_ranks_where_the_profile_says_it_is_not(tmp_path: Pat
 
 TOKENS = {
     "mask": {"axis": "token", "type": "bool"},
-    "sampled": {"axis": "token", "event": "rollout"},
-    "trained": {"axis": "token", "event": "update"},
+    "sampled": {"axis": "token", "phase": "rollout"},
+    "trained": {"axis": "token", "phase": "update"},
 }
 
 
-def test_an_expression_per_token_over_two_events() -> None:
+def test_an_expression_per_token_over_two_phases() -> None:
     """Tokens are folded where they are: nothing is kept of them to join with."""
     assert refused(profile(TOKENS, {"gap": "mean(trained - sampled)"}, axes={"token": {"mask": "mask"}})) == (
         "error[DL313] metrics.gap\n"
-        "  `trained` is per token in event `update`, and `sampled` is observed in `rollout`\n"
+        "  `trained` is per token in phase `update`, and `sampled` is observed in `rollout`\n"
         "    mean(trained - sampled)\n"
         "                   ^^^^^^^\n"
-        "  fix: observe it in `update` too: `event: {first: rollout, second: update}`"
+        "  fix: observe it in `update` too: `phase: {first: rollout, second: update}`"
     )
 
 
-def test_a_signal_that_is_needed_in_an_event_it_is_not_declared_for() -> None:
-    """A per-token mask of one event, and a per-token value of the other."""
-    signals = {**TOKENS, "mask": {**TOKENS["mask"], "event": "rollout"}}
+def test_a_signal_that_is_needed_in_an_phase_it_is_not_declared_for() -> None:
+    """A per-token mask of one phase, and a per-token value of the other."""
+    signals = {**TOKENS, "mask": {**TOKENS["mask"], "phase": "rollout"}}
 
     assert refused(profile(signals, {"t": "mean(trained)"}, axes={"token": {"mask": "mask"}})) == (
-        "error[DL313] signals.mask.event\n"
-        "  `mask` is needed in event `update`, and is observed in `rollout`\n"
-        "  fix: event: {first: rollout, second: update}, and observe it there too"
+        "error[DL313] signals.mask.phase\n"
+        "  `mask` is needed in phase `update`, and is observed in `rollout`\n"
+        "  fix: phase: {first: rollout, second: update}, and observe it there too"
     )
 
 

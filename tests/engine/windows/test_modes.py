@@ -1,4 +1,4 @@
-"""Modes, the trainer's own log events, conditions, defaults, and signals of several events."""
+"""Modes, the trainer's own log events, conditions, defaults, and signals of several phases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = profile({"x": STEP}, {"x": "mean(x)"}, modes=MODES)
 Logged = list[tuple[int, str, dict[str, float]]]
 
 
-def events(sink: MemorySink) -> Logged:
+def phases(sink: MemorySink) -> Logged:
     """Log events in the order of writing: step, mode, values."""
     return [(step, records.mode, {item.name: item.value for item in records.scalars}) for step, records in sink.events]
 
@@ -46,7 +46,7 @@ def test_eval_has_windows_of_its_own(tmp_path: Path) -> None:
                 with log.mode("eval"):
                     observe(log, 100, 200)
 
-    assert events(run({**X, "every": 3}, body, tmp_path)) == [
+    assert phases(run({**X, "every": 3}, body, tmp_path)) == [
         (1, "eval", {"eval_x": 150.0}), (2, "train", {"x": 1.0}), (3, "train", {"x": 3.0}),
     ]  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_eval_inside_a_step(tmp_path: Path) -> None:
             observe(log, 3)
 
     config = {**X, "metrics": {"x": "mean(x)", "batches": {"expr": "x", "reduce": "count"}}}
-    assert events(run(config, body, tmp_path)) == [
+    assert phases(run(config, body, tmp_path)) == [
         (5, "eval", {"eval_x": 20.0, "eval_batches": 2}), (5, "train", {"x": 2.0, "batches": 2}),
     ]  # fmt: skip
 
@@ -78,7 +78,7 @@ def test_eval_has_steps_and_windows_of_n(tmp_path: Path) -> None:
                         observe(log, step)
 
     config = {**X, "modes": {"train": {}, "eval": {"prefix": "eval_", "every": 2}}}
-    assert events(run(config, body, tmp_path)) == [
+    assert phases(run(config, body, tmp_path)) == [
         (1, "eval", {"eval_x": 0.5}), (3, "eval", {"eval_x": 2.5}), (5, "eval", {"eval_x": 4.5}),
     ]  # fmt: skip
 
@@ -101,7 +101,7 @@ def test_one_rank_alone_has_something_after_a_flush(tmp_path: Path) -> None:
                             log.log_metric("alone", 1.0)
 
     run_ranks(2, body)
-    assert events(sink) == [
+    assert phases(sink) == [
         (0, "train", {"x": 0.0, "n": 2}), (1, "train", {"x": 1.0, "n": 2}), (1, "eval", {"eval_x": 100.0, "eval_n": 2}),
         (1, "eval", {"eval_logged/alone": 1.0}), (2, "train", {"x": 2.0, "n": 2}),
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_one_rank_alone_has_something_before_its_first_step(tmp_path: Path) -> N
                 observe(log, 100)
 
     run_ranks(2, body)
-    assert [values for _, _, values in events(sink)] == [{"eval_x": 100.0}, {"logged/alone": 1.0}]
+    assert [values for _, _, values in phases(sink)] == [{"eval_x": 100.0}, {"logged/alone": 1.0}]
 
 
 def test_a_block_is_timed_where_it_is(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_block_is_timed_where_it_is(tmp_path: Path) -> None:
         with log.timer("save"):
             pass
 
-    assert [(mode, list(values)) for _, mode, values in events(run(X, body, tmp_path))] == [
+    assert [(mode, list(values)) for _, mode, values in phases(run(X, body, tmp_path))] == [
         ("eval", ["eval_x", "eval_logged/time/eval"]),
         ("train", ["x", "logged/time/work"]),
         ("train", ["logged/time/save"]),
@@ -153,8 +153,8 @@ def test_an_empty_block_logs_nothing(tmp_path: Path) -> None:
 
 def test_modes_have_joins_and_previous_values_of_their_own(tmp_path: Path) -> None:
     """Eval's rollout is not joined with train's update, and train's `prev` knows nothing of eval."""
-    signals = {"row": {**ROWS, "type": "int"}, "reward": {**ROWS, "event": "rollout"},
-               "loss": {**ROWS, "event": "update"}, "lr": {**STEP, "event": "update"}}  # fmt: skip
+    signals = {"row": {**ROWS, "type": "int"}, "reward": {**ROWS, "phase": "rollout"},
+               "loss": {**ROWS, "phase": "update"}, "lr": {**STEP, "phase": "update"}}  # fmt: skip
     metrics = {"both": "mean(reward * loss)", "before": "mean(prev(lr, 0))"}
     config = profile(signals, metrics, axes={"completion": {"ids": "row"}}, modes=MODES)
 
@@ -171,7 +171,7 @@ def test_modes_have_joins_and_previous_values_of_their_own(tmp_path: Path) -> No
         with log.step(1):
             batches(log, 0.0, 5.0, 0.25)
 
-    assert events(run(config, body, tmp_path)) == [
+    assert phases(run(config, body, tmp_path)) == [
         (0, "train", {"both": 6.0, "before": 0.0}), (0, "eval", {"eval_both": 100.0, "eval_before": 0.0}),
         (1, "train", {"both": 10.0, "before": 0.5}),
     ]  # fmt: skip
@@ -187,7 +187,7 @@ def test_the_trainer_says_when(tmp_path: Path) -> None:
             if step in (1, 2):
                 log.flush()
 
-    assert events(run({**X, "every": "trainer"}, body, tmp_path)) == [
+    assert phases(run({**X, "every": "trainer"}, body, tmp_path)) == [
         (1, "train", {"x": 0.5}), (2, "train", {"x": 2.0}), (4, "train", {"x": 3.5}),
     ]  # fmt: skip
 
@@ -211,7 +211,7 @@ def test_a_metric_is_logged_when_its_condition_holds(tmp_path: Path) -> None:
     metrics = {"kl": {"expr": "kl", "when": "loss > 1"}, "loss": {"expr": "loss", "log": False}}
     sink = run(profile({"kl": STEP, "loss": STEP}, metrics), steps({"kl": [1, 2, 3], "loss": [0, 5, 1]}), tmp_path)
 
-    assert events(sink) == [(1, "train", {"kl": 2.0})]
+    assert phases(sink) == [(1, "train", {"kl": 2.0})]
 
 
 def test_conditions_on_members_and_missing_values(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_conditions_on_members_and_missing_values(tmp_path: Path) -> None:
     nan = float("nan")
     body = steps({"rewards": [{"a": [1.0, 2.0]}, {"a": [1.0], "b": [3.0]}], "x": [[1.0, nan], [2.0]]})
 
-    assert events(run(profile(signals, metrics), body, tmp_path)) == [
+    assert phases(run(profile(signals, metrics), body, tmp_path)) == [
         (0, "train", {"x": 1.0, "gaps": 1.0}), (1, "train", {"rewards/a": 1.0, "rewards/b": 3.0, "x": 2.0}),
     ]  # fmt: skip
 
@@ -236,7 +236,7 @@ def test_a_profile_hides_when_a_condition_holds(tmp_path: Path) -> None:
     config = profile({"lr": STEP, "x": STEP}, {"lr": "last(lr)", "x": "mean(x)"}, profiles={"slim": slim},
                      profile="slim")  # fmt: skip
 
-    assert events(run(config, steps({"lr": [0.0, 0.1, 0.0], "x": [1, 2, 3]}), tmp_path)) == [
+    assert phases(run(config, steps({"lr": [0.0, 0.1, 0.0], "x": [1, 2, 3]}), tmp_path)) == [
         (0, "train", {"x": 1.0}), (1, "train", {"x": 2.0, "lr": 0.1}), (2, "train", {"x": 3.0}),
     ]  # fmt: skip
 
@@ -247,7 +247,7 @@ def test_a_profile_shows_when_a_condition_holds(tmp_path: Path) -> None:
     config = profile({"lr": STEP, "x": STEP}, {"lr": "last(lr)", "x": "mean(x)"}, profiles={"slim": slim},
                      profile="slim")  # fmt: skip
 
-    assert events(run(config, steps({"lr": [0.5, 0.25], "x": [1, 2]}), tmp_path)) == [
+    assert phases(run(config, steps({"lr": [0.5, 0.25], "x": [1, 2]}), tmp_path)) == [
         (0, "train", {"x": 1.0}), (1, "train", {"lr": 0.25, "x": 2.0}),
     ]  # fmt: skip
 
@@ -349,14 +349,14 @@ def test_unique_of_what_another_filter_takes(tmp_path: Path) -> None:
     assert found(["a", "b"], ["b", "c", "b"]) == [("b", 2.0), ("c", 3.0)]
 
 
-# ---- signals of several events
+# ---- signals of several phases
 
 
-def test_a_signal_without_an_event_goes_where_its_company_is(tmp_path: Path) -> None:
-    """Of two events that need it, the one whose signals are observed in the same call."""
+def test_a_signal_without_an_phase_goes_where_its_company_is(tmp_path: Path) -> None:
+    """Of two phases that need it, the one whose signals are observed in the same call."""
     signals = {"row": {**ROWS, "type": "int"}, "mask": {"axis": "token", "type": "bool"},
-               "sampled": {"axis": "token", "event": "rollout"}, "trained": {"axis": "token", "event": "update"},
-               "reward": {**ROWS, "event": "rollout"}}  # fmt: skip
+               "sampled": {"axis": "token", "phase": "rollout"}, "trained": {"axis": "token", "phase": "update"},
+               "reward": {**ROWS, "phase": "rollout"}}  # fmt: skip
     metrics = {"sampled": "mean(sampled)", "trained": "sum(trained)", "both": "sum(reward * mean(trained, over=token))"}
     config = profile(signals, metrics, axes={"token": {"mask": "mask"}, "completion": {"ids": "row"}})
 
@@ -369,10 +369,10 @@ def test_a_signal_without_an_event_goes_where_its_company_is(tmp_path: Path) -> 
     assert run(config, body, tmp_path).scalars == {0: {"sampled": 2.0, "trained": 8.0, "both": 420.0}}
 
 
-def test_a_signal_of_two_events_by_name(tmp_path: Path) -> None:
-    """`event: {a: rollout, b: update}`: each event has its own values."""
-    signals = {"adv": {**ROWS, "event": {"first": "rollout", "second": "update"}},
-               "reward": {**ROWS, "event": "rollout"}, "loss": {**ROWS, "event": "update"}}  # fmt: skip
+def test_a_signal_of_two_phases_by_name(tmp_path: Path) -> None:
+    """`phase: {a: rollout, b: update}`: each phase has its own values."""
+    signals = {"adv": {**ROWS, "phase": {"first": "rollout", "second": "update"}},
+               "reward": {**ROWS, "phase": "rollout"}, "loss": {**ROWS, "phase": "update"}}  # fmt: skip
     metrics = {"before": "sum(adv * reward)", "after": "sum(adv * loss)"}
 
     def body(log: Recorder) -> None:

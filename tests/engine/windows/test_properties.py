@@ -218,9 +218,9 @@ def test_the_main_rank_alone(frame: pd.DataFrame) -> None:
 
 JOINED = {
     "row": {**ROWS, "type": "int"},
-    "reward": {**ROWS, "event": "rollout"},
-    "label": {**ROWS, "type": "text", "event": "rollout"},
-    "loss": {**ROWS, "event": "update"},
+    "reward": {**ROWS, "phase": "rollout"},
+    "label": {**ROWS, "type": "text", "phase": "rollout"},
+    "loss": {**ROWS, "phase": "update"},
 }
 
 
@@ -281,7 +281,7 @@ def test_rows_are_joined_by_their_ids(data: st.DataObject) -> None:
 @settings(max_examples=15)
 @given(st.data())
 def test_rows_are_joined_by_their_position(data: st.DataObject) -> None:
-    """Without ids, where each event had one batch with as many rows in the step."""
+    """Without ids, where each phase had one batch with as many rows in the step."""
     ranks, steps = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
     pairs = st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=5)
     made = {(rank, step): data.draw(pairs) for rank in range(ranks) for step in range(steps)}
@@ -361,14 +361,14 @@ def test_cumulative_is_a_running_sum_over_train_and_eval(data: st.DataObject) ->
     config = {"signals": {"length": {**ROWS, "type": "int"}}, "metrics": metrics}
     sink = train({**config, "modes": {"train": {}, "eval": {"prefix": "eval_"}}}, ranks, body)
 
-    events = [
+    phases = [
         (step, mode) for step in range(steps) for mode in ("train", "eval") if mode == "train" or step in evals
     ]  # fmt: skip
-    sums = [sum(sum(made[rank, *event]) for rank in range(ranks)) for event in events]
-    counts = [sum(len(made[rank, *event]) for rank in range(ranks)) for event in events]
+    sums = [sum(sum(made[rank, *phase]) for rank in range(ranks)) for phase in phases]
+    counts = [sum(len(made[rank, *phase]) for rank in range(ranks)) for phase in phases]
     expected: dict[int, dict[str, float]] = {}
     seen = 0
-    for (step, mode), total, count in zip(events, np.cumsum(sums).tolist(), counts, strict=True):
+    for (step, mode), total, count in zip(phases, np.cumsum(sums).tolist(), counts, strict=True):
         prefix = "eval_" if mode == "eval" else ""
         seen += count
         if seen:  # of nothing there is neither a sum nor a count
@@ -378,7 +378,7 @@ def test_cumulative_is_a_running_sum_over_train_and_eval(data: st.DataObject) ->
     assert sink.scalars == expected
 
 
-# ---- what is there for a batch over all ranks, in some batches only, or in other events
+# ---- what is there for a batch over all ranks, in some batches only, or in other phases
 
 
 @settings(max_examples=25)
@@ -482,7 +482,7 @@ def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.Data
 
 @settings(max_examples=25)
 @given(st.data())
-def test_a_formula_meets_values_of_two_events_where_both_are(data: st.DataObject) -> None:
+def test_a_formula_meets_values_of_two_phases_where_both_are(data: st.DataObject) -> None:
     """By step or rank, whatever the batches of either; a step that one of them lacks adds nothing."""
     ranks, steps, every = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
     batches = st.lists(st.lists(FLOATS, min_size=1, max_size=3), max_size=2)
@@ -500,7 +500,7 @@ def test_a_formula_meets_values_of_two_events_where_both_are(data: st.DataObject
         pooled = {} if pool == "window" else {"pool": pool, "combine": "sum"}
         metrics |= {f"a_{pool}": {"expr": "a", **pooled}, f"b_{pool}": {"expr": "b", **pooled},
                     f"gap_{pool}": {"formula": f"a_{pool} - 2 * b_{pool}"}}  # fmt: skip
-    signals = {"a": {**ROWS, "event": "rollout", "optional": True}, "b": {**ROWS, "event": "update", "optional": True}}
+    signals = {"a": {**ROWS, "phase": "rollout", "optional": True}, "b": {**ROWS, "phase": "update", "optional": True}}
     sink = train({"every": every, "signals": signals, "metrics": metrics}, ranks, body)
 
     frame = pd.DataFrame(

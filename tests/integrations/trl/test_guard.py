@@ -281,7 +281,7 @@ def test_a_column_is_a_signal_that_the_profile_declares(model: Path, tmp_path: P
         log_extra("mine", [2.0] * len(completions))
         return [1.0] * len(completions)
 
-    overrides = ["+declog.signals.mine={axis: completion, event: rollout}", "+declog.metrics.mine='mean(mine)'"]
+    overrides = ["+declog.signals.mine={axis: completion, phase: rollout}", "+declog.metrics.mine='mean(mine)'"]
     _, failures, _, sink = columns(model, tmp_path, reward, overrides=overrides)
     assert [values["mine"] for _, _, values in cases.events(sink)[:3]] == [2.0] * 3 and failures == []
 

@@ -31,7 +31,7 @@ def profile() -> dict[str, Any]:
     data["strict"] = True
     data["profiles"]["full"]["self_metrics"] = False  # costs differ from run to run
     data["signals"] |= {
-        "source": {"axis": "completion", "type": "text", "event": "rollout"},
+        "source": {"axis": "completion", "type": "text", "phase": "rollout"},
         "words": "len(completion)",
     }
     data["metrics"] |= {

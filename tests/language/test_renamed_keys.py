@@ -1,0 +1,19 @@
+"""Keys that have another name since an earlier version: the error says it, whether a value or null was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import declog
+
+
+@pytest.mark.parametrize("value", ["rollout", None])
+def test_a_key_of_an_earlier_version_is_told_its_new_name(value: Any) -> None:
+    """`event` of a signal is its `phase`."""
+    made = {"name": "x", "signals": {"a": {"axis": "completion", "event": value}}, "metrics": {"m": "mean(a)"}}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(made)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path, problem.fix) == ("DL201", ("signals", "a", "event"), "it is called `phase`")
