@@ -21,7 +21,7 @@ from declog.compiler import captures
 from declog.config.compose import application_directory, compose, effective, located, profile_of
 from declog.config.provenance import overrides_of, packages_of
 from declog.engine.publish import CODE, Route
-from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError, UsageError
+from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError, UsageError, told
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
 from declog.language.reductions import DEFAULT as REDUCTIONS
@@ -40,7 +40,6 @@ from declog.runtime.actors import ActorComm, DriverComm
 from declog.runtime.call_log import Tape
 from declog.runtime.capture import CapturingTape, free_folder
 from declog.runtime.comm import Comm
-from declog.runtime.failures import told
 from declog.runtime.recorder import Recorder
 from declog.runtime.sigterm import close_on_sigterm
 from declog.sinks import Sink, run_folder

@@ -337,3 +337,11 @@ class SinkError(RuntimeFailure):
 
 class CommError(RuntimeFailure):
     """Ranks could not exchange their windows."""
+
+
+def told(error: BaseException) -> str:
+    """An error in words: declog's own as it stands, any other with its type; one that cannot even say what it is."""
+    try:
+        return visible_lines(str(error) if isinstance(error, DeclogError) else f"{type(error).__name__}: {error}")
+    except BaseException:  # noqa: BLE001  (code of a user's class)
+        return f"{type(error).__name__}, which has no text: its __str__ fails"

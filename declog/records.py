@@ -14,6 +14,9 @@ Number = float | int | bool
 ColumnType = Literal["int", "float", "bool", "text", "json"]
 Level = Literal["info", "warn", "error"]
 
+SELF = "declog/"  # the prefix of what declog logs about itself
+RANKS = SELF + "ranks"  # how many ranks there are rows of; logged under every profile where some are missing
+
 
 @dataclass(frozen=True)
 class Scalar:

@@ -27,7 +27,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Write it."""
-    from declog.language.json_schema import json_schema, parts
+    from declog.cli.json_schema import json_schema, parts
 
     if given.part not in parts():
         raise Wrong(f"there is no schema of `{given.part}`", did_you_mean(given.part, parts(), what="schemas"))

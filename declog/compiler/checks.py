@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declog.compiler.draft import Draft
-from declog.errors import Path
+from declog.errors import Path, told
 from declog.language.dtypes import Axis, Kind
 from declog.language.nodes import Node, walk
 from declog.language.reductions import quantile_level
 from declog.plans.ops import FilterOp
-from declog.runtime.failures import told
 
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 

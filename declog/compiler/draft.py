@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from declog.engine.frame import Grouping
 from declog.errors import Path, Problem, UsageError
 from declog.language.dtypes import Axis, Type
 from declog.language.functions import Functions
@@ -20,6 +19,7 @@ from declog.plans.ops import (
     AlertOp,
     FilterOp,
     FormulaOp,
+    Grouping,
     JoinOp,
     MetricOp,
     ModeOp,

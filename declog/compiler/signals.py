@@ -7,14 +7,13 @@ from typing import Any
 
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
-from declog.engine.frame import Grouping
 from declog.errors import Problem, did_you_mean
 from declog.language.dtypes import KINDS, Kind
 from declog.language.expression import compile_expression
 from declog.language.nodes import CONST
 from declog.language.spec import MetricSpec, ModeSpec, SignalSpec
 from declog.language.syntax import WORDS
-from declog.plans.ops import ModeOp
+from declog.plans.ops import Grouping, ModeOp
 
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
 

@@ -19,6 +19,7 @@ from declog.errors import RuntimeFailure
 from declog.language.absence import Absence
 from declog.language.dtypes import Axis, Kind
 from declog.language.segmented import NOTHING, Segments
+from declog.plans.ops import Grouping
 
 Array = NDArray[Any]
 Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
@@ -61,16 +62,6 @@ class Block:
     def pick(self, rows: Array) -> Block:
         """Some of the rows, in some order."""
         return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """What a group is: ``size`` consecutive rows, or the rows of one value of the signal ``of``."""
-
-    size: int | None = None
-    of: str | None = None
-    split: str = "none"  # none | batches | ranks
-    optional: bool = False  # the signal `of` may never come
 
 
 @dataclass(frozen=True)

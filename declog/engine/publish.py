@@ -21,16 +21,14 @@ from declog.engine.frame import Frame
 from declog.engine.reduce import Reductions
 from declog.engine.tables import Tables
 from declog.engine.window_state import Held
-from declog.errors import RuntimeFailure
+from declog.errors import RuntimeFailure, told
 from declog.language.dtypes import Kind
 from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import Node
 from declog.language.segmented import present
 from declog.plans.needs import needs, ordered, read
 from declog.plans.ops import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
-from declog.records import Alert, Histogram, Records, Scalar, Table
-from declog.runtime.failures import told
-from declog.runtime.self_metrics import RANKS
+from declog.records import RANKS, Alert, Histogram, Records, Scalar, Table
 
 log = logging.getLogger("declog")
 NO_FIGURES: Mapping[str, float] = {}

@@ -14,12 +14,11 @@ from declog.engine.cell_values import CONVERT, fits, natural, plain, returned, r
 from declog.engine.evaluator import View
 from declog.engine.filters import Rows, Selection, select
 from declog.engine.frame import Frame
-from declog.errors import RuntimeFailure
+from declog.errors import RuntimeFailure, told
 from declog.language.dtypes import Kind
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import ColumnOp, TableOp
 from declog.records import Column, ColumnType, Table
-from declog.runtime.failures import told
 
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]

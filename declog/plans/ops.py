@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from declog.engine.frame import Grouping
 from declog.language.dtypes import Axis, Kind
 from declog.language.nodes import SIGNAL, Node, walk
 from declog.language.reductions import Reduction, Stat
@@ -331,6 +330,16 @@ class PhaseOp:
     def reads(self) -> frozenset[str]:
         """The signals that its folds need."""
         return frozenset(name for fold in self.folds for name in fold.reads)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What a group is: ``size`` consecutive rows, or the rows of one value of the signal ``of``."""
+
+    size: int | None = None
+    of: str | None = None
+    split: str = "none"  # none | batches | ranks
+    optional: bool = False  # the signal `of` may never come
 
 
 @dataclass(frozen=True)

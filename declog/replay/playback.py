@@ -19,9 +19,9 @@ from declog.records import Records
 from declog.runtime.batches import Locate
 from declog.runtime.call_log import Tape
 from declog.runtime.capture import Call
+from declog.runtime.fake_comm import FakeComm, run_ranks
 from declog.runtime.recorder import Recorder
 from declog.sinks import traits
-from declog.testing import FakeComm, run_ranks
 
 Script = Callable[[], Iterable[Call]]  # the calls of one rank
 Events = list[tuple[int, Records]]  # what one sink got, with the steps

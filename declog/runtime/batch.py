@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 
-from declog.engine.frame import Grouping, Key
-from declog.errors import InputError, MissingSignalError, RuntimeFailure
+from declog.engine.frame import Key
+from declog.errors import InputError, MissingSignalError, RuntimeFailure, told
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
-from declog.plans.ops import FoldOp, PhaseOp
+from declog.plans.ops import FoldOp, Grouping, PhaseOp
 from declog.runtime import token_fold
-from declog.runtime.failures import told
 from declog.runtime.given import Counts, Given, Place, Tokens, of_other_tokens
 from declog.runtime.tensors import HALF
 from declog.runtime.timing import Timed

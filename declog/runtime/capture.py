@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from declog.errors import InputError, SinkError
+from declog.errors import InputError, SinkError, told
 from declog.language.patterns import redacted
 from declog.plans.ops import CaptureOp, Plan
 from declog.runtime.call_log import Tape
 from declog.runtime.extras import plain_column
-from declog.runtime.failures import told
 from declog.runtime.snapshots import Full, Redact, Snapshot, encode
 from declog.runtime.wire import Packer
 

@@ -9,18 +9,9 @@ import logging
 import traceback
 from dataclasses import dataclass, field
 
-from declog.errors import Coded, DeclogError, RuntimeFailure
-from declog.visible import visible_lines
+from declog.errors import Coded, RuntimeFailure, told
 
 log = logging.getLogger("declog")
-
-
-def told(error: BaseException) -> str:
-    """An error in words: declog's own as it stands, any other with its type; one that cannot even say what it is."""
-    try:
-        return visible_lines(str(error) if isinstance(error, DeclogError) else f"{type(error).__name__}: {error}")
-    except BaseException:  # noqa: BLE001  (code of a user's class)
-        return f"{type(error).__name__}, which has no text: its __str__ fails"
 
 
 @dataclass

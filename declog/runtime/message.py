@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine.frame import PARTS, Batches, Block, Frame, Grouping, texts_of
+from declog.engine.frame import PARTS, Batches, Block, Frame, texts_of
 from declog.errors import CommError
 from declog.language.dtypes import Axis
+from declog.plans.ops import Grouping
 from declog.runtime.wire import UNREADABLE, VERSION, Container, Packer
 
 __all__ = ["VERSION", "Told", "decode", "encode"]

@@ -23,7 +23,16 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from declog.engine.frame import Frame
 from declog.engine.publish import Dispatcher, Route
-from declog.errors import InputError, RuntimeFailure, SinkError, UnknownSignalError, UsageError, did_you_mean, nearest
+from declog.errors import (
+    InputError,
+    RuntimeFailure,
+    SinkError,
+    UnknownSignalError,
+    UsageError,
+    did_you_mean,
+    nearest,
+    told,
+)
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
@@ -34,7 +43,7 @@ from declog.runtime.call_log import Tape
 from declog.runtime.checkpoint import RecorderState, pack, unpack
 from declog.runtime.collector import Collector
 from declog.runtime.comm import Comm
-from declog.runtime.failures import Failures, raisable, told
+from declog.runtime.failures import Failures, raisable
 from declog.runtime.local_tables import Apart
 from declog.runtime.self_metrics import Meter
 from declog.runtime.sender import Sender

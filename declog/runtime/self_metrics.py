@@ -9,9 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-SELF = "declog/"  # the prefix of what declog logs about itself
-RANKS = SELF + "ranks"  # how many ranks there are rows of; logged under every profile where some are missing
-
 HELP = {
     "declog/observe_us": "microseconds of the training thread per step for recording: observe, and the step's end",
     "declog/flush_us": "microseconds of the training thread for handing over a log event",

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from declog.engine.frame import Frame
+from declog.errors import told
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
-from declog.runtime.failures import Failures, told
+from declog.runtime.failures import Failures
 from declog.runtime.local_tables import Apart
 from declog.runtime.message import encode
 from declog.runtime.projection import slim, with_locals

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from declog.engine.frame import Block, Frame, Grouping, Key, batches_of, texts_of
+from declog.engine.frame import Block, Frame, Key, batches_of, texts_of
 from declog.errors import RuntimeFailure
 from declog.language import sketch
 from declog.language.dtypes import Axis, Kind
-from declog.plans.ops import PhaseOp
+from declog.plans.ops import Grouping, PhaseOp
 from declog.runtime.batch import BatchRecord, Pack
 
 Report = Callable[[BaseException], None]

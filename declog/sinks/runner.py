@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from declog.errors import RuntimeFailure, SinkError
+from declog.errors import RuntimeFailure, SinkError, told
 from declog.records import Records, RunInfo, Table
-from declog.runtime.failures import told
 from declog.sinks import Coalescing, Movable, Rewindable, Sink
 
 logger = logging.getLogger("declog")

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 import declog
 from declog.cli import main
+from declog.cli.json_schema import SHORT, _models, json_schema, parts
 from declog.language import spec
-from declog.language.json_schema import SHORT, _models, json_schema, parts
 from declog.language.spec import SECTIONS, LogSpec
 from tests.docs.markdown import ALL, ROOT
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from declog.engine.frame import Block, Frame, Grouping, Key, batches_of, texts_of
+from declog.engine.frame import Block, Frame, Key, batches_of, texts_of
 from declog.language.dtypes import Axis
+from declog.plans.ops import Grouping
 
 DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1")
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from declog.engine.frame import Batches, Block, Frame, Grouping, Key, batches_of, texts_of
+from declog.engine.frame import Batches, Block, Frame, Key, batches_of, texts_of
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis
+from declog.plans.ops import Grouping
 from tests.engine.frames import assert_equal, frame
 
 # ---- groups

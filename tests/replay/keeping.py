@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import declog
-from declog.records import Records, RunInfo, Scalar
+from declog.records import SELF, Records, RunInfo, Scalar
 from declog.replay.playback import Events
 from declog.runtime.recorder import Recorder
-from declog.runtime.self_metrics import SELF
 from declog.testing import FakeComm, MemorySink, run_ranks
 
 Body = Callable[[Recorder, int], object]

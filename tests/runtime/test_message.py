@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declog.engine.frame import Block, Frame, Grouping, batches_of
+from declog.engine.frame import Block, Frame, batches_of
 from declog.errors import CommError
 from declog.language.dtypes import Axis
+from declog.plans.ops import Grouping
 from declog.runtime.message import VERSION, decode, encode
 from tests.engine.frames import assert_equal, frame, frames
 

@@ -20,10 +20,10 @@ from declog.integrations.trl.capture import Capture
 from declog.integrations.trl.hook import Guard, Part, hook
 from declog.integrations.trl.sight import Sight
 from declog.integrations.trl.steps import Steps
+from declog.records import RANKS
 
 MERGE = ("replace", "prefix")
 EVAL = "eval_"  # transformers' own prefix
-RANKS = "declog/ranks"  # of how many ranks values are, where not of all
 CHECKED = 3  # log events at which the values of a TRL that was not tested are compared with TRL's
 
 log = logging.getLogger("declog")
