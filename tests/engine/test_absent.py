@@ -126,11 +126,13 @@ def test_present_answers_for_what_is_absent(expr: str, expected: float, tmp_path
 
 
 def test_a_missing_value_is_not_an_absent_signal(tmp_path: Path) -> None:
-    """Where the signal came without a value in a row, a comparison is false; no cut of the rows changes that."""
-    signals, nan = {"s": {**ROWS, "optional": True}}, float("nan")
-    config = profile(signals, {"high": "mean(s > 0.5)"})
-    assert logged(config, [{"s": [nan, 0.9]}], tmp_path / "a") == {"high": 0.5}
-    assert logged(config, [{"s": [nan]}, {"s": [0.9]}], tmp_path / "b") == {"high": 0.5}
+    """Where the signal came without a value in a row, a comparison is missing there, and false for what chooses rows."""
+    signals, nan = {"s": {**ROWS, "optional": True}, "n": ROWS}, float("nan")
+    rest = {"expr": "n", "reduce": "sum", "where": "not s > 0.5"}
+    config = profile(signals, {"high": "mean(s > 0.5)", "rest": rest})
+    whole, cut = [{"s": [nan, 0.9], "n": [1.0, 2.0]}], [{"s": [nan], "n": [1.0]}, {"s": [0.9], "n": [2.0]}]
+    for batches in (whole, cut):  # no cut of the rows changes that
+        assert logged(config, batches, tmp_path / str(len(batches))) == {"high": 1.0, "rest": 1.0}
 
 
 @pytest.mark.parametrize("clause", ["where", "by", "weight"])

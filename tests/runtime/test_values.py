@@ -93,7 +93,7 @@ class Unconnected(FakeComm):
 
 
 def test_a_rank_without_connection_gets_none(tmp_path: Path) -> None:
-    """And does not wait for it."""
+    """And does not wait for it; rank 0's say of how many ranks they are."""
     config = profile(REWARD, {"reward": "mean(reward)"}, every="trainer", strict=False)
 
     def body(comm: FakeComm) -> Any:
@@ -103,7 +103,7 @@ def test_a_rank_without_connection_gets_none(tmp_path: Path) -> None:
                 log.observe(reward=[float(comm.rank)])
             return log.flush(wait_s=60)
 
-    assert run_ranks(2, body, timeout_s=50) == [{"reward": 0.0}, None]
+    assert run_ranks(2, body, timeout_s=50) == [{"reward": 0.0, "declog/ranks": 1}, None]
 
 
 def test_blocks_are_timed(tmp_path: Path) -> None:
