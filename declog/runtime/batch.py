@@ -1,8 +1,8 @@
 """The batch that is open: the training thread's side of ``observe``, kept short.
 
-What a call gave is copied at once, one ``stack`` per dtype, and tokens are folded as soon as all that a fold reads has
-come: nothing of the trainer's is kept. Nothing is computed from rows, nothing is copied to the host. Imports torch and
-the plan.
+What a call gave is copied at once, and laid together per dtype when the batch closes. Tokens are folded as soon as all
+that folds read in the batch before has come; until then copies wait: nothing of the trainer's is kept. Nothing is
+computed from rows, nothing is copied to the host. Imports torch and the plan.
 """
 
 from __future__ import annotations
@@ -60,17 +60,21 @@ class BatchRecord:
 
 
 class OpenBatch:
-    """The signals of one phase since its last batch closed. ``order``: among the batches that this rank opened."""
+    """The signals of one phase since its last batch closed.
 
-    def __init__(self, phase: PhaseOp, order: int = 0) -> None:
+    ``expected`` names what folds should wait for, so that they run once. ``order``: among the batches of this rank.
+    """
+
+    def __init__(self, phase: PhaseOp, expected: frozenset[str] = frozenset(), order: int = 0) -> None:
         self.phase = phase
         self.order = order
+        self._expected = expected
         self.names: set[str] = set()
         self.extras: dict[str, list[Any] | Tensor] = {}
         self.counts: Counts = {}
         self.failures: list[RuntimeFailure] = []  # what could not be computed
         self._tokens: Tokens | None = None
-        self._columns: dict[Place, tuple[list[Key], list[Tensor]]] = {}  # parts of a pack, ``[keys, rows]``
+        self._columns: dict[Place, tuple[list[Key], list[Tensor]]] = {}  # copies, of one column or several, end to end
         self._numbers: dict[Key, float | int | Timed] = {}
         self._timed = False
         self._texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
@@ -120,17 +124,19 @@ class OpenBatch:
         for what, count in given.counts.items():
             self.counts.setdefault(what, count)
         self._tokens = self._tokens or given.tokens
-        with torch.no_grad():
-            for place, (keys, values) in given.columns.items():
-                data = torch.stack(values)
-                self._put(place, keys, data if data.ndim > 1 else data.unsqueeze(1))
-            if self._waiting and given.inputs:
-                self._fold({**self._kept, **given.inputs}, functions)
+        for place, (keys, values) in given.columns.items():
+            self._put(place, keys, values)
+        if self._waiting and given.inputs:
+            self._fold({**self._kept, **given.inputs}, functions)
 
-    def _put(self, place: Place, keys: list[Key], data: Tensor) -> None:
-        columns = self._columns.setdefault(place, ([], []))
-        columns[0].extend(keys)
-        columns[1].append(data)
+    def _put(self, place: Place, keys: list[Key], values: list[Tensor]) -> None:
+        copied = torch.cat(values) if values[0].ndim else torch.stack(values)
+        columns = self._columns.get(place)
+        if columns is None:
+            self._columns[place] = keys, [copied]
+        else:
+            columns[0].extend(keys)
+            columns[1].append(copied)
 
     def add_extra(self, column: str, values: list[Any] | Tensor) -> None:
         """Keep a column of log_extra, which is a copy already."""
@@ -176,10 +182,9 @@ class OpenBatch:
             key = (f"extra:{column}", None)
             kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, (key,), values)
             self._texts[key] = (Axis.COMPLETION, kept)
-        with torch.no_grad():
-            if self._waiting and self._tokens is not None:
-                self._fold(self._kept, functions, last=True)
-            packs = [_pack(place, keys, parts) for place, (keys, parts) in self._columns.items()]
+        if self._waiting and self._tokens is not None:
+            self._fold(self._kept, functions, last=True)
+        packs = [_pack(place, keys, parts) for place, (keys, parts) in self._columns.items()]
         return BatchRecord(
             step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, self._sketches, self._timed
         )
@@ -187,7 +192,7 @@ class OpenBatch:
     def _fold(self, inputs: dict[str, Tensor], functions: Functions, *, last: bool = False) -> None:
         """Fold what has all that it reads, or at the ``last`` what it gets; keep copies of what the others have."""
         lengths = self.phase.lengths
-        placed = self._tokens is not None and (lengths is None or lengths in inputs)
+        placed = self._expected <= self.names and self._tokens is not None and (lengths is None or lengths in inputs)
         ready, waiting = self._waiting, list[FoldOp]()
         if not last and not (placed and self.phase.reads <= inputs.keys()):
             ready = []
@@ -202,7 +207,8 @@ class OpenBatch:
         }
         if ready and self._tokens is not None and (lengths is None or lengths in inputs):
             shape, _, device = self._tokens
-            self._keep_folded(token_fold.run(ready, inputs, shape, device, lengths, functions))
+            with torch.no_grad():
+                self._keep_folded(token_fold.run(ready, inputs, shape, device, lengths, functions))
 
     def _keep_folded(self, folded: token_fold.Folded) -> None:
         """Statistics are columns like others; histograms are of the whole batch. What failed is told, alone."""
@@ -223,7 +229,7 @@ class OpenBatch:
                 keys.append((name, None))
                 columns.append(column)
         for place, (keys, columns) in places.items():
-            self._put(place, keys, torch.stack(columns))
+            self._put(place, keys, columns)
 
     def _complete(self) -> None:
         missing = [op for op in self.phase.signals if not op.optional and op.name not in self.names]
@@ -258,4 +264,5 @@ class OpenBatch:
 
 def _pack(place: Place, keys: list[Key], parts: list[Tensor]) -> Pack:
     data = parts[0] if len(parts) == 1 else torch.cat(parts)
+    data = data.view(len(keys), len(data) // len(keys))
     return Pack(place[0], tuple(keys), data.float() if place[1] in HALF else data)

@@ -51,6 +51,7 @@ class Intake:
         self._functions = functions
         self._locate = locate
         self._open: dict[str, OpenBatch] = {}
+        self._came = {name: phase.reads for name, phase in plan.phases.items()}  # what folds read, of the batch before
         self._undeclared = Undeclared(plan)
         self._timed: dict[str, Timed] = {}  # of this step, by name
 
@@ -103,7 +104,7 @@ class Intake:
         for given in calls:
             batch = self._open.get(given.phase.name)
             if batch is None or not batch.names.isdisjoint(given.names):
-                batch = OpenBatch(given.phase)
+                batch = OpenBatch(given.phase, self._came[given.phase.name])
             batch.check(given)
             found.append((batch, given))
         for batch, given in found:
@@ -162,7 +163,7 @@ class Intake:
         """The phase's open batch; the next one where a value is given ``again``."""
         if again:
             self.close(phase, step)
-        return self._open.get(phase) or self._begin(OpenBatch(self._plan.phases[phase]))
+        return self._open.get(phase) or self._begin(OpenBatch(self._plan.phases[phase], self._came[phase]))
 
     def _begin(self, batch: OpenBatch) -> OpenBatch:
         """Open a batch, where it is not open."""
@@ -212,6 +213,7 @@ class Intake:
         self._tell(open_batch)
         if not partly:
             self.seen.add(phase)
+            self._came[phase] = open_batch.phase.reads & open_batch.names
         self.numbers[phase] = number + 1
         self._keep(phase, record)
 

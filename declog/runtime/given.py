@@ -60,6 +60,7 @@ class Given:
         checked: Observed = value
         if (  # the common case, without a call
             type(value) is not Tensor
+            or value.requires_grad
             or value.dtype not in DTYPES[op.kind_name]
             or value.layout is not torch.strided
             or value.is_nested

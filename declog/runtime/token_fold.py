@@ -57,6 +57,7 @@ class TokenView:
         self._gone: dict[int, Absence] = {}
         self._masks: dict[int | frozenset[int], Tensor | None] = {}
         self._undecided: dict[int, Absence] = {}
+        self._missing: dict[int, Absence] = {}
         self._failed: dict[int, BaseException] = {}
 
     def value(self, node: Node) -> Any:
@@ -138,8 +139,10 @@ class TokenView:
         value = self.value(node)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return False
-        gaps = value != value
-        return gaps if not gaps.is_cpu or bool(gaps.any()) else False
+        known = self._missing.get(node.index)
+        if known is None:
+            known = self._missing[node.index] = _missing(value)
+        return known
 
     def counted(self, node: Node, masks: Sequence[Node]) -> Tensor | None:
         """The tokens of a mask for which a value is reduced: a comparison of a missing value is missing."""
@@ -245,6 +248,14 @@ _AGGREGATES: Mapping[str, Any] = {
     "first": lambda s: s["first"],
     "last": lambda s: s["last"],
 }
+
+
+def _missing(value: Tensor) -> Absence:
+    """Where floats are NaN. On a CPU a sum that is a number says at once that none is."""
+    if value.is_cpu and math.isfinite(value.sum()):
+        return False
+    gaps = value != value
+    return gaps if not gaps.is_cpu or bool(gaps.any()) else False
 
 
 def _there(keep: Tensor, values: Tensor) -> Tensor:

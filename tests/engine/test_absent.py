@@ -126,7 +126,7 @@ def test_present_answers_for_what_is_absent(expr: str, expected: float, tmp_path
 
 
 def test_a_missing_value_is_not_an_absent_signal(tmp_path: Path) -> None:
-    """Where the signal came without a value in a row, a comparison is missing there, and false for what chooses rows."""
+    """Where the signal came without a value in a row, a comparison is missing there, and false where it chooses."""
     signals, nan = {"s": {**ROWS, "optional": True}, "n": ROWS}, float("nan")
     rest = {"expr": "n", "reduce": "sum", "where": "not s > 0.5"}
     config = profile(signals, {"high": "mean(s > 0.5)", "rest": rest})

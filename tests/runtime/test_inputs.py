@@ -193,7 +193,7 @@ def test_batches_without_rows(tmp_path: Path) -> None:
 
 
 def test_masks_that_hide_everything(tmp_path: Path) -> None:
-    """Completions without tokens, and batches of width 0, have no token; what is computed of each is missing, not zero."""
+    """Completions without tokens, and batches of width 0, have no value: what is computed of it is missing."""
     signals = {"kl": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"}}
     metrics = {"kl": {"expr": "kl", "reduce": ["mean", "std", "min", "count"]}, "rows": "count(mean(kl, over=token))"}
     config = profile(signals, metrics, axes={"token": {"mask": "mask"}})

@@ -139,11 +139,11 @@ def test_a_wrong_column_raises_on_its_rank_and_hangs_nobody(rank: int, tmp_path:
         ("a", "xy", "the column `a` needs one value per completion, and str came"),
         ("a", 3, "the column `a` needs one value per completion, and int came"),
         ("a", np.array(1.0), "the column `a` needs one value per completion, and"),
-        ("a", [1, {2}], "the column `a` holds set at 1, which no sink can write"),
+        ("a", {1: 2}, "the column `a` needs one value per completion, and dict came"),
         ("", [1, 2], "a column is named by text, and '' came"),
         (3, [1, 2], "a column is named by text, and 3 came"),
     ],
-    ids=["length", "a text", "a number", "no rows", "a set", "no name", "a number as name"],
+    ids=["length", "a text", "a number", "no rows", "a map", "no name", "a number as name"],
 )
 def test_what_is_no_column_is_refused_where_it_is_given(column: Any, values: Any, message: str, tmp_path: Path) -> None:
     """DL509, at `log_extra` itself."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import declog
+from declog.language.functions import DEFAULT, Functions
 from declog.runtime.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile
@@ -112,7 +113,7 @@ def test_a_window_that_is_folded_early_logs_the_same(
 
 def test_an_expression_that_fails_while_it_is_folded_is_told(tmp_path: Path) -> None:
     """Its metric is not logged, the others are."""
-    functions = declog.functions.Functions(declog.functions.DEFAULT)
+    functions = Functions(DEFAULT)
 
     @declog.function(registry=functions)
     def broken(x: Any) -> Any:

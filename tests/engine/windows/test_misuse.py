@@ -110,7 +110,7 @@ def test_an_unknown_mode(tmp_path: Path) -> None:
         with log.mode("evla"):
             pass
 
-    config = profile(EVENTS, {"r": "mean(reward)"}, modes={"train": {}, "eval": {}})
+    config = profile(EVENTS, {"r": "mean(reward)"}, modes={"train": {}, "eval": {"prefix": "eval/"}})
 
     assert raised(config, body, tmp_path) == (
         "[DL510] the profile `small` has no mode `evla`\n  fix: did you mean `eval`?"

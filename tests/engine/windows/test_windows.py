@@ -195,15 +195,17 @@ def test_uneven_tokens_weigh_as_much_as_there_are() -> None:
 
 
 def test_a_nan_does_not_poison_its_window() -> None:
-    """One missing value of many is left out; a step that has nothing else is absent."""
+    """One missing value of many is left out; a step that has nothing else is NaN, and the next one is as it is."""
     metrics = {"reward": {"reduce": ["mean", "min", "std", "count", "sum"]}}
     config = {**REWARD, "every": 2, "metrics": metrics}
 
     assert values(config, rewards([[1.0, math.nan]], [[math.nan, 3.0, 5.0]])) == {
         "reward/mean": 3.0, "reward/min": 1.0, "reward/std": 2.0, "reward/count": 3, "reward/sum": 9.0,
     }  # fmt: skip
+    nothing = {f"reward/{reduce}": math.nan for reduce in ("mean", "min", "std", "count", "sum")}
     assert record({**config, "every": 1}, rewards([[math.nan]], [[2.0]])).scalars == {
-        1: {"reward/mean": 2.0, "reward/min": 2.0, "reward/count": 1, "reward/sum": 2.0}
+        0: pytest.approx({**nothing, "nonfinite/reward": 1}, nan_ok=True),
+        1: {"reward/mean": 2.0, "reward/min": 2.0, "reward/count": 1, "reward/sum": 2.0},
     }
 
 
