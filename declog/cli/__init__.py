@@ -1,7 +1,7 @@
-"""The command line: ``declog VERB ...``, one file per group of verbs.
+"""The command line: ``declog VERB ...``, one file of ``verbs/`` per verb.
 
-A verb is a module with ``arguments(parser)``, which says what it takes, and ``run(given)``, which does it and returns
-the exit code. It is loaded when its verb is asked for, and imports what is heavy inside ``run``: ``declog --help`` and
+A verb is a module with ``SUMMARY``, its line of help, ``arguments(parser)``, which says what it takes, and
+``run(given)``, which does it and returns the exit code. It imports what is heavy inside ``run``: ``declog --help`` and
 ``declog VERB --help`` load neither Hydra nor torch nor a tracker.
 
     0  all is well
@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from types import ModuleType
 
+from declog.cli import verbs as _verbs
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_error, write_json
 from declog.errors import CompositionError, ConfigError, DeclogError, did_you_mean
@@ -25,26 +27,14 @@ from declog.errors import CompositionError, ConfigError, DeclogError, did_you_me
 OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
 
 
-@dataclass(frozen=True)
-class Verb:
-    """A verb: the module that holds it, and what it does in a line."""
-
-    name: str
-    module: str
-    help: str
+def verbs() -> tuple[str, ...]:
+    """The verbs that there are, sorted."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(_verbs.__path__)))
 
 
-VERBS = (
-    Verb("check", "declog.cli.check", "compile a profile and say everything that is wrong with it"),
-    Verb("show", "declog.cli.show", "show a profile as it is in effect, and where each value came from"),
-    Verb("why", "declog.cli.why", "say who set a key, a metric or a signal, layer by layer"),
-    Verb("diff", "declog.cli.diff", "compare what two profiles log, and what it costs"),
-    Verb("test", "declog.cli.test", "run a profile's own tests"),
-    Verb("preview", "declog.cli.preview", "say what a profile would have logged of a captured run"),
-    Verb("ls", "declog.cli.ls", "list metrics, signals, functions, reductions, presets, sinks and more"),
-    Verb("schema", "declog.cli.schema", "write the JSON Schema of profiles, for editors"),
-    Verb("explain", "declog.cli.explain", "explain an error code"),
-)  # fmt: skip
+def verb_of(name: str) -> ModuleType:
+    """The module of a verb."""
+    return importlib.import_module(f"{_verbs.__name__}.{name}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,12 +64,10 @@ def _run(words: list[str]) -> int:
 
         print(f"declog {version('declog')}")
         return OK
-    names = {verb.name: verb for verb in VERBS}
-    if words[0] not in names:
-        raise Wrong(f"there is no verb `{words[0]}`", did_you_mean(words[0], names, what="verbs"))
-    verb = names[words[0]]
-    module = importlib.import_module(verb.module)
-    parser = Parser(verb.name, verb.help, module.__doc__ or "")
+    if words[0] not in verbs():
+        raise Wrong(f"there is no verb `{words[0]}`", did_you_mean(words[0], verbs(), what="verbs"))
+    module = verb_of(words[0])
+    parser = Parser(words[0], module.SUMMARY, module.__doc__ or "")
     module.arguments(parser)
     given = parser.read(words[1:])
     if given is None:
@@ -97,7 +85,7 @@ def _run(words: list[str]) -> int:
 
 def _help() -> str:
     lines = ["usage: declog VERB ...", "", "verbs:"]
-    lines += [f"  {verb.name:<9} {verb.help}" for verb in VERBS]
+    lines += [f"  {verb:<9} {verb_of(verb).SUMMARY}" for verb in verbs()]
     lines += [
         "",
         "A profile is a preset's name or a YAML file, with overrides behind it:",

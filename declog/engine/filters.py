@@ -4,7 +4,7 @@ A filter runs twice: on each rank's rows, to choose the candidates whose text tr
 ranks, to choose what is logged. What the second run takes is always among the first run's candidates. Imports
 no torch.
 
-To add a kind: a function from (op, view, rows) to rows, and its entry in ``KINDS``.
+To add a kind: a function from (op, view, rows) to rows under ``@_kind``, and its name in ``FilterSpec.kind``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ from declog.plans.ops import FilterOp
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]
+Chooser = Callable[[FilterOp, View, Rows], Rows]
+
+KINDS: dict[str, Chooser] = {}  # the functions below that say so, by name
+
+
+def _kind(choose: Chooser) -> Chooser:
+    """A kind of filter: its name is the function's, its help the docstring."""
+    KINDS[choose.__name__.removeprefix("_")] = choose
+    return choose
 
 
 @dataclass(frozen=True)
@@ -97,10 +106,13 @@ def _best(order: Array, scopes: Segments, n: int, ties: Array) -> Array:
     return sorted_rows[place < n]
 
 
+@_kind
 def _all(op: FilterOp, view: View, rows: Rows) -> Rows:
+    """Every row."""
     return rows
 
 
+@_kind
 def _top_bottom(op: FilterOp, view: View, rows: Rows) -> Rows:
     """The greatest ``top`` and, of the others, the smallest ``bottom`` of each scope."""
     assert op.key is not None
@@ -114,18 +126,25 @@ def _top_bottom(op: FilterOp, view: View, rows: Rows) -> Rows:
     return chosen
 
 
+@_kind
 def _random(op: FilterOp, view: View, rows: Rows) -> Rows:
+    """``n`` rows by chance, the same for the same seed."""
     return rows[_best(_hashes(op, view, rows), _scopes(op, view, rows), op.n, _ties(op, view, rows))]
 
 
+@_kind
 def _fraction(op: FilterOp, view: View, rows: Rows) -> Rows:
+    """A share of the rows by chance."""
     return rows[_hashes(op, view, rows) < op.fraction * 2.0**64]
 
 
+@_kind
 def _first(op: FilterOp, view: View, rows: Rows) -> Rows:
+    """The first ``n`` rows."""
     return rows[_best(rows, _scopes(op, view, rows), op.n, rows)]
 
 
+@_kind
 def _unique(op: FilterOp, view: View, rows: Rows) -> Rows:
     """The first row of each distinct key, within each scope."""
     assert op.key is not None
@@ -194,9 +213,3 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-KINDS: Mapping[str, Callable[[FilterOp, View, Rows], Rows]] = {
-    "all": _all, "top_bottom": _top_bottom, "random": _random, "fraction": _fraction, "first": _first,
-    "unique": _unique,
-}  # fmt: skip

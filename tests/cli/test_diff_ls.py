@@ -9,7 +9,8 @@ from typing import get_args
 
 import pytest
 
-from declog.cli.ls import FILTERS, HELP, OF_A_PROFILE, OF_DECLOG
+from declog.cli.verbs.ls import HELP, OF_A_PROFILE, OF_DECLOG
+from declog.engine.filters import KINDS
 from declog.errors import CODES
 from declog.language.functions import BUILTIN
 from declog.language.row_functions import DEFAULT
@@ -111,7 +112,8 @@ def test_one_profile_is_not_two(small: Path, cli: Cli) -> None:
 def test_every_list_is_described() -> None:
     """None is without a line of help, and none is described that is not there."""
     assert set(HELP) == {*OF_DECLOG, *OF_A_PROFILE}
-    assert set(FILTERS) == set(get_args(FilterSpec.model_fields["kind"].annotation))
+    assert set(KINDS) == set(get_args(FilterSpec.model_fields["kind"].annotation)), "FilterSpec.kind and the filters"
+    assert all(choose.__doc__ for choose in KINDS.values())
 
 
 def test_each_list(cli: Cli) -> None:

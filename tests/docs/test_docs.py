@@ -245,8 +245,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def section(page: str, heading: str) -> str:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return str(found)
+    found = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert len(found) == 1, f"docs/{page} needs a section `## {heading}`"
+    return str(found[0])
 
 
 def rows(text: str) -> list[tuple[str, str]]:
@@ -258,6 +259,8 @@ def test_every_error_code_is_explained() -> None:
     """docs/errors.md has each code once, in order, with the meaning that the code has."""
     text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     assert re.findall(r"^### (DL\d+): (.+)\n\n\S", text, re.MULTILINE) == list(CODES.items())
+    pages = sorted(file.stem for file in (ROOT / "declog" / "error_pages").glob("*.md"))
+    assert pages == sorted(CODES), "a code of declog.errors.CODES and its page go together"
 
 
 @pytest.mark.parametrize("code", CODES)

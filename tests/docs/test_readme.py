@@ -28,6 +28,16 @@ def test_the_map_names_files_that_are_there() -> None:
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
 
+def test_what_an_addition_edits_is_there() -> None:
+    """Every path of CONTRIBUTING.md leads to a file or folder, or to one that the addition makes."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:conf|declog|docs|tests)/[\w./]+)`", text)
+    assert len(named) > 15
+    made = [name for name in named if not (ROOT / name).exists()]
+    assert all("NAME" in name or "DLnnn" in name for name in made), made
+    assert all((ROOT / name.partition("NAME")[0].partition("DLnnn")[0]).parent.is_dir() for name in made)
+
+
 def test_the_extras_are_those_of_the_package() -> None:
     """All of them, and no other."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Steps = Callable[[int], bool]
 
+SUMMARY = "say what a profile would have logged of a captured run"
+
 
 def arguments(parser: Parser) -> None:
     """A capture, and a profile or two."""

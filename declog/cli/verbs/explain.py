@@ -12,6 +12,8 @@ from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, columns, paragraphs, write_json
 from declog.errors import CODES, did_you_mean
 
+SUMMARY = "explain an error code"
+
 
 def arguments(parser: Parser) -> None:
     """A code."""

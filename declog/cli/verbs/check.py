@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from declog.plans.ops import Plan
 
+SUMMARY = "compile a profile and say everything that is wrong with it"
+
 
 def arguments(parser: Parser) -> None:
     """A profile, and what to make of warnings."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Row = tuple[str, ...]  # a name, and what is to be known of it
 
+SUMMARY = "list metrics, signals, functions, reductions, presets, sinks and more"
+
 
 def arguments(parser: Parser) -> None:
     """What to list, and of which profile."""
@@ -123,19 +125,9 @@ def _sinks() -> list[Row]:
 
 
 def _filter_kinds() -> list[Row]:
-    from declog.language.spec import FilterSpec
+    from declog.engine.filters import KINDS
 
-    return [(kind, FILTERS.get(kind, "")) for kind in FilterSpec.model_fields["kind"].annotation.__args__]  # type: ignore[union-attr]
-
-
-FILTERS = {
-    "all": "every row",
-    "top_bottom": "the rows with the greatest and the smallest key",
-    "random": "n rows by chance, the same for the same seed",
-    "fraction": "a share of the rows by chance",
-    "first": "the first n rows",
-    "unique": "the first row of each key",
-}
+    return [(kind, (choose.__doc__ or "").replace("``", "").rstrip(".")) for kind, choose in KINDS.items()]
 
 
 def _presets(given: argparse.Namespace) -> list[Row]:

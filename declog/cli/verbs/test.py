@@ -16,6 +16,8 @@ from dataclasses import asdict
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, RED, paint, write_json
 
+SUMMARY = "run a profile's own tests"
+
 
 def arguments(parser: Parser) -> None:
     """A profile, and which of its tests."""

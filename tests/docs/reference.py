@@ -1,6 +1,6 @@
 """The language's reference as Markdown tables, generated from the registries and the models of the YAML.
 
-``python -m declog.reference docs/language.md`` rewrites the parts of a file between its markers
+``python -m tests.docs.reference docs/language.md`` rewrites the parts of a file between its markers
 ``<!-- reference: NAME -->`` and ``<!-- end -->``; with ``--check`` it only says whether they are up to date.
 """
 
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
         if made != page and not check:
             path.write_text(made, "utf-8")
     if check and stale:
-        print("the reference is not up to date: python -m declog.reference docs/*.md", file=sys.stderr)
+        print("the reference is not up to date: python -m tests.docs.reference docs/*.md", file=sys.stderr)
     return int(check and stale)
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from declog.cli.arguments import Parser, Wrong
 from declog.errors import did_you_mean
 
+SUMMARY = "write the JSON Schema of profiles, for editors"
+
 
 def arguments(parser: Parser) -> None:
     """Of what, and where to."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whatever else decides its values
 
+SUMMARY = "compare what two profiles log, and what it costs"
+
 
 def arguments(parser: Parser) -> None:
     """Two profiles."""

@@ -30,6 +30,8 @@ READERS = frozenset(
     {"expr", "where", "weight", "by", "when", "key", "formula", "mask", "of", "ids", "lengths", "metric", "enabled"}
 )
 
+SUMMARY = "say who set a key, a metric or a signal, layer by layer"
+
 
 def arguments(parser: Parser) -> None:
     """A key, and the profile that has it."""

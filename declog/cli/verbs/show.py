@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 COMMENTS_AT = 64  # no comment starts further to the right, unless its line is longer
 
+SUMMARY = "show a profile as it is in effect, and where each value came from"
+
 
 def arguments(parser: Parser) -> None:
     """A profile, and what to show of it."""
@@ -111,7 +113,7 @@ def _output_text(output: Mapping[str, Any]) -> str:
 
 def _profile(config: DictConfig, given: argparse.Namespace) -> None:
     from declog.cli.layers import at, layered, leaves
-    from declog.cli.why import known_key
+    from declog.cli.verbs.why import known_key
 
     found = layered(config)
     inactive, broken = _inactive(config)

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from declog.language import reference
+from tests.docs import reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
 def test_generated_parts_are_up_to_date(page: str) -> None:
-    """`python -m declog.reference docs/*.md` would change nothing."""
+    """`python -m tests.docs.reference docs/*.md` would change nothing."""
     text = (DOCS / page).read_text("utf-8")
     assert reference.rewritten(text) == text
 
