@@ -218,9 +218,15 @@ def test_python(page: Path, tmp_path: Path) -> None:
 # ---- the pages themselves ---------------------------------------------------------------------------
 
 
+@of_language("toml")
+def test_toml(block: Block) -> None:
+    """It is read, and says of declog what a project may say."""
+    assert list(tomllib.loads(block.text)["tool"]["declog"]) == ["imports"]
+
+
 def test_every_block_is_of_a_language_that_is_tested() -> None:
     """No block escapes because of how its fence is written."""
-    assert {block.language for block in ALL} <= {"yaml", "sh", "python", "text"}
+    assert {block.language for block in ALL} <= {"yaml", "sh", "python", "toml", "text"}
     assert {"yaml", "sh", "python"} <= {block.language for block in ALL}
 
 
