@@ -6,13 +6,14 @@ Imports the standard library and what makes quoted text visible, so that every l
      ├── ConfigError            the profile is wrong; found before step 0, all problems at once
      │    ├── CompositionError  Hydra could not compose it
      │    └── PlanMismatchError ranks compiled different plans
-     ├── InputError             the training code gave something the profile does not allow
-     │    ├── UnknownSignalError
-     │    └── MissingSignalError
-     ├── UsageError             the API was called in the wrong order
-     └── RuntimeFailure         declog itself failed after step 0; reported, never raised into a step unless strict
-          ├── SinkError
-          └── CommError
+     └── Coded                  one problem, found after that
+          ├── InputError        the training code gave something the profile does not allow
+          │    ├── UnknownSignalError
+          │    └── MissingSignalError
+          ├── UsageError        the API was called in the wrong order
+          └── RuntimeFailure    declog itself failed after step 0; reported, never raised into a step unless strict
+               ├── SinkError
+               └── CommError
 
 Codes are grouped by layer: DL1xx composition, DL2xx schema, DL3xx language and types, DL4xx plan,
 DL5xx input at run time, DL6xx sinks and ranks.
@@ -293,7 +294,7 @@ class PlanMismatchError(ConfigError):
 
 
 class Coded(DeclogError):
-    """An error of one problem."""
+    """An error of one problem: its code, its message and, where there is one, its fix."""
 
     def __init__(self, code: str, message: str, fix: str | None = None) -> None:
         self.code = code

@@ -48,6 +48,10 @@ class Registry(abc.ABC, Generic[T]):
         self._own[entry.name] = entry
         return entry
 
+    def discard(self, name: str) -> None:
+        """Take an entry of its own out again, if it is there."""
+        self._own.pop(name, None)
+
     def get(self, name: str) -> T | None:
         """The entry of this name, or None. Raises ``UsageError`` where two packages have one."""
         known = self._known(name)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from declog.errors import Problem, did_you_mean
-from declog.language.dtypes import AXES, COLUMN, Axis, Kind
+from declog.language.dtypes import AXES, COLUMN, Axis, Kind, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.nodes import CONST, JOIN, Node, Pool
 from declog.language.reductions import quantile_level
@@ -131,7 +131,7 @@ class Compiler:
         self.fail(node, "DL307", f"{_describe(inner)} is not part of the language", _HINTS.get(type(inner), _OWN))
 
     def _constant(self, node: ast.expr, value: Any) -> Node:
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
+        if type.kind is Kind.INT and isinstance(value, float):  # digits of what was written would be lost
             self.fail(node, "DL308", "the number does not fit 64 bits", "write it as a float, such as 1e20")
         return self.pool.constant(value)
 
@@ -343,7 +343,7 @@ class Compiler:
         mask = self.scope.token_mask if name == "size" and site.params["axis"] is Axis.TOKEN else None
         made = self.pool.make(name, args, type=result, mask=mask, **site.params)
         if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
-            return self._folded(node, function, args)
+            return self._folded(node, function, args, result)
         return made
 
     def _joined(self, args: list[Node], places: list[ast.expr]) -> list[Node]:
@@ -365,14 +365,14 @@ class Compiler:
                 )  # fmt: skip
         return [arg if arg.type.phase in (None, target) else join(self.pool, arg, target) for arg in args]
 
-    def _folded(self, node: ast.expr, function: Function, args: list[Node]) -> Node:
+    def _folded(self, node: ast.expr, function: Function, args: list[Node], type: Type) -> Node:
         values = [item.param("value") for item in args]
         try:
             with np.errstate(all="ignore"):
                 value = np.asarray(function.run(np, *values)).item()
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
             self.fail(node, "DL308", f"the constant cannot be computed: {error}")
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
+        if type.kind is Kind.INT and isinstance(value, float):  # digits of what was written would be lost
             self.fail(node, "DL308", "the constant does not fit 64 bits", "write it as a float, such as 1e20")
         return self.pool.constant(value)
 

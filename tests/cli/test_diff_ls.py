@@ -151,7 +151,7 @@ def test_functions_of_rows(small: Path, monkeypatch: pytest.MonkeyPatch, cli: Cl
     try:
         assert cli("ls", "calls", "--import", name).out.split() == ["of_ours(text)", "In", "capitals.", name]
     finally:
-        DEFAULT._own.pop("of_ours", None)
+        DEFAULT.discard("of_ours")
         sys.modules.pop(name, None)
 
 

@@ -155,7 +155,7 @@ def test_functions_of_ones_own(small: Path, monkeypatch: pytest.MonkeyPatch, cli
     finally:
         from declog.language.functions import DEFAULT
 
-        DEFAULT._own.pop("twice_of_ours", None)
+        DEFAULT.discard("twice_of_ours")
         sys.modules.pop(name, None)
 
 

@@ -14,6 +14,7 @@ import declog
 from declog.cli import main
 from declog.config.project import load_imports
 from declog.errors import ConfigError
+from declog.language.functions import DEFAULT
 from declog.replay.profile_tests import profile_tests
 
 BASE: dict[str, Any] = {"signals": {"r": {"axis": "completion"}}, "metrics": {"r": "mean(r)"}}
@@ -44,8 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path / "work" / "deep")
     yield tmp_path
     sys.modules.pop(MODULE, None)
-    for registry in (declog.functions.DEFAULT,):
-        registry._own.pop("declog_test_double", None)
+    DEFAULT.discard("declog_test_double")
 
 
 def says(folder: Path, text: str) -> None:
