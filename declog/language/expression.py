@@ -131,7 +131,7 @@ class Compiler:
         self.fail(node, "DL307", f"{_describe(inner)} is not part of the language", _HINTS.get(type(inner), _OWN))
 
     def _constant(self, node: ast.expr, value: Any) -> Node:
-        if type.kind is Kind.INT and isinstance(value, float):  # digits of what was written would be lost
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
             self.fail(node, "DL308", "the number does not fit 64 bits", "write it as a float, such as 1e20")
         return self.pool.constant(value)
 
