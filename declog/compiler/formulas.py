@@ -105,9 +105,9 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     )
 
 
-def over_metrics(draft: Draft, text: str) -> Node:
+def over_metrics(draft: Draft, text: str, *, optional: bool = False) -> Node:
     """The typed tree of an expression over metrics, which have no rows."""
-    node = compile_expression(text, MetricScope(draft), draft.pool, draft.functions)
+    node = compile_expression(text, MetricScope(draft, optional=optional), draft.pool, draft.functions)
     for item in walk(node):
         function = draft.functions.get(item.op)
         if function is not None and function.stage == "rows" and item.op != "column":

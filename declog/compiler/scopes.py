@@ -11,6 +11,7 @@ from declog.language.dtypes import AXES, KINDS, Axis, Kind, Type
 from declog.language.expression import compile_expression
 from declog.language.nodes import BUILTIN, LEAVES, METRIC, SIGNAL, Node
 from declog.language.syntax import ExpressionError
+from declog.plans.ops import MetricOp
 
 BUILTINS: dict[str, Type] = {
     "step": Type(Kind.INT, Axis.STEP),
@@ -102,9 +103,17 @@ class SignalScope(ConstantScope):
 
 
 class MetricScope(ConstantScope):
-    """Metrics by id, or id.suffix for one of several reductions, and constants: `formula`, `when`, alerts."""
+    """Metrics by id, or id.suffix for one of several reductions, and constants: `formula`, `when`, alerts.
+
+    In an ``optional`` alert a metric that was deleted is off, as one that is switched off, and of several reductions
+    the id means the mean.
+    """
 
     noun = "metric"
+
+    def __init__(self, draft: Draft, *, optional: bool = False) -> None:
+        super().__init__(draft)
+        self.optional = optional
 
     def measured(self, function: str, name: str) -> Node | None:
         """``columns(id)``, how many members a metric has; ``nan_count(id)``, how many missing values it left out."""
@@ -113,6 +122,8 @@ class MetricScope(ConstantScope):
         found = next((op for op in self.draft.outputs if op.id == name), None)
         if found is None and f"metrics.{name}" in self.draft.inactive:
             raise SwitchedOff(f"`{name}` is off: {self.draft.inactive[f'metrics.{name}']}")
+        if found is None and self.draft.deleted(f"metrics.{name}"):
+            raise ExpressionError(self._deleted(name))
         if found is None:
             return None
         return self.draft.pool.make(METRIC, type=Type(Kind.INT), name=f"{function}:{found.key}")
@@ -120,6 +131,10 @@ class MetricScope(ConstantScope):
     def resolve(self, name: str) -> Node | Problem | None:
         draft = self.draft
         found = [op for op in draft.outputs if op.id == name]
+        if len(found) > 1 and self.optional:
+            found = [op for op in found if isinstance(op, MetricOp) and op.reduction.name == "mean"]
+            if len(found) != 1:
+                raise SwitchedOff(f"`{name}` has several reductions, and none of them is the mean")
         if len(found) > 1:
             choices = " or ".join(f"`{op.key}`" for op in found)
             return Problem("DL302", f"`{name}` has several reductions", fix=f"write {choices}")
@@ -130,7 +145,7 @@ class MetricScope(ConstantScope):
         if name in draft.constants or name in draft.spec.constants:
             return super().resolve(name)
         if draft.deleted(f"metrics.{name}"):
-            return _deleted_metric(name)
+            return self._deleted(name)
         if name in draft.spec.metrics:
             raise SwitchedOff(f"the metric `{name}` has an error")
         if name in draft.signals:
@@ -150,7 +165,7 @@ class MetricScope(ConstantScope):
         if f"metrics.{name}" in draft.inactive:
             raise SwitchedOff(f"`{name}` is off: {draft.inactive[f'metrics.{name}']}")
         if draft.deleted(f"metrics.{name}"):
-            return _deleted_metric(name)
+            return self._deleted(name)
         own = [op.key for op in draft.outputs if op.id == name]
         if name in draft.spec.metrics and not own:
             raise SwitchedOff(f"the metric `{name}` has an error")
@@ -165,14 +180,15 @@ class MetricScope(ConstantScope):
     def _metric(self, key: str, family: bool) -> Node:
         return self.draft.pool.make(METRIC, type=Type(Kind.NUMBER, None, family), name=key)
 
-
-def _deleted_metric(name: str) -> Problem:
-    return Problem(
-        "DL407",
-        f"the metric `{name}` was deleted, and is used here",
-        fix=f"delete what uses it, or keep it: `metrics.{name}.log: false` hides it",
-        related=(("metrics", name),),
-    )
+    def _deleted(self, name: str) -> Problem:
+        if self.optional:
+            raise SwitchedOff(f"the metric `{name}` was deleted")
+        return Problem(
+            "DL407",
+            f"the metric `{name}` was deleted, and is used here",
+            fix=f"delete what uses it, or keep it: `metrics.{name}.log: false` hides it",
+            related=(("metrics", name),),
+        )
 
 
 def signal_node(draft: Draft, name: str) -> Node | Problem:

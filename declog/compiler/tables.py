@@ -13,7 +13,7 @@ from declog.errors import Problem, did_you_mean
 from declog.language.dtypes import AXES, Axis, Kind, per
 from declog.language.expression import compile_expression
 from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
-from declog.language.spec import TableSpec
+from declog.language.spec import AlertSpec, TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
 
 
@@ -215,10 +215,10 @@ def alerts(draft: Draft) -> None:
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)
         with draft.at(*path, "when" if spec.when is not None else "metric", off=f"alerts.{name}"):
-            scope = MetricScope(draft)
+            scope = MetricScope(draft, optional=spec.optional)
             if spec.metric is not None:
                 compile_expression(spec.metric, scope, draft.pool, draft.functions)  # an error shows the name alone
-            node = over_metrics(draft, text)
+            node = over_metrics(draft, text, optional=spec.optional)
             if node.type.kind is not Kind.BOOL:
                 draft.report(
                     "DL305",
@@ -230,19 +230,19 @@ def alerts(draft: Draft) -> None:
                 continue
             if not spec.text:
                 draft.alerts.append(AlertOp(name, node, spec.patience, spec.level, f"{name}: {text}"))
-            elif (fields := _fields(draft, spec.text, (*path, "text"))) is not None:
+            elif (fields := _fields(draft, spec, (*path, "text"))) is not None:
                 draft.alerts.append(AlertOp(name, node, spec.patience, spec.level, spec.text, fields))
 
 
-def _fields(draft: Draft, text: str, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
+def _fields(draft: Draft, spec: AlertSpec, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
     """The metrics that an alert's text names; None where it cannot be filled, which is reported."""
     found: dict[str, Node] = {}
     try:
-        parts = [(name, form or "") for _, name, form, _ in string.Formatter().parse(text) if name is not None]
+        parts = [(name, form or "") for _, name, form, _ in string.Formatter().parse(spec.text) if name is not None]
     except ValueError as error:
         draft.report("DL404", f"the text cannot be read: {error}", *path, fix="a brace of the text itself is {{ or }}")
         return None
-    scope, before = MetricScope(draft), len(draft.problems)
+    scope, before = MetricScope(draft, optional=spec.optional), len(draft.problems)
     for name, form in parts:
         try:
             format(1.0, form)

@@ -300,6 +300,8 @@ class AlertSpec(Model):
     """Log events in a row."""
     level: Literal["info", "warn", "error"] = "warn"
     text: str = ""
+    optional: bool = False
+    """For presets: it is off where a metric of it was deleted, and of several reductions an id means the mean."""
     enabled: bool | str = True
     help: str = ""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import declog
 from declog.errors import ConfigError
+from declog.plans.needs import read
 from declog.records import Alert
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
@@ -132,3 +134,73 @@ def test_a_text_that_cannot_be_filled_is_refused(text: str, code: str, fix: str,
     with pytest.raises(ConfigError) as raised:
         alerted(alerts, [0.6], tmp_path, constants={"beta": {"value": 1}})
     assert [(one.code, one.path, one.fix) for one in raised.value.problems] == [(code, ("alerts", "high", "text"), fix)]
+
+
+@pytest.mark.parametrize(
+    ("reduce", "fired", "reason"),
+    [
+        (["mean", "max"], [Alert("high", "warn", "KL 0.60, 0.600")], None),
+        ({"middle": "mean", "top": "max"}, [Alert("high", "warn", "KL 0.60, 0.600")], None),
+        ("max", [Alert("high", "warn", "KL 0.60, 0.600")], None),
+        (["min", "max"], [], "`kl` has several reductions, and none of them is the mean"),
+        (None, [], "the metric `kl` was deleted"),
+    ],
+)
+def test_an_optional_alert_takes_the_metric_as_it_was_changed(
+    reduce: Any, fired: list[Alert], reason: str | None, tmp_path: Path
+) -> None:
+    """Its metric's id is the mean of several reductions; without one it is inactive, which is said and is no error."""
+    metrics = {"kl": None if reduce is None else {"reduce": reduce}, "length": {"reduce": "max"}}
+    alerts = {"high": {"metric": "kl", "above": 0.5, "text": "KL {kl:.2f}, {kl:.3f}", "optional": True}}
+    sink = alerted(alerts, [0.6], tmp_path, metrics)
+    assert [alert for _, alert in sink.alerts] == fired
+    plan = declog.plan(profile({"kl": {"axis": "step"}, "length": {"axis": "completion"}}, metrics, alerts=alerts))
+    assert dict(plan.inactive).get("alerts.high") == reason
+
+
+@pytest.mark.parametrize(
+    ("optional", "metric", "code"),
+    [(False, "kl", "DL407"), (False, "length", "DL302"), (True, "lenght", "DL302"), (True, "length.p95", "DL302")],
+)
+def test_what_an_alert_names_wrongly_is_refused(optional: bool, metric: str, code: str) -> None:
+    """An optional one is lenient about what was deleted, and about no name that never was."""
+    config = profile(
+        {"kl": {"axis": "step"}, "length": {"axis": "completion"}},
+        {"kl": None, "length": {"reduce": ["mean", "max"]}},
+        alerts={"high": {"metric": metric, "above": 0.5, "optional": optional}},
+    )
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(config)
+    assert [(one.code, one.path) for one in raised.value.problems] == [(code, ("alerts", "high", "metric"))]
+
+
+@pytest.mark.parametrize("function", ["columns", "nan_count"])
+def test_what_is_asked_of_a_deleted_metric_is_refused(function: str) -> None:
+    """The cause is that it was deleted, not that the function is unknown."""
+    config = profile({"r": {"axis": "completion"}}, {"kl": None, "r": {"when": f"{function}(kl) > 0"}})
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(config)
+    assert [one.message for one in raised.value.problems] == ["the metric `kl` was deleted, and is used here"]
+
+
+@pytest.mark.parametrize("preset", ["grpo", "rloo", "trl_grpo", "trl_rloo"])
+def test_a_preset_alert_goes_with_its_metric(preset: str) -> None:
+    """Deleted, switched off, of several reductions, of another one: never an error of what the user did not write."""
+    base = declog.profile_of(declog.compose(preset))
+    whole = {alert.id: read(alert.when) for alert in declog.plan(base).alerts}
+    named = {key.partition(".")[0] for keys in whole.values() for key in keys}
+    assert len(whole) >= 6 and "reward" in named
+
+    def left(change: Callable[[str, dict[str, Any]], Any]) -> tuple[set[str], set[str]]:
+        changed = {name: change(name, base["metrics"][name]) for name in named}
+        made = declog.plan({**base, "metrics": {**base["metrics"], **changed}})
+        off = {key.removeprefix("alerts.") for key, _ in made.inactive if key.startswith("alerts.")}
+        return {alert.id for alert in made.alerts}, off & set(whole)
+
+    def several(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+        return entry if "formula" in entry else {**entry, "name": f"{name}/{{reduce}}", "reduce": ["std", "mean"]}
+
+    assert left(lambda name, entry: None) == (set(), set(whole))
+    assert left(lambda name, entry: {**entry, "enabled": False}) == (set(), set(whole))
+    assert left(several) == (set(whole), set())
+    assert left(lambda name, entry: entry if "formula" in entry else {**entry, "reduce": "max"}) == (set(whole), set())
