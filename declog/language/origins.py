@@ -11,9 +11,11 @@ import importlib.metadata
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 _NAMED = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
+_PROGRAM = ("__main__", "__mp_main__")  # what a program's own module is called in it, and in what it spawns
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -26,8 +28,9 @@ def origin(run: Callable[..., Any]) -> str:
     while isinstance(inner, functools.partial):
         inner = inner.func
     named = inner if isinstance(inner, _NAMED) else type(inner)
-    place = f"{named.__module__}:{named.__qualname__}"
-    top = (named.__module__ or "").partition(".")[0]
+    module = _module(named)
+    place = f"{module}:{named.__qualname__}"
+    top = module.partition(".")[0]
     if top == "declog":
         return place
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages_of(top))
@@ -42,6 +45,21 @@ def packages_of(module: str) -> tuple[str, ...]:
 @functools.cache
 def _distributions() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()
+
+
+def _module(named: Any) -> str:
+    """The module of a function or class; a program's own is that of its file, as others that import or run it have it.
+
+    What has no file, such as a notebook's cell and what ``-c`` runs, is of ``__main__`` wherever it goes.
+    """
+    module = str(named.__module__)
+    if module not in _PROGRAM:
+        return module
+    inner = named.__func__ if isinstance(named, types.MethodType) else named
+    functions = [one for one in (inner, *vars(inner).values()) if isinstance(one, types.FunctionType)]
+    file = PurePath(functions[0].__code__.co_filename if functions else "")
+    of_cell = file.parent.name.startswith("ipykernel_")
+    return file.stem if file.suffix == ".py" and not of_cell else _PROGRAM[0]
 
 
 def _digest(run: object) -> str:
@@ -62,7 +80,7 @@ def _content(value: object, within: frozenset[int]) -> object:
         given = (value.__defaults__, value.__kwdefaults__, held)
         return _content(value.__code__, inside), [_content(item, inside) for item in given]
     if isinstance(value, type):
-        return value.__module__, value.__qualname__
+        return _module(value), value.__qualname__
     if isinstance(value, types.MethodType):
         return _content(value.__func__, inside)
     if isinstance(value, functools.partial):
@@ -73,4 +91,4 @@ def _content(value: object, within: frozenset[int]) -> object:
         return sorted(repr(_content(item, inside)) for item in value)
     if isinstance(value, tuple | list):
         return [_content(item, inside) for item in value]
-    return type(value).__module__, type(value).__qualname__
+    return _module(type(value)), type(value).__qualname__

@@ -28,6 +28,10 @@ log = logging.getLogger("declog")
 Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
 _MAGIC = b"DECLOGX1"
 KEPT_BYTES = 256 * 2**20  # what an actor keeps before it says that nobody exports
+_SAME = (
+    "start actors and driver from the same configuration; one that is sent to another process no longer says which "
+    "file declared what, which `metric_defaults` and signals without `extra:` go by: compose it with declog.compose"
+)
 PATIENCE = 2  # exports that one actor may be ahead of another before it is not waited for
 
 
@@ -96,7 +100,7 @@ def read(data: bytes, plan: Plan, world_size: int) -> Export:
         raise CommError("DL603", f"this is no export of a recorder: {error}", "pass what `export` returned") from None
     if fingerprint != plan.fingerprint:
         message = f"actor {rank} runs another plan ({fingerprint}) than the driver ({plan.fingerprint})"
-        raise PlanMismatchError([Problem("DL604", message, fix="start actors and driver from the same configuration")])
+        raise PlanMismatchError([Problem("DL604", message, fix=_SAME)])
     if not 0 <= rank < world_size:
         raise UsageError("DL510", f"actor {rank} is not below world_size {world_size}", "pass the number of actors")
     return rank, messages

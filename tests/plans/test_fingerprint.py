@@ -28,6 +28,7 @@ from declog.plans import fingerprint, ops
 from declog.plans.ops import Plan
 from declog.runtime.comm import Comm
 from declog.testing import MemorySink, run_ranks
+from tests import forks
 
 FUNCTIONS = Functions(BUILTIN)
 COLUMNS = RowFunctions(row_functions.DEFAULT)
@@ -184,6 +185,27 @@ def test_all_processes_make_the_same_fingerprint() -> None:
     assert found == {made().fingerprint}
 
 
+APPLICATION = """
+import pickle, subprocess, sys
+import declog, hydra
+CHILD = "import pickle, sys, declog; print(declog.plan(pickle.load(sys.stdin.buffer)).fingerprint)"
+@hydra.main(version_base="1.3", config_path=None)
+def main(cfg):
+    sent = subprocess.run([sys.executable, "-c", CHILD], input=pickle.dumps(cfg), stdout=subprocess.PIPE, check=True)
+    print(declog.plan(cfg).fingerprint, sent.stdout.decode().strip())
+main()
+"""
+
+
+@pytest.mark.parametrize("preset", ["grpo", "rloo"])
+def test_an_application_may_send_its_configuration_to_another_process(preset: str, tmp_path: Path) -> None:
+    """There nobody knows which file declared what: the plan is the same."""
+    (tmp_path / "app.py").write_text(APPLICATION)
+    done = forks.run([tmp_path / "app.py", f"+declog={preset}"], cwd=tmp_path)
+    here, there = done.stdout.split()
+    assert here == there
+
+
 # ---- functions
 
 
@@ -198,11 +220,41 @@ def scaled(factor: float) -> Any:
 
 def test_the_origin_of_a_function() -> None:
     """Its module and name; the package and its version; what differs in its code or in what it holds differs."""
-    assert origin(declog.function) == "declog.functions.user:function"
+    assert origin(declog.function) == "declog.language.functions.user:function"
     assert origin(pytest.approx).endswith(f"approx of pytest {pytest.__version__} (" + origin(pytest.approx)[-9:])
     assert origin(scaled(2.0)).startswith("tests.plans.test_fingerprint:scaled.<locals>.scale (")
     assert origin(scaled(2.0)) == origin(scaled(2.0)) != origin(scaled(3.0))
     assert origin(functools.partial(math.pow, 2)) != origin(functools.partial(math.pow, 3))
+
+
+PROGRAM = """
+import multiprocessing, pickle, sys
+from declog.language.origins import origin
+def mine(x): return 2 * x
+class Scale:
+    def __init__(self, by): self.by = by
+    def __call__(self, x): return self.by * x
+    def call(self, x): return x
+def origins(): return [origin(mine), origin(Scale(2)), origin(Scale), origin(Scale(2).call), origin(lambda x: x)]
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        for found in (origins(), pool.apply(origins)):
+            print(found)
+"""
+
+
+def test_a_program_s_own_functions_have_one_origin(tmp_path: Path) -> None:
+    """In the program, in a process that it spawns, and in one that imports it."""
+    (tmp_path / "app.py").write_text(PROGRAM)
+    commands = (["app.py"], ["-c", "import app; print(app.origins())"])
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((root, str(tmp_path)))}
+    run = functools.partial(subprocess.run, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    ways = [line for command in commands for line in run([sys.executable, *command]).stdout.splitlines()]
+    assert len(ways) == 3 and len(set(ways)) == 1
+    assert "app:mine (" in ways[0] and "app:Scale (" in ways[0] and "app:Scale.call (" in ways[0]
+    typed = "from declog.language.origins import origin; print(origin(lambda x: x))"
+    assert run([sys.executable, "-c", typed]).stdout.startswith("__main__:<lambda> (")
 
 
 def test_functions_of_one_name_that_differ_are_refused(tmp_path: Path) -> None:
