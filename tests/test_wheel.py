@@ -83,7 +83,7 @@ def test_a_preset_composes_from_the_wheel(python: Path, preset: str) -> None:
     overrides = ["declog/sinks=[console,trackio]", "declog.metrics.reward.reduce=p95", "~declog.metrics.kl"]
     installed = evaluate(
         python,
-        "import json; from declog.compose import compose, profile_of;"
+        "import json; from declog.config.compose import compose, profile_of;"
         f"print(json.dumps(profile_of(compose({preset!r}, {overrides!r}))))",
     )
     assert installed == profile_of(compose(preset, overrides))
@@ -95,7 +95,7 @@ def test_a_place_in_a_shipped_file_is_the_installed_file(python: Path) -> None:
     (site,) = python.parent.parent.glob("lib/python*/site-packages")
     found = evaluate(
         python,
-        "import json; from declog.provenance import provenance;"
+        "import json; from declog.config.provenance import provenance;"
         "print(json.dumps(provenance().layers['declog', 'sinks', 'console', 'every'][0].place.file))",
     )
     assert found == str(site / "declog" / "conf" / "declog" / "sinks" / "console.yaml")
