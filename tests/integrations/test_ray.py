@@ -100,4 +100,5 @@ def test_actors_send_the_rows_of_tables(on_ray: tuple[Path, str], on_one_process
     """The best and the worst completions of each step, over all actors."""
     ray, one = (pd.read_parquet(run / "parquet" / "tables" / "samples") for run in (on_ray[0], on_one_process))
     assert len(one) == 4 * STEPS
+    assert ray.pop("run_id").nunique() == one.pop("run_id").nunique() == 1
     pd.testing.assert_frame_equal(ray, one)

@@ -124,7 +124,7 @@ def test_a_closed_recorder_is_not_found(tmp_path: Path) -> None:
     config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"})
     outer = MemorySink()
     with declog.start(config, sinks=[outer], output_dir=tmp_path) as log, log.step(0):
-        inner = declog.start(config, sinks=[MemorySink()], output_dir=tmp_path)
+        inner = declog.start(config, sinks=[MemorySink()], output_dir=tmp_path / "inner")
         with inner.step(5):
             assert declog.current() is inner
             inner.close()

@@ -205,10 +205,10 @@ def test_a_log_event_is_one_message_of_each_rank(ranks: int, tmp_path: Path) -> 
     """Whatever the number of metrics; what says how it went is read once."""
     steps = 3
     for rank, calls in enumerate(sent(ranks, steps, "a", tmp_path)[1:], 1):
-        phases = range(steps + 1)  # and the tail
+        events = range(steps + 1)  # and the tail
         assert sorted(key for name, key in calls if name == "set") == [
             f"left/{rank}",
-            *(f"w/{e}/{rank}/0" for e in phases),
+            *(f"w/train/{event}/{rank}/0" for event in events),
         ]
         assert sum(count for (name, _), count in calls.items() if name == "set") == steps + 2
         assert {name for name, _ in calls} == {"set", "get"}
@@ -218,6 +218,6 @@ def test_a_log_event_is_one_message_of_each_rank(ranks: int, tmp_path: Path) -> 
 def test_a_long_message_is_as_many_as_it_has_chunks(tmp_path: Path) -> None:
     """4 MiB each."""
     calls = sent(2, 1, "a" * (2 * CHUNK), tmp_path)[1]
-    assert sorted(key for name, key in calls if name == "set" and key.startswith("w/0/")) == [
-        f"w/0/1/{n}" for n in range(3)
+    assert sorted(key for name, key in calls if name == "set" and key.startswith("w/train/0/")) == [
+        f"w/train/0/1/{n}" for n in range(3)
     ]

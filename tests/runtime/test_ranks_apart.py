@@ -195,7 +195,7 @@ def crafted(data: bytes, folder: Path) -> tuple[Logged, list[str]]:
 def told(**others: Any) -> dict[str, Any]:
     """What rank 1 says of its second log event."""
     return {
-        "phase": 1, "mode": "train", "step": 1, "count": 2, "tail": False, "part": False, "last": False,
+        "event": 1, "mode": "train", "step": 1, "count": 2, "tail": False, "part": False, "last": False,
         "sent": {"train": 1}, "error": None, "whole": True, "figures": {},
     } | others  # fmt: skip
 
@@ -241,7 +241,7 @@ CRAFTED: Mapping[str, bytes] = {
     "another step": encode({"default": rows()}, told(step=0)),
     "another count": encode({"default": rows()}, told(count=9)),
     "a step beyond all": encode({"default": rows()}, told(step=10**400)),
-    "another phase": encode({"default": rows()}, told(phase=2)),
+    "another event": encode({"default": rows()}, told(event=2)),
     "no meta": encode({}, {}),
     "figures that are texts": encode({"default": rows()}, told(figures={"a": "b"})),
     "a phase that there is not": encode({"other": rows()}, told()),
