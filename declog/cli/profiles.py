@@ -1,7 +1,8 @@
 """The profile that a command line names: a preset, a YAML file or an application's configuration, with overrides.
 
 The same composer as at run time makes it. On declog's own command line overrides are relative to the profile and
-expressions need no second pair of quotes (``words.py``); an application's own overrides are Hydra's, as they are.
+expressions need no second pair of quotes (``config/overrides.py``); an application's own overrides are Hydra's, as they
+are.
 """
 
 from __future__ import annotations

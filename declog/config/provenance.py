@@ -2,7 +2,7 @@
 
 Hydra keeps only the result. This composes the defaults list once more and reads the marks of the YAML
 files behind it, which takes some 30 ms: only on an error, or when somebody asks. Imports Hydra and
-PyYAML; the result is plain data (``places.py``).
+PyYAML; the result is plain data (``source_map.py``).
 """
 
 from __future__ import annotations

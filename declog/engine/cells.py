@@ -2,7 +2,7 @@
 
 A metric has one value per cell: ``[members, labels]``, of a family and of ``by``. It is reduced over the
 pieces that its ``pool`` names and combined over them. Metrics that reduce the same rows are reduced in
-``together.py``. Imports no torch.
+``reduce.py``. Imports no torch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One evaluator for all. Metrics are laid out by their members, labels and pieces, each by its name: values of different
 steps, batches or ranks never meet. A metric that has no value is absent, and so is what is computed of it, but for
-``present`` (see ``absence.py``). Imports no torch.
+``present`` (see ``language/absence.py``). Imports no torch.
 """
 
 from __future__ import annotations

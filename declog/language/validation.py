@@ -42,7 +42,7 @@ from declog.language.spec_of_tests import CaptureSpec, Expected, ExpectedTable, 
 def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) -> LogSpec:
     """The profile as models; raises ``ConfigError`` with everything that is wrong with its shape.
 
-    ``data`` is plain: resolved, without interpolations, as ``declog.compose.profile_of`` returns it. ``deleted`` are
+    ``data`` is plain: resolved, without interpolations, as ``declog.profile_of`` returns it. ``deleted`` are
     entries, such as ``metrics.kl``, that are not in it because somebody took them out.
     """
     if not isinstance(data, Mapping):

@@ -1,6 +1,6 @@
-"""The tape: every call of a recorder passes it, in order. This one keeps nothing, and says what time it is.
+"""The call log: every call of a recorder passes it, in order. This one keeps nothing, and says what time it is.
 
-``capturing.py`` has one that writes the calls to a file, ``rehearsal.py`` one that stands still at a written time.
+``capture.py`` has one that writes the calls to a file, ``replay/playback.py`` one that stands still at a written time.
 Imports nothing of declog.
 """
 

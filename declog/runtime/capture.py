@@ -1,4 +1,4 @@
-"""The tape that is kept: every call of a recorder and what it was given, in a file that ``declog.capture`` replays.
+"""The tape that is kept: every call of a recorder and what it was given, in a file that ``declog.replay`` plays.
 
 One file per rank, of containers: first what run it is, then one for each call. A step, a block of another mode or a
 flush is whole when its last call is; what was cut by a crash, by a full disk or by a full queue is not read. The

@@ -1,6 +1,6 @@
 """The recorder: what a training loop calls. It records on the training thread, and does nothing else there.
 
-``start`` (in ``run.py``) makes one from a plan; a rank other than 0 has the same recorder without sinks.
+``start`` (in ``api.py``) makes one from a plan; a rank other than 0 has the same recorder without sinks.
 Imports the runtime only: neither the models of the YAML nor the compiler.
 """
 
