@@ -20,6 +20,7 @@ settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True
 settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile("dev")
 
+HERE = Path(__file__).parent
 WritePreset = Callable[[str, str], Path]
 
 
@@ -42,6 +43,21 @@ def servers() -> Iterator[None]:
     """Those that start programs end with the tests."""
     yield
     forks.close()
+
+
+# Other processes, trainings of TRL, clusters: what takes more than five seconds. `pytest -m 'not slow'` leaves it out.
+SLOW = (
+    "docs/test_demo", "engine/test_divergence", "faults/", "integrations/test_ray", "integrations/trl/",
+    "replay/test_demo_capture", "runtime/test_exit", "runtime/test_fork", "runtime/test_ranks_processes",
+    "sinks/test_everything", "sinks/test_parquet_crash", "sinks/test_trackio", "test_wheel",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow, by module or folder."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 # ---- several workers: pytest -n auto ----------------------------------------------------------------

@@ -15,6 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 import declog
+from tests.forks import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, KILLED, ACTORS = 6, 3, 4
@@ -41,7 +42,7 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout

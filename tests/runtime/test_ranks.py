@@ -17,6 +17,7 @@ from declog.language.functions import DEFAULT, Functions
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.forks import PATIENCE_S
 from tests.runtime.ranks import work
 
 
@@ -231,7 +232,7 @@ def test_a_rank_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
                         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
-        run_ranks(2, rank, timeout_s=20.0)
+        run_ranks(2, rank, timeout_s=PATIENCE_S)
     assert {step: values["best/count"] for step, values in sink.scalars.items()} == {0: 2, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1}
     assert {step: values.get("declog/ranks") for step, values in sink.scalars.items()} == {
         0: None, 1: None, 2: None, 3: 1, 4: 1, 5: 1,
@@ -278,6 +279,6 @@ def test_what_fails_on_a_rank_is_told_on_rank_0(tmp_path: Path) -> None:
         return list(log._failures.counts)
 
     cause = "ValueError: too great"
-    told = run_ranks(2, rank, timeout_s=20.0)
+    told = run_ranks(2, rank, timeout_s=PATIENCE_S)
     assert told == [[f"[DL605] rank 1 sent no rows: {cause}"], [cause]]
     assert sink.scalars == {0: {"x": 1.0, "declog/ranks": 1}}

@@ -24,6 +24,7 @@ from declog.sinks import built_in, option_names, run_folder
 from declog.sinks.locks import Held, Lock
 from declog.testing import MemorySink, run_ranks
 from tests.docs.markdown import ROOT
+from tests.forks import PATIENCE_S
 
 PROFILE: dict[str, Any] = {
     "name": "own", "signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"},
@@ -98,7 +99,7 @@ def together(processes: list[subprocess.Popen[str]]) -> list[str]:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    ends = [process.communicate(timeout=120) for process in processes]
+    ends = [process.communicate(timeout=PATIENCE_S) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), ends
     return [out.strip() for out, _ in ends]
 
@@ -132,7 +133,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         other = started(
             "from tests.runtime.test_run_folders import *\ntrain(range(1), 9.0, output_dir='.')", folder=tmp_path
         )
-        assert "[DL609]" in other.communicate(timeout=60)[1]
+        assert "[DL609]" in other.communicate(timeout=PATIENCE_S)[1]
         with log.step(0):
             log.observe(reward=[1.0])
     assert rewards(tmp_path) == rewards(tmp_path, "parquet") == [(log.run_id, 0, 1.0)]
@@ -197,7 +198,7 @@ def test_a_killed_run_leaves_its_folder_to_those_who_ask_for_it(tmp_path: Path) 
     process = started(KILLED, folder=tmp_path)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert said(tmp_path)["state"] == "running"
     with pytest.raises(SinkError, match=r"holds the run .* \(running\)"):
         declog.start(PROFILE, output_dir=tmp_path)

@@ -215,10 +215,10 @@ def test_a_tracker_that_hangs_in_open_ends_the_start(blocking: bool, tmp_path: P
     with pytest.raises(SinkError, match=r"sink `<code>1` could not be opened: it did not open within 0\.\d+ s"):
         declog.start(profile({}, blocking=blocking), sinks=[first, hanging, last], output_dir=tmp_path, start_s=0.5)
     assert time.monotonic() - began < 30  # it would wait for ever
-    assert first.closed.wait(30)
+    assert first.closed.wait(PATIENCE_S)
     assert not hanging.closed.is_set()
     until.set()
-    assert hanging.closed.wait(30)
+    assert hanging.closed.wait(PATIENCE_S)
 
 
 def test_a_program_ends_while_a_tracker_still_hangs(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from declog.records import Records, RunInfo
 from declog.runtime.comm import Comm, Event
 from declog.sinks import Sink
 from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.forks import PATIENCE_S
 from tests.running import profile, run
 
 REWARD = {"reward": {"axis": "completion"}}
@@ -103,7 +104,7 @@ def test_a_rank_without_connection_gets_none(tmp_path: Path) -> None:
                 log.observe(reward=[float(comm.rank)])
             return log.flush(wait_s=60)
 
-    assert run_ranks(2, body, timeout_s=50) == [{"reward": 0.0, "declog/ranks": 1}, None]
+    assert run_ranks(2, body, timeout_s=PATIENCE_S) == [{"reward": 0.0, "declog/ranks": 1}, None]
 
 
 def test_blocks_are_timed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from declog.errors import SinkError
 from declog.records import Records, RunInfo
 from declog.sinks.runner import CloseReport, SinkRunner, estimate_bytes
+from tests.forks import PATIENCE_S
 from tests.sinks.samples import event, run_info
 
 
@@ -227,7 +228,7 @@ def test_flush_waits_for_what_was_submitted(tmp_path: Path) -> None:
     runner = started(sink, tmp_path)
     runner.submit(0, event(0))
     runner.submit(1, event(1))
-    assert gate.inside.wait(10)
+    assert gate.inside.wait(PATIENCE_S)
     assert runner.flush(0.01) is False
     gate.open.set()
     assert runner.flush(10) is True
@@ -241,7 +242,7 @@ def test_a_full_queue_drops_the_oldest_events(tmp_path: Path, caplog: pytest.Log
     sink = Probe(gate)
     runner = started(sink, tmp_path, overflow="drop_oldest", max_bytes=3 * estimate_bytes(event(1)))
     runner.submit(0, event(0))
-    assert gate.inside.wait(10)
+    assert gate.inside.wait(PATIENCE_S)
     with caplog.at_level(logging.WARNING, logger="declog"):
         for step in range(1, 11):
             runner.submit(step, event(1))
@@ -294,7 +295,7 @@ def test_close_leaves_a_stuck_sink_behind(tmp_path: Path, caplog: pytest.LogCapt
     sink = Probe(gate)
     runner = started(sink, tmp_path, overflow=overflow, max_bytes=estimate_bytes(event(1)))
     runner.submit(0, event(0))
-    assert gate.inside.wait(10)
+    assert gate.inside.wait(PATIENCE_S)
     runner.submit(1, event(1))
     waiting = threading.Thread(target=runner.submit, args=(2, event(1)))
     waiting.start()
@@ -315,7 +316,7 @@ def test_a_sink_left_behind_takes_no_further_event(tmp_path: Path) -> None:
     runner = started(sink, tmp_path)
     runner.submit(0, event(0))
     runner.submit(1, event(1))
-    assert gate.inside.wait(10)
+    assert gate.inside.wait(PATIENCE_S)
     runner.close(0.01)
     gate.open.set()
     thread = next(thread for thread in threading.enumerate() if thread.name == "declog-sink-probe")
@@ -349,7 +350,7 @@ def test_what_waits_and_what_was_dropped_can_be_read_at_any_time(tmp_path: Path)
     runner = started(Probe(gate), tmp_path, max_bytes=2 * size, overflow="drop_oldest")
     assert (runner.queued_bytes, runner.dropped) == (0, 0)
     runner.submit(0, event(0))
-    assert gate.inside.wait(10)
+    assert gate.inside.wait(PATIENCE_S)
     for step in range(1, 5):
         runner.submit(step, event(0))
     assert (runner.queued_bytes, runner.dropped) == (2 * size, 2)

@@ -15,6 +15,7 @@ import declog
 from declog.records import Column, ColumnType, Records, RunInfo, Table
 from declog.sinks import Coalescing, make_sink
 from declog.sinks.runner import TOGETHER, SinkRunner
+from tests.forks import PATIENCE_S
 from tests.sinks.samples import event, run_info
 
 
@@ -33,7 +34,7 @@ class Gate:
     def __call__(self, descriptor: int) -> None:
         self.calls += 1
         self.inside.set()
-        assert self.open.wait(60)
+        assert self.open.wait(PATIENCE_S)
         self._real(descriptor)
 
 
@@ -44,7 +45,7 @@ def test_what_waits_becomes_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyP
     runner.open(run_info(tmp_path))
     monkeypatch.setattr(os, "fsync", gate)
     runner.submit(0, event(0))
-    assert gate.inside.wait(30)
+    assert gate.inside.wait(PATIENCE_S)
     for step in range(1, 601):
         runner.submit(step, event(step))
     gate.open.set()

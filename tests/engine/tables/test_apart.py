@@ -17,6 +17,7 @@ from declog.errors import ConfigError, SinkError
 from declog.runtime.comm import Comm, Event
 from declog.sinks.tensorboard import TensorboardSink
 from declog.testing import FakeComm, run_ranks
+from tests.forks import PATIENCE_S
 from tests.running import scores
 
 SCHEMA = {"text": {"type": "text"}, "score": {"type": "float"}, "extra": {"undeclared": "keep"}}
@@ -129,7 +130,7 @@ def test_a_sink_that_cannot_open_on_one_rank_stops_all(tmp_path: Path) -> None:
             declog.start(made, output_dir=tmp_path, comm=comm)
         told[comm.rank] = str(caught.value)
 
-    run_ranks(3, rank, timeout_s=30)
+    run_ranks(3, rank, timeout_s=PATIENCE_S)
     assert "rank1" in told[1]
     assert all(told[other].startswith("[DL601] rank 1 could not start: ") for other in (0, 2))
 

@@ -19,6 +19,7 @@ from declog.records import Table
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
+from tests.forks import PATIENCE_S
 from tests.running import rows, run, scores
 
 KEEP: dict[str, Any] = {"score": {"type": "float"}, "extra": {"undeclared": "keep"}}
@@ -33,7 +34,7 @@ def of_ranks(made: Mapping[str, Any], bodies: Sequence[Callable[[Recorder], obje
             bodies[comm.rank](log)
         return sink
 
-    return run_ranks(len(bodies), rank, timeout_s=30)[0]
+    return run_ranks(len(bodies), rank, timeout_s=PATIENCE_S)[0]
 
 
 def steps(log: Recorder, extras: Sequence[Mapping[str, Any]], rows: int = 1) -> None:

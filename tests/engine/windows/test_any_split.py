@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import declog
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.engine.windows.test_byte_cap import CONFIG, METRICS
+from tests.forks import PATIENCE_S
 
 STEPS, ROWS = 20, 128
 OF_RANKS = ("rank", "main", "last", "changes", "loss")  # what a rank's own value decides
@@ -46,7 +47,7 @@ def logged(config: dict[str, Any], cuts: list[int], folder: Path) -> list[Any]:
                 with log.step(step):
                     observe(log, step, slice(edges[comm.rank], edges[comm.rank + 1]))
 
-    run_ranks(len(edges) - 1, body, timeout_s=120)
+    run_ranks(len(edges) - 1, body, timeout_s=PATIENCE_S)
     return [
         (step, {item.name: item.value for item in records.scalars}, records.tables) for step, records in sink.events
     ]
