@@ -52,7 +52,8 @@ def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> 
     template = (spec.name or name).replace("{id}", name)
     redact = tuple(spec.redact.items())
     return ColumnOp(
-        name, template, _COLUMN[type], None, False, spec.nullable, spec.max_chars, redact, call=function, args=args,
+        id=name, template=template, type=_COLUMN[type], expr=None, family=False, nullable=spec.nullable,
+        max_chars=spec.max_chars, redact=redact, call=function, args=args,
         role=spec.role,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ def capture(spec: CaptureSpec) -> CaptureOp | None:
     """The capture that a profile, or the caller of ``start``, asks for."""
     if not spec.enabled:
         return None
-    return CaptureOp(spec.every, spec.mode, int(spec.limit), int(spec.queue), spec.folder)
+    return CaptureOp(every=spec.every, mode=spec.mode, limit=int(spec.limit), queue=int(spec.queue), folder=spec.folder)
 
 
 def redactions(draft: Draft) -> dict[str, tuple[tuple[str, str], ...]]:

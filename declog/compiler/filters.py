@@ -93,19 +93,19 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
         for node in (key, where)
     )
     return FilterOp(
-        name,
-        spec.kind,
-        phase,
-        key,
-        where,
-        spec.top,
-        spec.bottom,
-        spec.within,
-        spec.n or 0,
-        spec.fraction or 0.0,
-        spec.seed,
-        spec.limit,
-        source,
+        id=name,
+        kind=spec.kind,
+        phase=phase,
+        key=key,
+        where=where,
+        top=spec.top,
+        bottom=spec.bottom,
+        within=spec.within,
+        n=spec.n or 0,
+        fraction=spec.fraction or 0.0,
+        seed=spec.seed,
+        limit=spec.limit,
+        source=source,
     )
 
 

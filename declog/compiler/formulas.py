@@ -88,19 +88,19 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     names = names_of(draft, name, spec, None, family=family, by=False)
     draft.formulas.append(
         FormulaOp(
-            name,
-            name,
-            node,
-            first.every,
-            first.pool,
-            first.combine,
-            empty_of(draft, name, spec),
-            family,
-            names,
-            tuple(spec.tags),
-            spec.log,
-            None,
-            spec.help,
+            id=name,
+            key=name,
+            expr=node,
+            every=first.every,
+            pool=first.pool,
+            combine=first.combine,
+            empty=empty_of(draft, name, spec),
+            family=family,
+            names=names,
+            tags=tuple(spec.tags),
+            shown=spec.log,
+            when=None,
+            help=spec.help,
         )
     )
 

@@ -74,11 +74,11 @@ class _Lowering:
     def fold_ops(self) -> list[FoldOp]:
         return [
             FoldOp(
-                self.fold_names[key],
-                key[0],
-                expr,
-                tuple(sorted(mask, key=lambda node: node.index)),
-                tuple(stat for stat in _STATS if stat in stats),
+                name=self.fold_names[key],
+                phase=key[0],
+                expr=expr,
+                mask=tuple(sorted(mask, key=lambda node: node.index)),
+                stats=tuple(stat for stat in _STATS if stat in stats),
             )
             for key, (expr, mask, stats) in self.folds.items()
         ]
@@ -144,7 +144,7 @@ class _Lowering:
             self.travels = before
             inner = self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
             name = self.locals[node.index, phase] = f"local{len(self.locals)}"
-            self.local_ops.append(LocalOp(name, phase, inner))
+            self.local_ops.append(LocalOp(name=name, phase=phase, expr=inner))
             if any(_reads_groups(item) for item in walk(inner)):
                 self.grouped.add(phase)
                 if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
@@ -159,7 +159,7 @@ class _Lowering:
         assert source is not None
         expr = self.label(arg, source)
         name = f"join{len(self.draft.joins)}"
-        self.draft.joins.append(JoinOp(name, source, phase, expr))
+        self.draft.joins.append(JoinOp(name=name, source=source, target=phase, expr=expr))
         ids = self.draft.spec.axes.completion.ids
         if ids is not None:
             leaf = signal_node(self.draft, ids)
@@ -173,7 +173,7 @@ class _Lowering:
     def _previous(self, node: Node, phase: str) -> Node:
         expr, first = (self.lower(arg, phase) for arg in node.args)
         name = f"prev{len(self.draft.previous)}"
-        self.draft.previous.append(PreviousOp(name, phase, expr, first))
+        self.draft.previous.append(PreviousOp(name=name, phase=phase, expr=expr, first=first))
         return self.draft.pool.make(CARRIED, type=node.type, name=name)
 
     def picked(self, node: Node, phase: str) -> Node:
@@ -322,7 +322,15 @@ def _logged(draft: Draft) -> None:
     phase = spec.phase if isinstance(spec.phase, str) else draft.default_phase
     if spec.axis == "step" and spec.family:
         draft.logged = SignalOp(
-            LOGGED, LOGGED, KINDS[spec.type], Axis.STEP, True, phase, True, recorded=True, folded=False
+            name=LOGGED,
+            source=LOGGED,
+            kind=KINDS[spec.type],
+            axis=Axis.STEP,
+            family=True,
+            phase=phase,
+            optional=True,
+            recorded=True,
+            folded=False,
         )
 
 
@@ -339,8 +347,9 @@ def _events(work: _Lowering) -> None:
             message = f"`{name}` is per group, and groups are spread over ranks: none of them has its values"
             draft.report("DL310", message, *draft.signal_paths[name], "axis", fix="axis: completion, or split: none")
         op = SignalOp(
-            name, spec.from_ or name, KINDS[spec.type], AXES[spec.axis], spec.family, phase,
-            spec.optional or (phase, name) not in needed,
+            name=name, source=spec.from_ or name, kind=KINDS[spec.type], axis=AXES[spec.axis],
+            family=spec.family, phase=phase,
+            optional=spec.optional or (phase, name) not in needed,
             recorded=(phase, name) in work.recorded | work.wished, folded=(phase, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
             unmasked=spec.axis == "token" and spec.type != "bool" and not node.mask,
@@ -354,9 +363,9 @@ def _events(work: _Lowering) -> None:
     for phase in sorted(names, key=_phase_order):
         signals = tuple(by_phase.get(phase, ()))
         draft.phases[phase] = PhaseOp(
-            phase, signals, tuple(fold for fold in folds if fold.phase == phase),
-            tuple(op for op in work.local_ops if op.phase == phase), lengths.get(phase),
-            frozenset(signal.name for signal in signals if (phase, signal.name) in work.travels),
+            name=phase, signals=signals, folds=tuple(fold for fold in folds if fold.phase == phase),
+            locals=tuple(op for op in work.local_ops if op.phase == phase), lengths=lengths.get(phase),
+            travels=frozenset(signal.name for signal in signals if (phase, signal.name) in work.travels),
         )  # fmt: skip
 
 
@@ -375,7 +384,17 @@ def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]
         found = next((place for place, op in enumerate(by_phase[phase]) if op.name == name), None)
         if found is None:
             source = draft.signals[name].from_ or name
-            op = SignalOp(name, source, Kind.INT, Axis.COMPLETION, False, phase, False, recorded=False, folded=True)
+            op = SignalOp(
+                name=name,
+                source=source,
+                kind=Kind.INT,
+                axis=Axis.COMPLETION,
+                family=False,
+                phase=phase,
+                optional=False,
+                recorded=False,
+                folded=True,
+            )
             by_phase[phase].append(op)
         else:
             by_phase[phase][found] = replace(by_phase[phase][found], folded=True)

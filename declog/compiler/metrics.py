@@ -317,10 +317,12 @@ class _Metric:
             message = f"`nan: {nan}` is not executed yet for `{reduction.name}` over tokens"
             draft.report("DL205", message, "metrics", self.id, "nan", fix="drop `nan`")
         return MetricOp(
-            self.id, key, suffix, reduction, params, args, None, phase,
-            axis, first.type.family, kind, where, by, weight, draft.window(spec.every), pool, combine,
-            nan, empty_of(draft, self.id, spec), self._names(suffix, first.type.family, by is not None),
-            tuple(spec.tags), spec.cumulative, spec.ranks, spec.max_labels, spec.log, None, spec.help,
+            id=self.id, key=key, suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=phase,
+            axis=axis, family=first.type.family, kind=kind, where=where, by=by, weight=weight,
+            every=draft.window(spec.every), pool=pool, combine=combine,
+            nan=nan, empty=empty_of(draft, self.id, spec), names=self._names(suffix, first.type.family, by is not None),
+            tags=tuple(spec.tags), cumulative=spec.cumulative, ranks=spec.ranks,
+            max_labels=spec.max_labels, shown=spec.log, when=None, help=spec.help,
         )  # fmt: skip
 
     def _together(
@@ -433,11 +435,15 @@ def names_of(
         + ("/{column}" if family else "")
         + ("/{label}" if by else "")
     )
-    found = [NameOp(_template(draft, spec.name or default, ("metrics", id, "name"), id, suffix, family=family, by=by))]
+    found = [
+        NameOp(
+            template=_template(draft, spec.name or default, ("metrics", id, "name"), id, suffix, family=family, by=by)
+        )
+    ]
     aliases = {None: spec.alias} if isinstance(spec.alias, str) else spec.alias or {}
     for label, template in aliases.items():
         path = ("metrics", id, "alias") if label is None else ("metrics", id, "alias", label)
-        found.append(NameOp(_template(draft, template, path, id, suffix, family=family, by=by), alias=True))
+        found.append(NameOp(template=_template(draft, template, path, id, suffix, family=family, by=by), alias=True))
     return tuple(found)
 
 

@@ -112,17 +112,17 @@ def destinations(draft: Draft) -> None:
             continue
         draft.sinks.append(
             SinkOp(
-                name,
-                kind,
-                tuple(options.items()),
-                profile,
-                spec.every,
-                spec.prefix,
-                spec.ranks or ("each" if per_rank else "main"),
-                spec.on_error,
-                spec.overflow,
-                spec.queue_bytes,
-                accepts,
+                id=name,
+                kind=kind,
+                options=tuple(options.items()),
+                profile=profile,
+                every=spec.every,
+                prefix=spec.prefix,
+                ranks=spec.ranks or ("each" if per_rank else "main"),
+                on_error=spec.on_error,
+                overflow=spec.overflow,
+                queue_bytes=spec.queue_bytes,
+                accepts=accepts,
             )
         )
 
@@ -214,10 +214,10 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     there = {item for item in shown if item[:2] in every - gone}
     whole = {(key, alias) for key, alias, word in there if word == EVERY}
     return ProfileOp(
-        name,
-        frozenset((key, alias) for key, alias, _ in there),
-        frozenset(kept),
-        tuple(conditions),
+        name=name,
+        outputs=frozenset((key, alias) for key, alias, _ in there),
+        tables=frozenset(kept),
+        conditions=tuple(conditions),
         runtime=not spec.include,
         self_metrics=spec.self_metrics,
         only=frozenset(item for item in there if item[:2] not in whole),

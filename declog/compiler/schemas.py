@@ -95,7 +95,17 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: tupl
         )
         return None
     redact = tuple(spec.redact.items())
-    return ColumnOp(name, "{column}", "json", None, False, True, spec.max_chars, redact, spec.undeclared)
+    return ColumnOp(
+        id=name,
+        template="{column}",
+        type="json",
+        expr=None,
+        family=False,
+        nullable=True,
+        max_chars=spec.max_chars,
+        redact=redact,
+        undeclared=spec.undeclared,
+    )
 
 
 def _typed_column(
@@ -145,14 +155,14 @@ def _typed_column(
             fix="drop {column}",
         )
     return ColumnOp(
-        name,
-        template.replace("{id}", name),
-        type,
-        node,
-        node.type.family,
-        spec.nullable,
-        spec.max_chars,
-        tuple(spec.redact.items()),
+        id=name,
+        template=template.replace("{id}", name),
+        type=type,
+        expr=node,
+        family=node.type.family,
+        nullable=spec.nullable,
+        max_chars=spec.max_chars,
+        redact=tuple(spec.redact.items()),
         role=spec.role,
     )
 

@@ -158,7 +158,7 @@ def modes(draft: Draft) -> None:
             draft.report(
                 "DL202", f"`every` counts steps and cannot be {every}", "modes", name, "every", fix="every: end"
             )
-        draft.modes[name] = ModeOp(name, spec.prefix, every if isinstance(every, int) else 0)
+        draft.modes[name] = ModeOp(name=name, prefix=spec.prefix, every=every if isinstance(every, int) else 0)
 
 
 def groups(draft: Draft) -> None:
@@ -194,7 +194,9 @@ def groups(draft: Draft) -> None:
             )
     if spec.size is not None or spec.of is not None:
         named = None if spec.of is None else draft.signals.get(spec.of)
-        draft.grouping = Grouping(spec.size, spec.of, spec.split, named is not None and named.optional)
+        draft.grouping = Grouping(
+            size=spec.size, of=spec.of, split=spec.split, optional=named is not None and named.optional
+        )
     ids = draft.spec.axes.completion.ids
     if ids is not None and ids not in draft.signals:
         draft.report(

@@ -111,15 +111,15 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
         )
         return None
     table = TableOp(
-        name,
-        spec.name or name,
-        axis,
-        _phase(draft, name, made, chosen),
-        made,
-        chosen,
-        every,
-        spec.keep,
-        takers,
+        id=name,
+        name=spec.name or name,
+        axis=axis,
+        phase=_phase(draft, name, made, chosen),
+        columns=made,
+        filter=chosen,
+        every=every,
+        keep=spec.keep,
+        sinks=takers,
         as_trace=spec.as_ == "trace",
         max_bytes=spec.max_bytes,
     )
@@ -229,9 +229,13 @@ def alerts(draft: Draft) -> None:
                 )
                 continue
             if not spec.text:
-                draft.alerts.append(AlertOp(name, node, spec.patience, spec.level, f"{name}: {text}"))
+                draft.alerts.append(
+                    AlertOp(id=name, when=node, patience=spec.patience, level=spec.level, text=f"{name}: {text}")
+                )
             elif (fields := _fields(draft, spec, (*path, "text"))) is not None:
-                draft.alerts.append(AlertOp(name, node, spec.patience, spec.level, spec.text, fields))
+                draft.alerts.append(
+                    AlertOp(id=name, when=node, patience=spec.patience, level=spec.level, text=spec.text, fields=fields)
+                )
 
 
 def _fields(draft: Draft, spec: AlertSpec, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:

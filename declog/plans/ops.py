@@ -20,7 +20,7 @@ from declog.records import Level
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SignalOp:
     """A signal that the plan needs: the name it is observed under, its type, and how it is used."""
 
@@ -52,7 +52,7 @@ class SignalOp:
             object.__setattr__(self, name, value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FoldOp:
     """A per-token expression folded on the device to statistics per completion.
 
@@ -75,7 +75,7 @@ class FoldOp:
         return frozenset(_signals((*self.mask, *(() if self.expr is None else (self.expr,)))))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LocalOp:
     """A value computed from text where the text is, before the window travels: a numeric or label column."""
 
@@ -84,7 +84,7 @@ class LocalOp:
     expr: Node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JoinOp:
     """A value per completion of one phase, looked up for the rows of a later one: a column of the target."""
 
@@ -94,7 +94,7 @@ class JoinOp:
     expr: Node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PreviousOp:
     """A value per step as it was the step before: a column of its phase."""
 
@@ -104,7 +104,7 @@ class PreviousOp:
     first: Node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NameOp:
     """A name template of an output, and whether it is an alias."""
 
@@ -112,7 +112,7 @@ class NameOp:
     alias: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MetricOp:
     """One reduction of one expression. ``args`` are worker nodes; ``fold`` names the fold of a token value."""
 
@@ -146,7 +146,7 @@ class MetricOp:
     tokens: str | None = None  # the fold that counts a token metric's tokens, where missing ones matter
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FormulaOp:
     """An expression over the values of other metrics, cell by cell, in dependency order."""
 
@@ -165,7 +165,7 @@ class FormulaOp:
     help: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FilterOp:
     """Which rows of ``axis`` are taken; ``source`` is filtered first.
 
@@ -195,7 +195,7 @@ class FilterOp:
         return (*(self.source.chain if self.source else ()), self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ColumnOp:
     """A column of a table: an ``expr``, a ``call`` with its ``args`` by name, or where columns of ``log_extra`` go."""
 
@@ -223,7 +223,7 @@ class ColumnOp:
         return self.undeclared == "keep"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TableOp:
     """Rows of some columns, picked by a filter."""
 
@@ -242,7 +242,7 @@ class TableOp:
     apart: frozenset[str] = frozenset()  # sinks to which each rank writes its own rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProfileOp:
     """What a profile shows: outputs by (key, alias), tables by id.
 
@@ -261,7 +261,7 @@ class ProfileOp:
     without: frozenset[tuple[Key, bool, str]] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AlertOp:
     """A condition over metrics' values."""
 
@@ -278,7 +278,7 @@ class AlertOp:
         return (self.when, *(node for _, node in self.fields))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SinkOp:
     """A configured sink."""
 
@@ -295,7 +295,7 @@ class SinkOp:
     accepts: frozenset[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptureOp:
     """What is kept of what the training code gives: each N-th log event, within bounds in bytes."""
 
@@ -306,7 +306,7 @@ class CaptureOp:
     folder: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModeOp:
     """A mode has its own windows: a log event each ``every`` steps, or (0) at the end of its block."""
 
@@ -315,7 +315,7 @@ class ModeOp:
     every: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PhaseOp:
     """A phase's signals, folds and locals, in the order in which they are recorded."""
 
@@ -332,7 +332,7 @@ class PhaseOp:
         return frozenset(name for fold in self.folds for name in fold.reads)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Grouping:
     """What a group is: ``size`` consecutive rows, or the rows of one value of the signal ``of``."""
 
@@ -342,7 +342,7 @@ class Grouping:
     optional: bool = False  # the signal `of` may never come
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything the runtime needs to know; see ``declog.compiler.compile``."""
 
