@@ -147,10 +147,6 @@ class Draft:
         named = [phase for spec in observed for phase in spec.phases or (self.default_phase,)]
         return frozenset({*named, *self.phases})
 
-    def phase_of(self, type: Type) -> str:
-        """The phase of a value; the default one where every phase has it."""
-        return self.default_phase if type.phase is None else type.phase
-
 
 def needs_axis(type: Type, axis: Axis) -> bool:
     """Whether a value fits a place that has one value per ``axis``: it is on it, or coarser."""

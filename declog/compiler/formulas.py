@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from declog.compiler.draft import Draft
-from declog.compiler.metrics import empty_of, names_of
+from declog.compiler.metrics import names_of, of_every_output
 from declog.compiler.scopes import MetricScope
 from declog.language.dtypes import Kind
 from declog.language.expression import compile_expression
@@ -94,13 +94,9 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
             every=first.every,
             pool=first.pool,
             combine=first.combine,
-            empty=empty_of(draft, name, spec),
             family=family,
             names=names,
-            tags=tuple(spec.tags),
-            shown=spec.log,
-            when=None,
-            help=spec.help,
+            **of_every_output(draft, name, spec),
         )
     )
 

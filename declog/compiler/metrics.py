@@ -320,9 +320,8 @@ class _Metric:
             id=self.id, key=key, suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=phase,
             axis=axis, family=first.type.family, kind=kind, where=where, by=by, weight=weight,
             every=draft.window(spec.every), pool=pool, combine=combine,
-            nan=nan, empty=empty_of(draft, self.id, spec), names=self._names(suffix, first.type.family, by is not None),
-            tags=tuple(spec.tags), cumulative=spec.cumulative, ranks=spec.ranks,
-            max_labels=spec.max_labels, shown=spec.log, when=None, help=spec.help,
+            nan=nan, names=self._names(suffix, first.type.family, by is not None), cumulative=spec.cumulative,
+            ranks=spec.ranks, max_labels=spec.max_labels, **of_every_output(draft, self.id, spec),
         )  # fmt: skip
 
     def _together(
@@ -415,7 +414,12 @@ def _suffix(text: str) -> str:
     return text.split("(")[0].replace(".", "_")
 
 
-def empty_of(draft: Draft, id: str, spec: MetricSpec) -> float | None:
+def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
+    """The fields of ``OutputOp`` that a metric's keys say, whether it is reduced or a formula."""
+    return {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "shown": spec.log, "help": spec.help}
+
+
+def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
     """What is logged where nothing counts; None: nothing."""
     if spec.empty is None:
         return None

@@ -46,14 +46,6 @@ def compose(
     return composed(Origin(config_name, tuple(overrides), _directory(config_dir)))
 
 
-def compose_application(config_name: str, overrides: Sequence[str] = (), *, config_dir: str | FilePath) -> DictConfig:
-    """The whole configuration of an application: ``config_name`` in ``config_dir``, as its ``@hydra.main`` has them.
-
-    What the application gives Hydra from code, such as a ``ConfigStore``, is not there.
-    """
-    return composed(Origin(config_name, tuple(overrides), _directory(config_dir), application=True))
-
-
 def composed(origin: Origin) -> DictConfig:
     """The configuration of an origin; remembers it, so that each key's place can be found."""
     with current_hydra():

@@ -1,4 +1,4 @@
-"""What YAML 1.1 makes of a plain word: `on` is true, `010` is eight, `1:30` is ninety.
+"""What YAML 1.1 makes of a plain word: `on` is true, `010` is eight.
 
 Only the standard library. The words are those of PyYAML's resolvers; OmegaConf keeps them.
 """
@@ -9,7 +9,6 @@ import re
 
 _BOOL = re.compile("(?:[Yy]es|YES|[Oo]n|ON)|(?P<no>[Nn]o|NO|[Oo]ff|OFF)")
 _OCTAL = re.compile("[-+]?0[0-7_]+")
-_BASE_60 = re.compile(r"[-+]?[1-9][0-9_]*(?::[0-5]?[0-9])+(?P<fraction>\.[0-9_]*)?")
 
 
 def surprise(word: str) -> tuple[str, str] | None:
@@ -20,12 +19,6 @@ def surprise(word: str) -> tuple[str, str] | None:
         number = int(word.replace("_", ""), 8)
         decimal = re.sub("^([-+]?)0+(?=.)", r"\1", word)
         return f"`{word}` is {number} in YAML: a zero in front makes it octal", f"{decimal}  or  {number}"
-    if (found := _BASE_60.fullmatch(word)) is not None and not found["fraction"]:
-        number = 0
-        for part in word.replace("_", "").lstrip("-+").split(":"):
-            number = number * 60 + int(part)
-        number = -number if word[0] == "-" else number
-        return f"`{word}` is {number} in YAML: colons between digits count in sixties", f"{number}  or  '{word}'"
     return None
 
 
@@ -35,7 +28,7 @@ def suspicious(text: str) -> bool:
 
 
 _SUSPICIOUS = re.compile(
-    r"(?:[:\-,\[{]\s+|[\[{])[-+]?(?:0[0-7_]+|[1-9][0-9_]*(?::[0-5]?[0-9])+)\s*(?:[,\]}#]|$)"
+    r"(?:[:\-,\[{]\s+|[\[{])[-+]?0[0-7_]+\s*(?:[,\]}#]|$)"
     r"|(?:^|[{,])\s*(?:[Yy]es|YES|[Nn]o|NO|[Oo]n|ON|[Oo]ff|OFF)\s*:(?:\s|$)",
     re.MULTILINE,
 )

@@ -21,7 +21,7 @@ from declog.errors import Path, Problem
 
 
 def surprises(config: object, prefix: Path) -> list[Problem]:
-    """Numbers with a zero in front and numbers in sixties (DL202), words as keys (DL204): those that are in effect."""
+    """Numbers with a zero in front (DL202), words as keys (DL204): those that are in effect."""
     if not any(suspicious(file.read_text(encoding="utf-8", errors="replace")) for file in own_files(config)):
         return []
     known = provenance_of(config)

@@ -46,11 +46,6 @@ class Kind(Enum):
     TEXT = "text"
     OBJECT = "object"
 
-    @property
-    def numeric(self) -> bool:
-        """True where arithmetic is allowed; a bool counts as 0 or 1 only under aggregates."""
-        return self in (Kind.NUMBER, Kind.INT)
-
 
 KINDS: dict[str, Kind] = {
     "float": Kind.NUMBER,

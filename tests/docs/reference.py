@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from declog.error_pages import pages
+from declog.error_pages import page
 from declog.errors import CODES
 from declog.language import reductions as _reductions
 from declog.language import spec
@@ -32,6 +32,14 @@ _MODELS = {
     "ExpectedTable": "expected table",
     "RankInput": "rank",
     "StepInput": "step",
+}
+_LAYERS = {
+    "1": "Composition",
+    "2": "Schema",
+    "3": "Language and types",
+    "4": "Plan",
+    "5": "Input at run time",
+    "6": "Sinks and ranks",
 }
 _MARK = re.compile(r"(<!-- reference: (?P<name>[\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -82,9 +90,18 @@ def codes() -> str:
     return _table(("code", "meaning"), [(code, meaning) for code, meaning in CODES.items()])
 
 
+def error_pages() -> str:
+    """All pages under the names of their layers, as docs/errors.md has them."""
+    parts = []
+    for layer, title in _LAYERS.items():
+        parts.append(f"## {title}")
+        parts += [f"##{page(code).rstrip()}" for code in CODES if code[2] == layer]
+    return "\n\n".join(parts)
+
+
 def parts() -> dict[str, str]:
     """What can stand between markers, by name."""
-    found = {"functions": functions(), "reductions": reductions(), "codes": codes(), "error pages": pages()}
+    found = {"functions": functions(), "reductions": reductions(), "codes": codes(), "error pages": error_pages()}
     for name, model in vars(spec).items():
         if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:
             found[f"keys of {name}"] = keys(model)
