@@ -149,6 +149,7 @@ def test_a_parquet_dataset_has_one_typed_schema(rows: Callable[[Path], Rows], ru
     assert {name: str(type) for name, type in pl.read_parquet_schema(next(folder.rglob("*.parquet"))).items()} == {
         "step": "Int64", "mode": "String", "declog_step": "Int64", "id": "Int64", "score": "Float64", "ok": "Boolean",
         "text": "String", "reward/correct": "Float64", "reward/stil größe": "Float64", "late": "Int64",
+        "run_id": "String",
     }  # fmt: skip
     found = rows(folder)
     assert [row["late"] for row in found] == [row["late"] for step in range(6) for row in completions(step)]
