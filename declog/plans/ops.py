@@ -70,6 +70,11 @@ class FoldOp:
         return f"{self.name}.{stat}"
 
     @cached_property
+    def keys(self) -> Mapping[str, tuple[str, None]]:
+        """The keys of its columns, by statistic."""
+        return {stat: (self.column(stat), None) for stat in self.stats}
+
+    @cached_property
     def reads(self) -> frozenset[str]:
         """The signals that it needs, with those of its masks."""
         return frozenset(_signals((*self.mask, *(() if self.expr is None else (self.expr,)))))

@@ -220,14 +220,12 @@ class OpenBatch:
             failure.__cause__ = error
             self.failures.append(failure)
         places: dict[Place, tuple[list[Key], list[Tensor]]] = {}
-        for name, column in folded.columns.items():
-            if name.endswith(".hist"):
-                self._sketches.append(Pack(Axis.STEP, ((name, None),), column.unsqueeze(0)))
-            else:
-                place = (Axis.COMPLETION, column.dtype, column.get_device())
-                keys, columns = places.setdefault(place, ([], []))
-                keys.append((name, None))
-                columns.append(column)
+        for key, column in folded.columns.items():
+            place = (Axis.COMPLETION, column.dtype, column.get_device())
+            keys, columns = places.setdefault(place, ([], []))
+            keys.append(key)
+            columns.append(column)
+        self._sketches += [Pack(Axis.STEP, (key,), counts.unsqueeze(0)) for key, counts in folded.sketches.items()]
         for place, (keys, columns) in places.items():
             self._put(place, keys, columns)
 

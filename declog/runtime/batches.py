@@ -51,6 +51,7 @@ class Intake:
         self._functions = functions
         self._locate = locate
         self._open: dict[str, OpenBatch] = {}
+        self._homes = _homes(plan)
         self._came = {name: phase.reads for name, phase in plan.phases.items()}  # what folds read, of the batch before
         self._undeclared = Undeclared(plan)
         self._timed: dict[str, Timed] = {}  # of this step, by name
@@ -73,7 +74,7 @@ class Intake:
 
     def observe(self, signals: Mapping[str, Any], step: int) -> None:
         """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all."""
-        sources, homes = self._plan.sources, self._plan.homes
+        sources, homes = self._plan.sources, self._homes
         given: dict[str, Given] = {}
         meant: Mapping[str, Sequence[SignalOp]] | None = None
         for source, value in signals.items():
@@ -100,20 +101,22 @@ class Intake:
 
     def _take(self, calls: Collection[Given], step: int) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
-        found = []
+        found, begun = [], []
         for given in calls:
             batch = self._open.get(given.phase.name)
             if batch is None or not batch.names.isdisjoint(given.names):
                 batch = OpenBatch(given.phase, self._came[given.phase.name])
+                begun.append(batch)
             batch.check(given)
             found.append((batch, given))
-        for batch, given in found:
-            if self._open.get(given.phase.name) is not batch:
-                self.close(given.phase.name, step)
-        for batch, given in found:
+        for batch in begun:
+            self.close(batch.phase.name, step)
+        for batch in begun:
             self._begin(batch)
+        for batch, given in found:
             batch.take(given, self._functions)
-            self._tell(batch)
+            if batch.failures:
+                self._tell(batch)
 
     def extra(self, column: str, values: Any, step: int) -> None:
         """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
@@ -166,11 +169,10 @@ class Intake:
         return self._open.get(phase) or self._begin(OpenBatch(self._plan.phases[phase], self._came[phase]))
 
     def _begin(self, batch: OpenBatch) -> OpenBatch:
-        """Open a batch, where it is not open."""
-        if self._open.get(batch.phase.name) is not batch:
-            self.order += 1
-            batch.order = self.order
-            self._open[batch.phase.name] = batch
+        """Open a batch."""
+        self.order += 1
+        batch.order = self.order
+        self._open[batch.phase.name] = batch
         return batch
 
     def _tell(self, batch: OpenBatch) -> None:
@@ -224,6 +226,15 @@ class Intake:
             if missed and phase.name not in self.seen:
                 shown = ", ".join(f"`{name}`" for name in missed)
                 log.warning("nothing of phase `%s` came in the first log window: %s", phase.name, shown)
+
+
+def _homes(plan: Plan) -> Mapping[str, str]:
+    """The phase of each name that has one, whatever it is observed with; of all names where all have the same."""
+    logged = set() if plan.logged is None else {plan.logged.phase}
+    phases = {*plan.homes.values(), *plan.phases} - logged
+    return (
+        plan.homes if len(phases) > 1 else {**{name: ops[0].phase for name, ops in plan.sources.items()}, **plan.homes}
+    )
 
 
 def _forget_frames(error: BaseException | None) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from declog.engine.frame import Key
 from declog.errors import RuntimeFailure
 from declog.language.absence import COMPARISONS, Absence, elementwise
 from declog.language.dtypes import Axis, Kind
@@ -123,8 +124,10 @@ class TokenView:
 
     def undecided(self, node: Node) -> Absence:
         """Where a bool is neither true nor false, since something that it compares is missing."""
+        if node.type.kind is not Kind.BOOL or not node.args:
+            return False
         function = self._functions.get(node.op)
-        if node.type.kind is not Kind.BOOL or function is None or function.stage != "elementwise" or not node.args:
+        if function is None or function.stage != "elementwise":
             return False
         known = self._undecided.get(node.index)
         if known is None:
@@ -268,9 +271,10 @@ def _floats(values: Tensor) -> Tensor:
 
 @dataclass
 class Folded:
-    """The columns ``{fold}.{stat}``, each ``[completions]``, and of folds that failed what it was that did."""
+    """The columns of folds, each ``[completions]``, their sketches, and of folds that failed what it was that did."""
 
-    columns: dict[str, Tensor] = field(default_factory=dict)
+    columns: dict[Key, Tensor] = field(default_factory=dict)
+    sketches: dict[Key, Tensor] = field(default_factory=dict)  # each of all the completions
     failed: dict[str, tuple[str, BaseException]] = field(default_factory=dict)
 
 
@@ -289,7 +293,7 @@ def run(
     ``[sketch.SIZE]``. ``lengths`` names the signal that says how the tokens are packed.
     """
     here = {
-        name: value.to(device, non_blocking=device.type != "cpu") if value.ndim else value
+        name: value.to(device, non_blocking=device.type != "cpu") if value.ndim and value.device != device else value
         for name, value in signals.items()
     }
     if lengths is not None:
@@ -300,11 +304,9 @@ def run(
             _fold(ops, some, Padded(torch.Size((rows, shape[1]))), device, functions)
             for some, rows in _blocks(here, shape[0], step)
         ]
-    failed = {name: failure for part in reversed(parts) for name, failure in part.failed.items()}
     for _, error in (failure for part in parts for failure in part.failed.values()):
         traceback.clear_frames(error.__traceback__)  # their locals are tensors of the trainer's
-    whole = [name for name in parts[0].columns if name.rpartition(".")[0] not in failed]
-    return Folded({name: _joined(name, [part.columns[name] for part in parts]) for name in whole}, failed)
+    return parts[0] if len(parts) == 1 else _joined(ops, parts)
 
 
 def _blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
@@ -317,10 +319,16 @@ def _blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tup
         yield some, min(step, rows - start)
 
 
-def _joined(name: str, parts: Sequence[Tensor]) -> Tensor:
-    if len(parts) == 1:
-        return parts[0]
-    return torch.stack(list(parts)).sum(0) if name.endswith(".hist") else torch.cat(list(parts))
+def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
+    """What was folded in blocks; a fold that failed in one of them has failed."""
+    failed = {name: failure for part in reversed(parts) for name, failure in part.failed.items()}
+    gone = {key for op in ops if op.name in failed for key in op.keys.values()}
+    first = parts[0]
+    columns = {key: torch.cat([part.columns[key] for part in parts]) for key in first.columns if key not in gone}
+    sketches = {
+        key: torch.stack([part.sketches[key] for part in parts]).sum(0) for key in first.sketches if key not in gone
+    }
+    return Folded(columns, sketches, failed)
 
 
 def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> int:
@@ -333,12 +341,15 @@ def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> in
 def _fold(
     ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
 ) -> Folded:
-    view = TokenView(signals, layout, device, functions, whole=all(op.reads <= signals.keys() for op in ops))
+    whole = all(op.reads <= signals.keys() for op in ops)
+    view = TokenView(signals, layout, device, functions, whole=whole)
     folded = Folded()
     for op in ops:
         what: Sequence[Node] = op.mask
         try:
-            if any(view.absent(node) is True for node in (*op.mask, *(() if op.expr is None else (op.expr,)))):
+            if not whole and any(
+                view.absent(node) is True for node in (*op.mask, *(() if op.expr is None else (op.expr,)))
+            ):
                 continue  # an optional signal did not come
             mask = view.mask(op.mask)
             what = () if op.expr is None else (op.expr,)
@@ -356,5 +367,6 @@ def _fold(
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
             folded.failed[op.name] = " and ".join(f"`{node}`" for node in what), error
         else:
-            folded.columns.update((op.column(stat), column) for stat, column in found.items())
+            for stat, column in found.items():
+                (folded.sketches if stat == "hist" else folded.columns)[op.keys[stat]] = column
     return folded
