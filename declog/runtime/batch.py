@@ -20,6 +20,7 @@ from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import FoldOp, Grouping, PhaseOp
 from declog.runtime import token_fold
 from declog.runtime.given import Counts, Given, Place, Tokens, of_other_tokens
+from declog.runtime.streams import Streams
 from declog.runtime.tensors import HALF
 from declog.runtime.timing import Timed
 
@@ -33,7 +34,7 @@ class Pack:
     axis: Axis
     keys: tuple[Key, ...]
     data: Tensor
-    ready: Any = None  # the CUDA event after which the host copy is whole
+    ready: Any = None  # the CUDA event after which it is whole
 
 
 @dataclass
@@ -81,6 +82,7 @@ class OpenBatch:
         self._sketches: list[Pack] = []
         self._waiting: Sequence[FoldOp] = phase.folds
         self._kept: dict[str, Tensor] = {}  # copies of what the folds that wait will read
+        self._streams = Streams()
 
     @property
     def rows(self) -> tuple[int, str] | None:
@@ -127,7 +129,9 @@ class OpenBatch:
         for place, (keys, values) in given.columns.items():
             self._put(place, keys, values)
         if self._waiting and given.inputs:
+            self._streams.join(self._kept.values())
             self._fold({**self._kept, **given.inputs}, functions)
+        self._streams.made(given.devices)
 
     def _put(self, place: Place, keys: list[Key], values: list[Tensor]) -> None:
         copied = torch.cat(values) if values[0].ndim else torch.stack(values)
@@ -147,6 +151,8 @@ class OpenBatch:
                 f"and the batch has {self.rows[0]} rows (`{self.rows[1]}`)",
                 "give one value per row",
             )
+        if isinstance(values, Tensor) and values.is_cuda:
+            self._streams.made([values.device])
         self.extras[column] = values
 
     def close(
@@ -182,9 +188,15 @@ class OpenBatch:
             key = (f"extra:{column}", None)
             kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, (key,), values)
             self._texts[key] = (Axis.COMPLETION, kept)
+        self._streams.join([*self._kept.values(), *(part for _, parts in self._columns.values() for part in parts)])
         if self._waiting and self._tokens is not None:
             self._fold(self._kept, functions, last=True)
         packs = [_pack(place, keys, parts) for place, (keys, parts) in self._columns.items()]
+        whole = self._streams.whole()
+        if whole:
+            given = (kept for _, kept in self._texts.values() if isinstance(kept, Pack))
+            for pack in (*packs, *self._sketches, *given):
+                pack.ready = whole.get(pack.data.device)
         return BatchRecord(
             step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, self._sketches, self._timed
         )

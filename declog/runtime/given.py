@@ -26,7 +26,7 @@ Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token,
 class Given:
     """The values of one call; ``add`` raises ``InputError`` where one is not what was declared."""
 
-    __slots__ = ("columns", "counts", "inputs", "names", "numbers", "phase", "texts", "timed", "tokens")
+    __slots__ = ("columns", "counts", "devices", "inputs", "names", "numbers", "phase", "texts", "timed", "tokens")
 
     def __init__(self, phase: PhaseOp) -> None:
         self.phase = phase
@@ -37,6 +37,7 @@ class Given:
         self.numbers: dict[Key, float | int | Timed] = {}
         self.texts: dict[Key, tuple[Axis, list[Any]]] = {}
         self.inputs: dict[str, Tensor] = {}  # what folds read
+        self.devices: set[torch.device] = set()  # of CUDA
         self.timed = False
 
     def add(self, op: SignalOp, value: Any) -> None:
@@ -70,6 +71,8 @@ class Given:
             checked = accept(op, label, value)
         if isinstance(checked, Tensor):
             shape = checked.shape
+            if checked.is_cuda:
+                self.devices.add(checked.device)
             if shape:
                 counted = self.counts.get(op.counted)
                 if counted is None:

@@ -32,7 +32,7 @@ class Window:
     whole: bool = True  # whether all that should have been recorded was
 
     def hand_off(self) -> None:
-        """Start copying what is on a CUDA device to pinned memory; returns at once."""
+        """Start copying what is on a CUDA device to pinned memory, after it is whole; returns at once."""
         events: dict[torch.device, Any] = {}
         for records in self.batches.values():
             for record in records:
@@ -41,6 +41,9 @@ class Window:
                     device = pack.data.device
                     if device.type != "cuda":
                         continue
+                    here = torch.cuda.current_stream(device)
+                    here.wait_event(pack.ready)
+                    pack.data.record_stream(here)
                     host = torch.empty(pack.data.shape, dtype=pack.data.dtype, pin_memory=True)
                     host.copy_(pack.data, non_blocking=True)
                     pack.data = host

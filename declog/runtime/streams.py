@@ -1,0 +1,44 @@
+"""Streams of CUDA: what is made on one is read on another only when it is whole, and its memory kept until then.
+
+The host waits for nothing here. Nothing of it is used where there is no GPU. Imports torch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+
+class Streams:
+    """The streams on which tensors were made, each with an event after the last of them."""
+
+    def __init__(self) -> None:
+        self._events: dict[Any, Any] = {}  # by stream
+
+    def made(self, devices: Iterable[torch.device]) -> None:
+        """Something was made just now, on the devices' current streams."""
+        for device in devices:
+            stream = torch.cuda.current_stream(device)
+            self._events.setdefault(stream, torch.cuda.Event()).record(stream)
+
+    def join(self, tensors: Iterable[Tensor]) -> None:
+        """Before tensors are read on the current streams: these wait for the others."""
+        if not self._events:
+            return
+        for stream, event in self._events.items():
+            here = torch.cuda.current_stream(stream.device)
+            if here != stream:
+                here.wait_event(event)
+        for tensor in tensors:
+            if tensor.is_cuda:
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+    def whole(self) -> Mapping[torch.device, Any]:
+        """For each device an event after all that was made, where its current stream has joined the others."""
+        devices = {stream.device for stream in self._events}
+        self.made(devices)
+        return {device: self._events[torch.cuda.current_stream(device)] for device in devices}
