@@ -23,7 +23,9 @@ OVERRIDES = (
 @pytest.fixture(scope="module", params=["grpo", "rloo"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """A short run of the demo that is captured at every step."""
-    return demo(tmp_path_factory.mktemp("captured"), f"algorithm={request.param}", *OVERRIDES)
+    folder = tmp_path_factory.mktemp("captured")
+    (folder / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.replay.keeping"]\n')
+    return demo(folder, f"algorithm={request.param}", *OVERRIDES)
 
 
 def test_the_capture_gives_what_the_demo_logged(run: Demo) -> None:
