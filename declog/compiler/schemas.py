@@ -7,6 +7,7 @@ from typing import Literal
 
 from declog.compiler import calls
 from declog.compiler.draft import Draft, needs_axis
+from declog.compiler.intended import quoted
 from declog.compiler.metrics import FIELDS
 from declog.compiler.scopes import SignalScope
 from declog.language import patterns
@@ -118,7 +119,7 @@ def _typed_column(
             f"the column `{name}` is {per(node.type.axis)}; a row "
             + ("has one value" if row is Axis.COMPLETION else f"is a {ROWS[row.label]}"),
             *path,
-            fix=f"expr: {coarser(draft, node, row)}",
+            fix=f"expr: {quoted(coarser(draft, node, row))}",
         )
         return None
     if node.type.kind not in _ACCEPTS[type]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from declog.compiler.draft import Draft, SwitchedOff, needs_axis
 from declog.compiler.formulas import over_metrics
+from declog.compiler.intended import quoted
 from declog.compiler.schemas import ROWS, coarser, columns
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean
@@ -146,7 +147,7 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
                 f"filters.{op.id}.{field} is {per(node.type.axis)}, and a row of the table `{table}` is a "
                 f"{ROWS[axis.label]}",
                 *path,
-                fix=f"a filter with `{field}: {coarser(draft, node, axis)}`",
+                fix=f"a filter with `{field}: {quoted(coarser(draft, node, axis))}`",
             )
     if op.within == "group" and axis is not Axis.COMPLETION:
         draft.report(

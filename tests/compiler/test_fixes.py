@@ -30,6 +30,7 @@ PROFILE: dict[str, Any] = {
         "mask": {"axis": "token", "type": "bool"},
         "kl": {"axis": "token"},
         "text": {"axis": "completion", "type": "text"},
+        "good": {"axis": "completion", "type": "bool"},
     },
 }
 MEANS = REWARD.reshape(2, 4).mean(1)
@@ -84,7 +85,7 @@ def number(profile: dict[str, Any], folder: Path) -> float:
     with declog.start(profile, sinks=[sink], output_dir=folder) as log, log.step(0):
         log.observe(
             reward=REWARD.tolist(), length=LENGTH.tolist(), mask=torch.tensor(MASK), kl=torch.tensor(KL),
-            text=[f"t{n}" for n in range(8)],
+            text=[f"t{n}" for n in range(8)], good=(REWARD > 0).tolist(),
         )  # fmt: skip
     return float(sink.scalars[0].get("m", np.nan))
 
@@ -112,6 +113,9 @@ CASES: dict[str, tuple[Any, list[float]]] = {
     "the best of a group": ("mean(max(reward, over=group))", [5.0, 9.0]),
     "tokens to groups": ("p50(mean(kl, over=completion))", [np.median(BY_ROW), np.median(BY_GROUP)]),
     "maxima of tokens": ("mean(max(kl, over=completion))", [MAX_BY_ROW.mean(), MAX_BY_ROW.reshape(2, 4).max(1).mean()]),
+    "a condition that is counted": ("mean((reward > 0) * length)", [LENGTH[REWARD > 0].sum() / 8]),
+    "a bool that is counted": ("mean(good * length)", [LENGTH[REWARD > 0].sum() / 8]),
+    "a number as a condition": ({"expr": "length", "where": "reward - 1"}, [LENGTH[REWARD - 1 > 0].mean()]),
     "a finer condition": (
         {"expr": "reward", "where": "kl > 4"},
         [
@@ -132,6 +136,93 @@ def test_a_pasted_fix_gives_the_number_that_was_meant(name: str, choice: int, tm
     found = problem(profile)
     assert len(str(found.fix).split("  or  ")) == len(meant)
     assert number(pasted(profile, found, choice), tmp_path) == pytest.approx(meant[choice], rel=1e-12, nan_ok=True)
+
+
+ROWS: dict[str, tuple[dict[str, Any], list[list[Any]]]] = {
+    "a filter's key per token": ({"filters": {"f": {"kind": "top_bottom", "top": 1, "key": "20 - kl"}}}, [[0]]),
+    "a filter's condition per token": (
+        {"filters": {"f": {"kind": "all", "where": "kl > 13"}}},
+        [[3, 4, 5, 6, 7], [4, 5, 6, 7]],
+    ),
+    "a filter's key that is a bool": (
+        {"filters": {"f": {"kind": "top_bottom", "top": 4, "key": "good"}}},
+        [[1, 2, 3, 6]],
+    ),
+    "a filter's condition that is a number": (
+        {"filters": {"f": {"kind": "all", "where": "reward"}}},
+        [[1, 2, 3, 6, 7]],
+    ),
+    "a filter's condition that is a sum": (
+        {"filters": {"f": {"kind": "all", "where": "reward - 2"}}},
+        [[6, 7]],
+    ),
+    "a column per token": ({"schemas": {"s": {"shown": {"expr": "kl"}}}}, [list(BY_ROW)]),
+    "a bool per token": ({"schemas": {"s": {"shown": {"expr": "kl > 13"}}}}, [[False] * 3 + [True] * 5]),
+    "a number per group": ({"schemas": {"s": {"shown": {"expr": "reward"}}}, "rows": "group"}, [list(MEANS)]),
+    "tokens per group": ({"schemas": {"s": {"shown": {"expr": "kl"}}}, "rows": "group"}, [list(BY_GROUP)]),
+    "a text per group": ({"schemas": {"s": {"shown": {"expr": "text"}}}, "rows": "group"}, [["t0", "t4"]]),
+    "a condition per group": ({"schemas": {"s": {"shown": {"expr": "reward > 2"}}}, "rows": "group"}, [[False, True]]),
+    "a number per batch": ({"schemas": {"s": {"shown": {"expr": "reward"}}}, "rows": "step"}, [[MEANS.mean()]]),
+    "a column of another type": (
+        {"schemas": {"s": {"shown": {"expr": "text", "type": "int"}}}},
+        [[f"t{n}" for n in range(8)]],
+    ),
+    "a group's filter by its completions": (
+        {"filters": {"f": {"kind": "top_bottom", "top": 1, "key": "-reward"}}, "rows": "group",
+         "schemas": {"s": {"shown": {"expr": "first(length, over=completion)"}}}},
+        [[10]],
+    ),
+    "a group's condition by its completions": (
+        {"filters": {"f": {"kind": "all", "where": "reward > 2"}}, "rows": "group",
+         "schemas": {"s": {"shown": {"expr": "first(length, over=completion)"}}}},
+        [[1]],
+    ),
+}  # fmt: skip
+
+
+def shown(profile: dict[str, Any], folder: Path) -> list[Any]:
+    """What the table's column holds."""
+    sink = MemorySink()
+    with declog.start(profile, sinks=[sink], output_dir=folder) as log, log.step(0):
+        log.observe(
+            reward=REWARD.tolist(), length=LENGTH.tolist(), mask=torch.tensor(MASK), kl=torch.tensor(KL),
+            text=[f"t{n}" for n in range(8)], good=(REWARD > 0).tolist(), at=list(range(8)),
+        )  # fmt: skip
+    ((_, table),) = sink.tables("t")
+    return list(table.data["shown"])
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"), [(name, choice) for name, (_, meant) in ROWS.items() for choice in range(len(meant))]
+)
+def test_a_pasted_fix_shows_the_rows_that_were_meant(name: str, choice: int, tmp_path: Path) -> None:
+    """Of filters, schemas and tables: it stands in a flow map as in a block."""
+    wrong, meant = ROWS[name]
+    table: dict[str, Any] = {"schema": "s", "rows": wrong.get("rows", "completion")}
+    profile = {
+        **PROFILE,
+        "signals": {**PROFILE["signals"], "at": {"axis": "completion", "type": "int"}},
+        "metrics": {"other": "mean(length)"},
+        "filters": wrong.get("filters", {}),
+        "schemas": wrong.get("schemas", {"s": {"shown": {"expr": "at"}}}),
+        "tables": {"t": table | ({"filter": "f"} if "filters" in wrong else {})},
+    }
+    found = problem(profile)
+    fixes = str(found.fix).split("  or  ")
+    assert len(fixes) == len(meant)
+    fix = re.sub(r"^.*?`(.*)`$", r"\1", fixes[choice])
+    if re.match(r"\w+: ", fix):  # a key with its value
+        change = yaml.safe_load(f"{{{fix}}}")
+    else:
+        change = {str(found.path[-1]): fix}
+    section, entry = ("filters", "f") if "filters" in wrong else ("schemas", "s")
+    changed = (
+        profile[section][entry] | change
+        if section == "filters"
+        else {"shown": profile[section][entry]["shown"] | change}
+    )
+    rows = shown({**profile, section: {entry: changed}}, tmp_path)
+    assert rows == pytest.approx(meant[choice], rel=1e-12) if isinstance(rows[0], float) else rows == meant[choice]
 
 
 @pytest.mark.parametrize(

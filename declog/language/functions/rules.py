@@ -59,11 +59,11 @@ def need(call: Call, *kinds: Kind, args: Sequence[int] | None = None) -> None:
             )
             fix = None
             if node.type.kind is Kind.BOOL:
-                fix = f"write `1 if {node} else 0`" if Kind.NUMBER in kinds else None
+                fix = f"write `(1 if {node} else 0)`" if Kind.NUMBER in kinds else None
             elif kinds == (Kind.BOOL,):
                 fix = f"compare it first, such as `{node} > 0`"
             elif node.type.kind is Kind.TEXT and Kind.NUMBER in kinds:
-                fix = f"count it, `len({node})`, or compare it, `1 if {node} == '...' else 0`"
+                fix = f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
             call.fail(
                 f"`{symbol(call.name)}` needs {wanted}, and `{node}` is {node.type.kind.value}",
                 fix,
