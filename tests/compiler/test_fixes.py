@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -211,17 +212,13 @@ def test_a_pasted_fix_shows_the_rows_that_were_meant(name: str, choice: int, tmp
     fixes = str(found.fix).split("  or  ")
     assert len(fixes) == len(meant)
     fix = re.sub(r"^.*?`(.*)`$", r"\1", fixes[choice])
-    if re.match(r"\w+: ", fix):  # a key with its value
-        change = yaml.safe_load(f"{{{fix}}}")
+    key = str(found.path[-1])
+    change = yaml.safe_load(f"{{{fix}}}" if re.match(r"\w+: ", fix) else json.dumps({key: fix}))
+    if "filters" in wrong:
+        mended = {**profile, "filters": {"f": profile["filters"]["f"] | change}}
     else:
-        change = {str(found.path[-1]): fix}
-    section, entry = ("filters", "f") if "filters" in wrong else ("schemas", "s")
-    changed = (
-        profile[section][entry] | change
-        if section == "filters"
-        else {"shown": profile[section][entry]["shown"] | change}
-    )
-    rows = shown({**profile, section: {entry: changed}}, tmp_path)
+        mended = {**profile, "schemas": {"s": {"shown": profile["schemas"]["s"]["shown"] | change}}}
+    rows = shown(mended, tmp_path)
     assert rows == pytest.approx(meant[choice], rel=1e-12) if isinstance(rows[0], float) else rows == meant[choice]
 
 

@@ -182,7 +182,7 @@ def test_the_best_groups_on_any_ranks_agree_with_pandas(
          "set `axes.group: {size: N}` or `{of: SIGNAL}`"),
         ({"tables": {"t": {"rows": "step", "schema": "s"}}, "schemas": {"s": {"mean": GROUPS["mean"]}}}, "DL310",
          "the column `mean` is per group; a row is a batch",
-         "expr: mean(mean(reward, over=completion), over=group)"),
+         'expr: "mean(mean(reward, over=completion), over=group)"'),
     ],
     ids=["column", "text", "filter", "within", "extra", "no groups", "step"],
 )  # fmt: skip
