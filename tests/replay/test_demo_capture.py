@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 
 import pytest
@@ -31,7 +32,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_the_capture_gives_what_the_demo_logged(run: Demo) -> None:
     """Record for record, wall times apart: scalars, tables of texts, alerts."""
     live: list[tuple[int, Records]] = pickle.loads((run.run / "kept.pickle").read_bytes())
-    found = capture_reader.replay(run.run)
+    with contextlib.chdir(run.cwd):  # where its project is
+        found = capture_reader.replay(run.run)
     assert [step for step, _ in live] == list(range(12))
     assert sum(len(records.scalars) for _, records in live) > 300
     assert sum(len(records.tables) for _, records in live) == 3 and any(records.alerts for _, records in live)
