@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import declog
 from declog.errors import CODES
+from declog.language.reductions import BUILTIN
 from tests.compiler.golden import FOLDER, PROFILES, expected, shown
 
 
@@ -34,3 +36,11 @@ def test_every_problem_has_a_fix() -> None:
     texts = [expected(profile).read_text(encoding="utf-8") for profile in PROFILES]
     problems = [block for text in texts if text.startswith("error[") for block in text.strip().split("\n\n")]
     assert [problem for problem in problems if "\n  fix: " not in problem] == []
+
+
+def test_a_name_that_is_like_no_reduction_gets_the_list_of_all() -> None:
+    """Those that are registered, and what quantiles look like."""
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(declog.compose("grpo", ["declog.metrics.reward.reduce=averge"]))
+    names = sorted([*BUILTIN.names(), "p50", "p95", "p99.9"])
+    assert [problem.fix for problem in caught.value.problems] == [f"reductions: {', '.join(names)}"]
