@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,11 @@ def logged(values: Mapping[str, float]) -> dict[str, Any]:
     return {
         name: pytest.approx(value, rel=1e-9, abs=1e-7) for name, value in values.items() if not math.isnan(value)
     }  # fmt: skip
+
+
+def nothing(metric: str, names: Collection[str], rows: int) -> dict[str, Any]:
+    """What declog shows of a metric of which rows came, all of them missing."""
+    return dict.fromkeys(names, pytest.approx(math.nan, nan_ok=True)) | {f"nonfinite/{metric}": rows}
 
 
 # ---- one window, cut in any way
@@ -143,7 +148,7 @@ def test_a_window_does_not_depend_on_how_its_rows_were_cut(frame: pd.DataFrame) 
     expected: dict[str, float] = {}
 
     def reduced(prefix: str, values: pd.Series, how: Any = REDUCE) -> None:
-        """What nothing counts for is absent, sums and counts too."""
+        """What nothing came for is absent, sums and counts too."""
         for name in how:
             expected[f"{prefix}/{name}"] = REDUCE[name](values) if values.count() else math.nan
 
@@ -161,7 +166,17 @@ def test_a_window_does_not_depend_on_how_its_rows_were_cut(frame: pd.DataFrame) 
     short = flat[flat.index.isin(frame.index[frame["length"] < 5])]
     reduced("short", np.exp(short / 100), OVER_TOKENS)
 
-    assert window(frame, metrics) == logged(expected)
+    broken: dict[str, Any] = {}
+    if not frame["reward"].count():
+        broken |= nothing("reward", [f"reward/{name}" for name in REDUCE], len(frame))
+        labels = frame["source"].unique()
+        broken |= nothing("label", [f"label/{label}/{name}" for label in labels for name in REDUCE], len(frame))
+    chosen = frame.loc[frame["length"] > 4, "reward"]
+    if len(chosen) and not chosen.count():
+        broken |= nothing("chosen", [f"chosen/{name}" for name in REDUCE], len(chosen))
+    if frame["y"].isna().any() and not any(frame.loc[frame[member].notna(), "length"].sum() for member in "xy"):
+        broken |= nothing("weighted", ["weighted/y"], int(frame["y"].isna().sum()))  # no value has a weight
+    assert window(frame, metrics) == logged(expected) | broken
 
 
 @settings(max_examples=12)
@@ -170,6 +185,7 @@ def test_pools_are_what_their_definition_says(frame: pd.DataFrame) -> None:
     """`pool` reduces each piece of the window, `combine` those of its values that there are."""
     metrics: dict[str, Any] = {}
     expected: dict[str, float] = {}
+    broken: dict[str, Any] = {}
     for pool, keys in POOLS.items():
         for reduce in ("mean", "p50"):
             pieces = frame.groupby(keys)["reward"].agg(REDUCE[reduce]).dropna()
@@ -180,11 +196,14 @@ def test_pools_are_what_their_definition_says(frame: pd.DataFrame) -> None:
                 id = f"{pool}_{reduce}_{combine}"
                 metrics[id] = {"expr": "reward", "reduce": reduce, "pool": pool, "combine": combine}
                 expected[id] = how(pieces) if len(pieces) else math.nan
+                if not frame["reward"].count():  # the variance of one piece is absent, whatever it is
+                    alone = combine == "var" and len(frame.groupby(keys)) == 1
+                    broken |= nothing(id, [] if alone else [id], len(frame))
                 if reduce != "p50":  # over tokens quantiles are those of a histogram
                     metrics[f"t_{id}"] = {"expr": "logp", "reduce": reduce, "pool": pool, "combine": combine}
                     expected[f"t_{id}"] = how(token_pieces) if len(token_pieces) else math.nan
 
-    assert window(frame, metrics) == logged(expected)
+    assert window(frame, metrics) == logged(expected) | broken
 
 
 @settings(max_examples=20)
@@ -466,17 +485,21 @@ def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.Data
         here = rows[rows["has"]]
         tokens = [row["logp"][: row["tokens"]] for _, row in here.iterrows()]
         flat = pd.Series([value for values in tokens for value in values], dtype=float)
-        low, size = (~(here["reward"] > 0)).mean(), (here["length"] > 4).mean()
+        known = here[here["reward"].notna()]  # of the others a comparison is neither true nor false
+        low, size = (~(known["reward"] > 0)).mean(), (here["length"] > 4).mean()
         sums = here.groupby("source")["x"].sum()
         positive = pd.Series([any(value > 0 for value in values) for values in tokens], dtype=float)
         expected[end] = logged({
-            "low": low, "either": ((here["reward"] > 0) | (here["x"] > 0)).mean(), "size": size,
+            "low": low, "either": ((known["reward"] > 0) | (known["x"] > 0)).mean(), "size": size,
             "is_a": (here["source"] != "a").mean(), "any": positive.mean(), "tokens": (~(flat > 0)).mean(),
             "guarded": (rows["has"] & (rows["length"] > 4)).mean(),
             "chosen": here.loc[~(here["length"] > 4), "x"].mean(), "all": rows["x"].mean(),
             "gap": low - size, "flag": math.nan if math.isnan(low) else float(not low > 0.5),
             **{f"by/{label}": value for label, value in sums.items()},
         })  # fmt: skip
+        if len(here) and not len(known):
+            expected[end] |= nothing("low", ["low"], len(here)) | nothing("either", ["either"], len(here))
+            expected[end] |= nothing("gap", ["gap"], 1)
     assert sink.scalars == expected
 
 
