@@ -4,6 +4,7 @@
     python -m tests.soak --only together                the same on two ranks
     python -m tests.soak --only faults --rounds 5       every fault again and again
     python -m tests.soak --only kills --rounds 20       a run that is killed at any moment and resumed, again and again
+    python -m tests.soak --only oracle --cases 5000     random profiles, against plain loops
 
 Each part alone takes less than ten minutes.
 """
@@ -12,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import random
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,8 @@ from tests import forks
 from tests.faults import jobs, test_faults, test_resume
 from tests.faults.cases import FAULTS
 from tests.faults.resuming import STEPS
+from tests.oracle.compare import differences, report
+from tests.oracle.generator import generated
 
 LIMIT_S = 1200.0  # of one run, on a machine that has other things to do
 # in the second half of a run, from its first note to its last
@@ -40,15 +45,17 @@ MAY_GROW: Mapping[str, float] = {
 def main() -> int:
     """The parts that are chosen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("alone", "together", "faults", "kills"))
+    parser.add_argument("--only", choices=("alone", "together", "faults", "kills", "oracle"))
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cases", type=int, default=5_000)
     chosen = parser.parse_args()
     parts: Mapping[str, Callable[[Path], Iterator[str]]] = {
         "alone": lambda folder: growth(folder, 1, chosen.steps),
         "together": lambda folder: growth(folder, 2, chosen.steps),
         "faults": lambda folder: faults(folder, chosen.rounds),
         "kills": lambda folder: kills(folder, chosen.rounds),
+        "oracle": lambda folder: oracle(chosen.cases),
     }
     failed = []
     for name, part in parts.items():
@@ -120,6 +127,24 @@ def kills(folder: Path, rounds: int) -> Iterator[str]:
         except AssertionError as error:
             yield f"round {turn}: {error}; {ended.outputs}"
     print(f"{killed} times started to be killed, {rounds} times to the end", flush=True)
+
+
+def oracle(cases: int) -> Iterator[str]:
+    """Random profiles whose seeds `make test` does not have; on all cores."""
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from filter(None, pool.map(differing, range(10_000, 10_000 + cases), chunksize=50))
+    print(f"{cases} random profiles", flush=True)
+
+
+def differing(seed: int) -> str | None:
+    """What is wrong about the case of a seed, if anything is."""
+    try:
+        case = generated(seed)
+        with tempfile.TemporaryDirectory() as folder:
+            found = differences(case, Path(folder))
+    except Exception:  # noqa: BLE001  whatever it is, the seed is what one needs to know
+        return f"seed {seed}: {traceback.format_exc()}"
+    return report(case, found) if found else None
 
 
 if __name__ == "__main__":

@@ -86,20 +86,20 @@ class Cells:
         return combined, some
 
 
-def settled(op: MetricOp, cells: Cells, missing: Array, odd: Array | None = None) -> Cells:
+def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Array | None = None) -> Cells:
     """The cells, with what `nan` and `empty` say about missing values; ``odd`` is NaN though nothing is missing.
 
-    What is missing here and there may be left out. A metric of which nothing else came is NaN, and not absent; `empty`
-    is for pieces in which nothing came.
+    What is missing here and there may be left out. Where nothing else came it is NaN, and not absent: `empty` is for
+    what nothing came for. ``counted``: where a value came; of a single one a deviation is absent.
     """
     there = present(cells.values)
-    if op.empty is not None:
-        cells.values = np.where(there | missing, cells.values, op.empty)
     if op.nan == "propagate":
         kept = missing
         cells.values = np.where(missing, np.nan, cells.values)
     else:
-        kept = missing & ~there & (not there.any())
+        kept = missing & ~there & (not counted.any())
+    if op.empty is not None and not op.cumulative:  # a total is not added to by what did not count
+        cells.values = np.where(there | kept, cells.values, op.empty)
     broken = int(cells.skipped) if kept.any() else 0
     if odd is not None:
         kept = kept | odd
@@ -135,7 +135,7 @@ def finished(op: MetricOp, state: State) -> Cells:
         lacking = np.stack([lacking[:, part].sum(1) for part in parts], 1)
     result = np.asarray(op.reduction.run(moments), np.float64)
     cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces)
-    return settled(op, cells, lacking > 0, (moments.n > 1) & np.isnan(result))
+    return settled(op, cells, lacking > 0, moments.n > 0, (moments.n > 1) & np.isnan(result))
 
 
 def _arrays(moments: Moments) -> tuple[Array, ...]:
@@ -165,7 +165,7 @@ def _by_values(op: MetricOp, view: View) -> Cells:
     members = view.members(op.args[0]) if op.family else ()
     height = max(len(members), 1)
     values = np.full((height, *shape), np.nan)
-    missing = np.zeros((height, *shape), bool)
+    missing, counted = np.zeros((height, *shape), bool), np.zeros((height, *shape), bool)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
     gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
@@ -180,6 +180,7 @@ def _by_values(op: MetricOp, view: View) -> Cells:
             rows = np.flatnonzero(mine & ok)
             at = divmod(index, max(shape[1], 1))
             missing[(member, *at)] = bool((mine & ~ok & sought).any())
+            counted[(member, *at)] = bool(len(rows))
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
             result = reductions.finish(op.reduction, [part[rows] for part in parts], dict(op.params))
@@ -188,7 +189,7 @@ def _by_values(op: MetricOp, view: View) -> Cells:
             else:
                 values[(member, *at)] = result
     cells = Cells(values, members, labels, skipped=skipped, histograms=histograms, pieces=placed.pieces)
-    return settled(op, cells, missing)
+    return settled(op, cells, missing, counted)
 
 
 def _by_sketch(op: MetricOp, view: View) -> Cells:
@@ -212,4 +213,4 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
             else:
                 values[0, 0, place] = result
     cells = Cells(values, histograms=histograms, pieces=tuple(pieces))
-    return settled(op, cells, np.zeros(values.shape, bool))
+    return settled(op, cells, np.zeros(values.shape, bool), present(values))

@@ -201,7 +201,8 @@ class View:
         values = self._picked(node, axis, rows)
         if node.type.kind is Kind.INT and values.dtype.kind == "f" and self.came(node):
             values = self._at(node, self._whole(node), axis, rows)
-        return values if values.ndim else np.broadcast_to(values, rows.shape)
+        height = (len(self.members(node)),) if node.type.family else ()
+        return values if values.ndim else np.broadcast_to(values, (*height, *rows.shape))
 
     def _picked(self, node: Node, axis: Axis, rows: Array) -> Array:
         plain = node.type.axis is axis and not node.type.family and node.index not in self._values

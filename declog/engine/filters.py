@@ -48,9 +48,8 @@ class Selection:
     keyless: Mapping[str, int] = field(default_factory=dict)
 
 
-def select(op: FilterOp, view: View) -> Selection:
-    """The rows that a filter takes."""
-    rows: Rows = np.arange(view.frame.count(op.axis))
+def select(op: FilterOp, view: View, rows: Rows) -> Selection:
+    """The rows that a filter takes of some."""
     keyless: dict[str, int] = {}
     for one in op.chain:
         if one.where is not None:
@@ -68,15 +67,15 @@ def select(op: FilterOp, view: View) -> Selection:
     return Selection(rows, keyless)
 
 
-def candidates(op: FilterOp, view: View) -> Rows:
-    """Rows of this rank that may be taken when all ranks' rows are known: a superset of what will be."""
+def candidates(op: FilterOp, view: View, rows: Rows) -> Rows:
+    """Those of some rows of this rank that may be taken when all ranks' are known: a superset of what will be."""
     first = op.chain[0]
     grouping = view.frame.grouping
     split = grouping is not None and grouping.split == "ranks"
     spread = split and (first.axis is Axis.GROUP or first.within == "group")
     if spread or any(reads_other_ranks(node, split) for node in (first.key, first.where) if node is not None):
-        return np.arange(view.frame.count(first.axis))
-    return select(replace(first, limit=None), view).rows
+        return rows
+    return select(replace(first, limit=None), view, rows).rows
 
 
 def _batches(op: FilterOp, view: View, rows: Rows) -> Rows:
@@ -194,7 +193,8 @@ def _hashes(op: FilterOp, view: View, rows: Rows) -> Array:
     batches = view.frame.batches
     batch = _batches(op, view, rows)
     state = np.full(len(rows), np.uint64((op.seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64), np.uint64)
-    place = rows if op.axis is Axis.STEP else view.frame.parts(op.axis, Axis.STEP).position[rows]
+    alone = op.axis is Axis.STEP  # a batch of a rank is one row
+    place = np.zeros_like(rows) if alone else view.frame.parts(op.axis, Axis.STEP).position[rows]
     keys = (batches.step[batch], batches.batch[batch], batches.rank[batch], place)
     by_place = _hashed(state, keys)
     named = _ids(op, view, rows)

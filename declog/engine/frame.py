@@ -253,14 +253,13 @@ class Frame:
 
     # -- building
 
-    def tail(self) -> Frame:
-        """The rows of the last step and batch only, of all ranks."""
+    def last(self, axis: Axis) -> NDArray[np.int64]:
+        """The rows of an axis in the last step and batch, of all ranks; a group is in the batch that it begins in."""
         if not len(self.batches):
-            return self
+            return np.zeros(0, np.int64)
         last = self.latest[-1]
         keep = (self.batches.step == self.batches.step[last]) & (self.batches.batch == self.batches.batch[last])
-        order = np.flatnonzero(keep)
-        return self.take(order) if len(order) < len(self.batches) else self
+        return np.flatnonzero(self.spread(keep, Axis.STEP, axis))
 
     def take(self, order: NDArray[np.int64]) -> Frame:
         """Some batches, in some order, with their rows."""

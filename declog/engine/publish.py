@@ -210,13 +210,15 @@ class Dispatcher:
         window = found.get(op.key)
         if window is not None and (window.members or not op.family):  # a family that never came has no cell
             values, there = window.combined(op.combine)
-            for member, label in np.argwhere(there).tolist():
+            for member, label in np.argwhere(there & ~np.isnan(values)).tolist():  # what is missing adds nothing
                 cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
                 totals[cell] = totals.get(cell, 0.0) + float(values[member, label])
         if totals:
             members, labels = dict.fromkeys(cell[0] for cell in totals), dict.fromkeys(cell[1] for cell in totals)
             table = [[[totals.get((member, label), np.nan)] for label in labels] for member in members]
             found[op.key] = Cells(np.array(table), tuple(filter(None, members)), tuple(filter(None, labels)))
+        if op.empty is not None and op.key in found:
+            found[op.key].values = np.where(found[op.key].there, found[op.key].values, op.empty)
 
     def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> formulas.Place | None:
         """The cell in which a condition holds; None: it does not."""

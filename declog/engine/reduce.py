@@ -96,13 +96,14 @@ class _Together:
             for op, start, end in places:
                 cells = Cells(values[start:end], view.members(op.args[0]) if op.family else ())
                 span = index[start:end]
+                counted = (moments.n[span] > 0)[:, None, None]
                 odd = (moments.n[span] > 1)[:, None, None] & np.isnan(cells.values)  # infinities against each other
                 if gaps is not None or op.tokens is not None:
                     missing = _missing_tokens(op, view, rows, moments.n[span]) if gaps is None else gaps[span]
                     cells.skipped = int(missing.sum())
-                    settled(op, cells, (missing > 0)[:, None, None], odd)
+                    settled(op, cells, (missing > 0)[:, None, None], counted, odd)
                 elif op.empty is not None or not np.isfinite(cells.values).all():
-                    settled(op, cells, np.zeros(cells.values.shape, bool), odd)
+                    settled(op, cells, np.zeros(cells.values.shape, bool), counted, odd)
                 found[op.key] = cells
 
     def _lost(self, view: View, node: Node, rows: Array | None) -> int:

@@ -48,9 +48,9 @@ class Tables:
 
     def build(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
         """The table's rows in one window; None where there are none."""
-        frame = frame.tail() if op.keep == "last_batch" else frame
         view = View(frame, self._functions)
-        chosen = Selection(np.arange(frame.count(op.axis))) if op.filter is None else select(op.filter, view)
+        rows = frame.last(op.axis) if op.keep == "last_batch" else np.arange(frame.count(op.axis))
+        chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows)
         for filter, count in chosen.keyless.items():
             if self._first("keyless", op.id, filter):
                 log.warning(

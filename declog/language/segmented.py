@@ -211,7 +211,7 @@ def rank(values: Array, segments: Segments) -> Array:
         place[row != row] = np.nan
         return place
 
-    return one(values) if values.ndim == 1 else np.stack([one(row) for row in values])
+    return one(values) if values.ndim == 1 else np.array([one(row) for row in values]).reshape(values.shape)
 
 
 def _floats(values: Array) -> Array:
@@ -233,7 +233,10 @@ def _extreme(values: Array, segments: Segments, ufunc: np.ufunc, neutral: float)
 
 def _edge(values: Array, segments: Segments, *, last: bool) -> Array:
     if values.ndim > 1:
-        return np.stack([_edge(row, segments, last=last) for row in values])
+        found = np.empty((len(values), segments.count), values.dtype)  # there may be no row at all
+        for place, row in enumerate(values):
+            found[place] = _edge(row, segments, last=last)
+        return found
     ok = present(values)
     rows = np.arange(len(values))
     if last:

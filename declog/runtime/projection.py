@@ -58,17 +58,16 @@ def gathered(plan: Plan, table: TableOp) -> bool:
 
 def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:
     """Which rows of the table's axis may be in it; of its last batch, the last rows of the frame, if only that."""
-    kept = frame.tail() if table.keep == "last_batch" else frame
     count = frame.count(table.axis)
-    skipped = count - kept.count(table.axis)
+    rows = frame.last(table.axis) if table.keep == "last_batch" else np.arange(count)
     keep = np.zeros(count, bool)
     spread = frame.grouping is not None and frame.grouping.split != "none"
     if table.axis is Axis.GROUP and spread and table.keep == "last_batch":
         return ~keep  # a group of the last batch may have begun in another
     if table.filter is None:
-        keep[skipped:] = True
+        keep[rows] = True
     else:
-        keep[skipped + filters.candidates(table.filter, View(kept, functions))] = True
+        keep[filters.candidates(table.filter, View(frame, functions), rows)] = True
     return keep
 
 

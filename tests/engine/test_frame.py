@@ -265,16 +265,18 @@ def test_a_family_of_texts() -> None:
 
 
 @given(tables())
-def test_the_tail_is_the_last_batch_of_all_ranks(table: pd.DataFrame) -> None:
+def test_the_last_rows_are_those_of_the_last_batch_of_all_ranks(table: pd.DataFrame) -> None:
     """The rows of the last step's last batch, of every rank that has it."""
-    latest = table[["step", "batch"]].apply(tuple, axis=1)
-    assert_equal(whole(table).tail(), whole(table[latest == latest.max()]))
+    rows = whole(table)
+    last = max(zip(rows.batches.step.tolist(), rows.batches.batch.tolist(), strict=True))
+    places = np.repeat(np.arange(len(rows.batches)), rows.batches.rows)
+    mine = [(rows.batches.step[place], rows.batches.batch[place]) == last for place in places]
+    assert rows.last(Axis.COMPLETION).tolist() == np.flatnonzero(mine).tolist()
 
 
-def test_the_tail_of_nothing_is_nothing() -> None:
-    """A window without batches has an empty tail."""
-    empty = frame([])
-    assert empty.tail() is empty
+def test_nothing_has_no_last_rows() -> None:
+    """A window without batches has none."""
+    assert frame([]).last(Axis.COMPLETION).tolist() == []
 
 
 def test_lists_among_objects_stay_values() -> None:

@@ -1,0 +1,128 @@
+"""What differs between what should be logged and what was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from declog.testing import MemorySink
+from tests.oracle.cases import Case
+from tests.oracle.expected import expected
+from tests.oracle.reductions import Between, Bins
+from tests.oracle.run import as_number, logged
+from tests.oracle.windows import Logged
+
+RELATIVE = 1e-9
+
+
+def same(wanted: Any, given: Any, off: float = 0.0) -> bool:
+    """Equal to 1e-9 of itself, or of what it was computed from; NaN is NaN."""
+    if isinstance(wanted, Between):
+        return wanted.holds(given)
+    if isinstance(wanted, bool | str) or wanted is None or given is None or isinstance(given, str):
+        return type(wanted) is type(given) and bool(wanted == given)
+    if math.isnan(wanted) or math.isinf(wanted):
+        return str(float(wanted)) == str(float(given))
+    return bool(abs(wanted - given) <= max(RELATIVE * abs(wanted), RELATIVE, off))
+
+
+def differences(case: Case, folder: Path) -> list[str]:
+    """Everything that differs, a line each."""
+    sink = logged(case, folder)
+    return list(compared(expected(case), sink, case))
+
+
+def compared(wanted: list[Logged], sink: MemorySink, case: Case) -> Iterator[str]:
+    """By log event: scalars, histograms, tables and alerts."""
+    merged: dict[tuple[int, str], list[Any]] = {}
+    for step, records in sink.events:
+        if records:
+            merged.setdefault((step, records.mode), []).append(records)
+    merged_wanted: dict[tuple[int, str], Logged] = {}
+    for event in wanted:
+        into = merged_wanted.setdefault((event.number, event.mode), Logged(event.number, event.mode))
+        into.scalars.update(event.scalars)
+        into.tables.update(event.tables)
+        into.alerts.update(event.alerts)
+        into.off.update(event.off)
+        into.broken |= event.broken
+    for at in sorted({*merged, *merged_wanted}):
+        event, all_records = merged_wanted.get(at, Logged(*at)), merged.get(at, [])
+        where = f"{at[1]} {at[0]}"
+        values = {item.name: as_number(item.value) for records in all_records for item in records.scalars}
+        bins = {item.name: item for records in all_records for item in records.histograms}
+        yield from scalars(where, event, values, bins)
+        tables = {item.table: item for records in all_records for item in records.tables if item.rows}
+        for name in sorted({*tables, *event.tables}):
+            yield from rows(
+                f"{where} table {name}", event.tables.get(name, []), tables.get(name), event.off.get(name, 0.0)
+            )
+        alerts = {item.name: item.text for records in all_records for item in records.alerts}
+        for name in sorted({*alerts, *event.alerts}):
+            yield from alert(f"{where} alert {name}", event.alerts.get(name), alerts.get(name))
+
+
+def scalars(where: str, event: Logged, values: dict[str, Any], bins: dict[str, Any]) -> Iterator[str]:
+    told = {name for name in values if "nonfinite/" in name}
+    if told != event.broken or any(values[name] <= 0 for name in told):
+        yield f"{where}: {sorted(event.broken)} should be told, and {sorted(told)} are"
+    for name in sorted({*values, *bins, *event.scalars} - told):
+        wanted, off = event.scalars.get(name, ("absent", 0.0))
+        if isinstance(wanted, Bins):
+            found = bins.get(name)
+            if found is None or not same_bins(wanted, found):
+                yield f"{where} {name}: {wanted} is logged as {found}"
+        elif name not in values:
+            yield f"{where} {name}: {wanted} is not logged"
+        elif wanted == "absent" or not same(wanted, values[name], off):
+            yield f"{where} {name}: {wanted} is logged as {values[name]}"
+
+
+def same_bins(wanted: Bins, found: Any) -> bool:
+    if len(found.counts) != len(wanted.counts) or sum(found.counts) != sum(wanted.counts):
+        return False
+    ends = [(wanted.edges[0], found.edges[0]), (wanted.edges[-1], found.edges[-1])]
+    edges = ends if wanted.loose else list(zip(wanted.edges, found.edges, strict=True))
+    if not all(same(a, float(b)) for a, b in edges):
+        return False
+    return wanted.loose or list(wanted.counts) == [int(item) for item in found.counts]
+
+
+def rows(where: str, wanted: list[dict[str, Any]], table: Any, off: float) -> Iterator[str]:
+    if table is None:
+        yield f"{where}: {len(wanted)} rows are not logged"
+        return
+    names = list(wanted[0]) if wanted else []
+    given = [dict(zip(table.data, row, strict=True)) for row in zip(*table.data.values(), strict=True)]
+    if len(given) != len(wanted) or set(table.data) != set(names):
+        yield f"{where}: {len(wanted)} rows of {names} are {len(given)} of {list(table.data)}\n  {wanted}\n  {given}"
+        return
+    for place, (one, other) in enumerate(zip(wanted, given, strict=True)):
+        for name in names:
+            if not same(one[name], as_number(other[name]), off if isinstance(one[name], float) else 0.0):
+                yield f"{where} row {place} {name}: {one[name]!r} is {other[name]!r}"
+
+
+def alert(where: str, wanted: tuple[str, float, float] | None, given: str | None) -> Iterator[str]:
+    if wanted is None or given is None:
+        yield f"{where}: {wanted} is {given!r}"
+        return
+    start, value, off = wanted
+    if start.endswith("absent"):
+        if given != start:
+            yield f"{where}: {wanted} is {given!r}"
+        return
+    if not given.startswith(start) or not same(value, float(given.removeprefix(start)), max(off, 1e-11 * abs(value))):
+        yield f"{where}: {wanted} is {given!r}"
+
+
+def report(case: Case, found: list[str]) -> str:
+    """The seed, what differs, and the profile."""
+    profile = yaml.safe_dump(case.profile, sort_keys=False, allow_unicode=True, width=160)
+    lines = "\n".join(sorted(found, key=len)[:12])
+    first = f"seed {case.seed}, {case.ranks} ranks: {len(found)} differences"
+    return f"{first}\n{lines}\n\n{profile}\n{sorted(case.dtypes.items())}"

@@ -1,0 +1,424 @@
+"""What a random profile logs: metrics, formulas, conditions, tables, filters, alerts, profiles; each with its trees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.oracle.expressions import ODD, Expressions
+from tests.oracle.trees import Tree, family_of, kind_of, text
+
+if TYPE_CHECKING:
+    from tests.oracle.generator import Generator
+
+MOMENTS = ("mean", "sum", "min", "max", "std", "pstd", "var", "count")
+POOLS = ("window", "window", "step", "batch", "rank", "rank_batch")
+COMBINE = ("mean", "min", "max", "sum", "last", "var")
+
+
+class Declared:
+    """Fills in a generator's profile."""
+
+    def __init__(self, generator: Generator, draw: Expressions) -> None:
+        self.random, self.draw, self.profile = generator.random, draw, generator.profile
+        self.events, self.signals = generator.events, generator.signals
+        self.generator = generator
+        self.metrics: dict[str, dict[str, Any]] = {}
+        self.trees: dict[str, dict[str, Any]] = {}
+
+    def maybe(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def declare(self) -> dict[str, Any]:
+        """The profile's sections; returns the trees that their texts were written from."""
+        for event in self.events:  # whatever else is read: what nothing needs is never touched, and makes no batch
+            name = "x_rollout" if event == "rollout" else "x"
+            self.metrics[f"rows_{event}"] = {"expr": name, "reduce": "count"}
+            self.trees[f"rows_{event}"] = {"expr": [("signal", name)], "reduce": {"": "count"}}
+        for place in range(self.random.randint(4, 9)):
+            self.metric(f"m{place}")
+        for place in range(self.random.randint(0, 3)):
+            self.formula(f"z{place}")
+        self.conditions()
+        self.profile["metrics"] = self.metrics
+        filters, tables = self.tables()
+        alerts = self.alerts()
+        if self.maybe(0.25):
+            self.shown()
+        return {"metrics": self.trees, "filters": filters, "tables": tables, "alerts": alerts}
+
+    # ---- metrics
+
+    def axis(self, event: str) -> str:
+        """An axis on which there are numbers."""
+        axes = [
+            axis
+            for axis in ("token", "completion", "completion", "group", "batch", "step")
+            if self.draw.can(axis, event)
+        ]
+        return self.random.choice(axes)
+
+    def metric(self, name: str) -> None:
+        """One metric of any shape."""
+        random, draw = self.random, self.draw
+        event = random.choice(self.events)
+        axis = self.axis(event)
+        spec: dict[str, Any] = {}
+        trees: dict[str, Any] = {}
+        choice = random.randrange(10)
+        if axis in ("completion", "step") and choice == 0 and draw.names(axis, ("float",), event, True):
+            trees["expr"] = [draw.family(axis, event, 2, False)]
+            trees["reduce"] = {"": random.choice(MOMENTS)}
+        elif (choice == 1 and axis != "token") or (choice == 1 and draw.leaf("token", event, ("bool",))):
+            trees["expr"] = [draw.boolean(axis, event, 3)]
+            trees["reduce"] = {"": random.choice(("mean", "sum", "count"))}
+        elif choice == 2 and axis in ("completion", "group"):
+            pair = [("clip", draw.number(axis, event, 1, exact=True), 0, 1), draw.boolean(axis, event, 1)]
+            trees["expr"], trees["reduce"] = pair, {"": random.choice(("ece", "ece(bins=4)"))}
+            if self.maybe(0.5):
+                trees["expr"][1], trees["reduce"] = draw.number(axis, event, 2), {"": "corr"}
+        elif choice == 3:
+            trees["expr"] = [draw.number(axis, event, 2, exact=True)]
+            trees["reduce"] = {
+                "": random.choice(
+                    ("p05", "p50", "p99.9", "p90", *(("histogram(bins=4)", "histogram") if axis != "batch" else ()))
+                )
+            }
+        else:
+            trees["expr"] = [draw.number(axis, event, 3)]
+            several = random.sample(MOMENTS, random.randint(2, 4))
+            trees["reduce"] = (
+                {"": random.choice((*MOMENTS, *(("last",) if axis != "token" else ())))}
+                if choice < 7
+                else {item: item for item in several}
+            )
+        self.options(name, spec, trees, axis, event)
+        spec["expr"] = [text(tree) for tree in trees["expr"]] if len(trees["expr"]) > 1 else text(trees["expr"][0])
+        reduce = trees["reduce"]
+        spec["reduce"] = (
+            reduce[""] if "" in reduce else list(reduce) if self.maybe(0.5) else {f"as_{key}": key for key in reduce}
+        )
+        if isinstance(spec["reduce"], dict):
+            trees["reduce"] = dict(spec["reduce"])
+        self.metrics[name], self.trees[name] = spec, trees
+
+    def options(self, name: str, spec: dict[str, Any], trees: dict[str, Any], axis: str, event: str) -> None:
+        """Where, weight, by, windows, what is missing or empty."""
+        random, draw, profile = self.random, self.draw, self.profile
+        reductions = set(trees["reduce"].values())
+        plain = reductions <= {*MOMENTS, "last"}
+        if self.maybe(0.35):
+            coarse = axis if axis in ("token", "batch") or self.maybe(0.5) else "step"
+            if axis == "token" and self.maybe(0.4):
+                coarse = "completion"
+            draw.joins = axis != "token"
+            trees["where"] = draw.boolean(coarse if draw.can(coarse, event) else axis, event, 2, device=axis == "token")
+            draw.joins = True
+            spec["where"] = text(trees["where"])
+        if reductions <= {"mean", "sum"} and self.maybe(0.3) and kind_of(trees["expr"][0], self.signals) != "bool":
+            coarse = "completion" if axis == "token" else axis  # a weight per token is not possible
+            draw.joins = axis != "token"
+            trees["weight"] = ("abs", draw.number(coarse, event, 1, exact=True, device=axis == "token"))
+            draw.joins = True
+            spec["weight"] = text(trees["weight"])
+        family = family_of(trees["expr"][0], self.signals)
+        one = "" in trees["reduce"]
+        if axis == "completion" and one and plain and not family and self.maybe(0.2):
+            trees["by"] = draw.label(event)
+            spec["by"] = text(trees["by"])
+            if self.maybe(0.4):
+                spec["max_labels"] = random.randint(1, 4)
+        if plain and self.maybe(0.45):
+            spec["pool"] = random.choice(POOLS)
+            if spec["pool"] != "window" and self.maybe(0.6):
+                spec["combine"] = random.choice(COMBINE)
+        if self.maybe(0.2):
+            spec["every"] = profile["every"] * random.choice((1, 2, 3))
+        if plain and self.maybe(0.15):
+            spec["empty"] = random.choice((0, -1))
+        if plain and self.maybe(0.15):
+            spec["nan"] = random.choice(("skip", "propagate"))
+        if reductions <= {"sum", "count"} and one and "pool" not in spec and "by" not in spec and self.maybe(0.4):
+            spec["cumulative"] = True
+            spec.pop("nan", None)
+        elif self.maybe(0.1) and "by" not in spec:
+            spec["ranks"] = "main"
+        if self.maybe(0.2):
+            spec["tags"] = ["core"]
+        if self.maybe(0.08):
+            spec["log"] = False
+        if one and not family and "by" not in spec and self.maybe(0.1):
+            spec["name"] = f"named/{name}/{{reduce}}" if "(" not in str(trees["reduce"]) and False else "named/{id}"
+
+    # ---- over metrics
+
+    def keys(self, *, family: bool | None = False) -> list[str]:
+        """The metrics that a formula or a condition can read."""
+        found = []
+        for name, trees in self.trees.items():
+            if "by" in trees:
+                continue
+            if "formula" not in trees and any(item.startswith("histogram") for item in trees["reduce"].values()):
+                continue
+            if family is not None and self.is_family(name) is not family:
+                continue
+            found += [f"{name}.{suffix}" if suffix else name for suffix in trees.get("reduce", {"": ""})]
+        return found
+
+    def is_family(self, name: str) -> bool:
+        trees = self.trees[name]
+        if "formula" in trees:
+            return bool(trees["family"])
+        return family_of(trees["expr"][0], self.signals)
+
+    def window(self, key: str) -> tuple[Any, ...]:
+        """What must agree among what one formula reads."""
+        name = key.partition(".")[0]
+        spec, trees = self.metrics[name], self.trees[name]
+        if "formula" in trees:
+            return self.window(trees["reads"])
+        event = None
+        if spec.get("pool", "window") != "window":
+            read = [*trees["expr"], *(trees[item] for item in ("where", "weight") if item in trees)]
+            event = max(
+                (self.signals[found].get("event", "") for tree in read for found in _signals(tree)),
+                default=None,
+                key=lambda item: ([*self.events, ""]).index(item) if item else -1,
+            )
+        return (
+            spec.get("every", self.profile["every"]),
+            spec.get("pool", "window"),
+            event,
+            spec.get("combine", "mean"),
+        )
+
+    def formula(self, name: str) -> None:
+        """One formula over metrics of one window and pool."""
+        family = self.maybe(0.3) and bool(self.keys(family=True))
+        keys = [key for key in self.keys(family=family) if not self.sketched(key)]
+        if not keys:
+            return
+        first = self.random.choice(keys)
+        others = [
+            key
+            for key in self.keys(family=None)
+            if self.window(key) == self.window(first)
+            and not self.sketched(key)
+            and (family or not self.is_family(key.partition(".")[0]))
+        ]
+        a, b = ("name", first), ("name", self.random.choice(others))
+        tree: Tree = self.random.choice([
+            ("+", a, b), ("/", ("*", ("constant", 1000), a), ("+", ("abs", b), ("constant", 1))),
+            ("-", a, ("constant", 2)), ("maximum", a, b),
+            ("if", (">", a, ("constant", self.random.choice(ODD))), a, b), ("*", a, b),
+        ])  # fmt: skip
+        if family and self.maybe(0.5):
+            tree, family = (
+                ("aggregate", self.random.choice(("mean", "max", "sum", "std", "count")), "column", tree),
+                False,
+            )
+        spec: dict[str, Any] = {"formula": text(tree)}
+        if self.window(first)[0] != self.profile["every"] and self.maybe(0.0):
+            spec["every"] = self.window(first)[0]
+        if self.maybe(0.3):
+            spec["tags"] = ["core"]
+        self.metrics[name], self.trees[name] = spec, {"formula": tree, "family": family, "reads": first}
+
+    def sketched(self, key: str) -> bool:
+        """Whether a value is only known to a percent."""
+        trees = self.trees[key.partition(".")[0]]
+        if "formula" in trees:
+            return False
+        axis = self.draw_axis(trees)
+        return axis == "token" and any(item.startswith("p") and item != "pstd" for item in trees["reduce"].values())
+
+    def draw_axis(self, trees: dict[str, Any]) -> str | None:
+        from tests.oracle.trees import axis_of
+
+        return axis_of(trees["expr"][0], self.signals)
+
+    def condition(self, keys: list[str]) -> Tree:
+        """A condition over metrics' values, which no right value is near to."""
+        first: Tree = (
+            self.random.choice(("<", ">", "<=")),
+            ("name", self.random.choice(keys)),
+            ("constant", self.random.choice(ODD)),
+        )
+        choice = self.random.randrange(6)
+        if choice == 0:
+            return ("not", first)
+        if choice == 1:
+            return (
+                self.random.choice(("and", "or")),
+                first,
+                (">", ("name", self.random.choice(keys)), ("constant", self.random.choice(ODD))),
+            )
+        families = [
+            key
+            for key in self.keys(family=True)
+            if "formula" not in self.trees[key.partition(".")[0]]
+            and not self.sketched(key)
+            and self.window(key)[0] == self.window(keys[0])[0]
+        ]
+        if choice == 2 and families:
+            return (
+                ">",
+                ("aggregate", "max", "column", ("name", self.random.choice(families))),
+                ("constant", self.random.choice(ODD)),
+            )
+        return first
+
+    def readable(self, every: int) -> list[str]:
+        """What a condition of one window can read."""
+        return [key for key in self.keys() if self.window(key)[0] == every and not self.sketched(key)]
+
+    def conditions(self) -> None:
+        """`when` of some metrics, over metrics that have none."""
+        for name in [name for name in self.metrics if "formula" not in self.trees[name]]:
+            every = self.window(name)[0]
+            keys = [
+                key
+                for key in self.readable(every)
+                if key.partition(".")[0] < name and "formula" not in self.trees[key.partition(".")[0]]
+            ]
+            if keys and "formula" not in self.trees[name] and self.maybe(0.15):
+                tree = self.condition(keys)
+                self.metrics[name]["when"], self.trees[name]["when"] = text(tree), tree
+
+    def alerts(self) -> dict[str, Any]:
+        """Some alerts, with texts that hold values."""
+        made: dict[str, Any] = {}
+        for place in range(self.random.choice((0, 1, 1, 2))):
+            keys = self.readable(self.profile["every"])
+            if not keys:
+                break
+            key = self.random.choice(keys)
+            spec: dict[str, Any] = {"text": f"alert {place}: {{{key}:.12g}}"}
+            if self.maybe(0.5):
+                limit, side = self.random.choice(ODD), self.random.choice(("above", "below"))
+                spec |= {"metric": key, side: limit}
+                tree: Tree = (">" if side == "above" else "<", ("name", key), ("constant", limit))
+            else:
+                tree = ("and", self.condition(keys), (">", ("name", key), ("constant", -17.2931)))
+                spec["when"] = text(tree)
+            if self.maybe(0.4):
+                spec["patience"] = 2
+            self.profile.setdefault("alerts", {})[f"a{place}"] = spec
+            made[f"a{place}"] = {"condition": tree, "key": key}
+        return made
+
+    # ---- tables
+
+    def tables(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Tables with columns and filters, each of one event."""
+        self.draw.joins = False
+        filters: dict[str, Any] = {}
+        tables: dict[str, Any] = {}
+        for place in range(self.random.choice((0, 1, 1, 2))):
+            event = self.random.choice(self.events)
+            kinds = (
+                ["completion"] * 4
+                + (["group"] if self.draw.can("group", event) else [])
+                + (["step"] if self.draw.can("step", event) else [])
+            )
+            rows = self.random.choice(kinds)
+            columns: dict[str, Tree] = {"c0": self.draw.leaf(rows, event) or self.draw.number(rows, event, 0)}
+            for at in range(1, self.random.randint(2, 5)):
+                columns[f"c{at}"] = self.column(rows, event)
+            schema = {
+                name: {"type": kind_of(tree, self.signals), "expr": text(tree), "nullable": True}
+                for name, tree in columns.items()
+            }
+            for name, tree in columns.items():
+                if family_of(tree, self.signals):
+                    schema[name]["name"] = f"{name}/{{column}}"
+            self.profile.setdefault("schemas", {})[f"s{place}"] = schema
+            table: dict[str, Any] = {"schema": f"s{place}", "rows": rows}
+            if self.maybe(0.3):
+                table["every"] = self.profile["every"] * self.random.choice((1, 2))
+            if self.maybe(0.2):
+                table["keep"] = "last_batch"
+            if self.maybe(0.75):
+                table["filter"] = f"r{place}"
+                filters[f"r{place}"] = self.filter(f"r{place}", rows, event)
+                if self.maybe(0.3):
+                    filters[f"r{place}b"] = self.filter(f"r{place}b", rows, event)
+                    self.profile["filters"][f"r{place}b"]["from"] = f"r{place}"
+                    table["filter"] = f"r{place}b"
+            self.profile.setdefault("tables", {})[f"t{place}"] = table
+            tables[f"t{place}"] = {"columns": columns, "event": event}
+        return filters, tables
+
+    def column(self, rows: str, event: str) -> Tree:
+        """What one column holds."""
+        choice = self.random.randrange(5)
+        if choice == 0 and self.draw.can(rows, event):
+            return self.draw.boolean(rows, event, 2)
+        if (
+            choice == 1
+            and rows == "completion"
+            and (leaf := self.draw.leaf("completion", event, ("text", "int", "bool")))
+        ):
+            return leaf
+        if choice == 2 and rows != "group" and self.draw.names(rows, ("float",), event, True):
+            return self.draw.family(rows, event, 1, False)
+        return self.draw.number(rows, event, 3)
+
+    def filter(self, name: str, rows: str, event: str) -> dict[str, Any]:
+        """A filter of any kind, scope and limit."""
+        random = self.random
+        kind = random.choice(("all", "top_bottom", "top_bottom", "random", "fraction", "first", "unique"))
+        spec: dict[str, Any] = {
+            "kind": kind,
+            "within": random.choice(
+                (
+                    "batch",
+                    "step",
+                    "window",
+                    *(("group",) if rows == "completion" and self.generator.grouping != "no" else ()),
+                )
+            ),
+        }
+        trees: dict[str, Any] = {}
+        if kind == "top_bottom":
+            spec["top"], spec["bottom"] = random.choice(((1, 1), (2, 0), (0, 3)))
+        if kind in ("random", "first"):
+            spec["n"] = random.randint(1, 4)
+        if kind == "fraction":
+            spec["fraction"] = random.choice((0.0, 0.3, 0.7, 1.0))
+        if kind in ("random", "fraction"):
+            spec["seed"] = random.randrange(3)
+        if kind in ("unique", "top_bottom"):
+            trees["key"] = self.draw.number(rows, event, 1, exact=True)
+            if kind == "unique" and rows == "completion" and (leaf := self.draw.leaf("completion", event, ("text",))):
+                trees["key"] = leaf
+            spec["key"] = text(trees["key"])
+        if self.maybe(0.4):
+            trees["where"] = self.draw.boolean(rows, event, 2)
+            spec["where"] = text(trees["where"])
+        if self.maybe(0.3):
+            spec["limit"] = random.randint(1, 5)
+        self.profile.setdefault("filters", {})[name] = spec
+        return trees
+
+    def shown(self) -> None:
+        """A profile that shows some of it."""
+        names = [name for name in self.metrics if not name.startswith("rows_")]
+        profile: dict[str, Any] = {}
+        if self.maybe(0.6):
+            profile["include"] = {
+                "some": " ".join([*self.random.sample(names, self.random.randint(1, len(names))), "rows_*"])
+            }
+            if self.maybe(0.4) and any(spec.get("tags") for spec in self.metrics.values()):
+                profile["include"]["core"] = "tag:core"
+        if self.maybe(0.6) or not profile:
+            profile["exclude"] = {"not": self.random.choice((*names, "m1*"))}
+        if profile.get("exclude", {}).get("not") == "m1*" and "m1" not in names:
+            return
+        self.profile["profiles"] = {"slim": profile}
+        self.profile["profile"] = "slim"
+
+
+def _signals(tree: Tree) -> list[str]:
+    from tests.oracle.trees import signals_of
+
+    return signals_of(tree)

@@ -1,0 +1,334 @@
+"""What an expression is worth at a point: loops over plain lists, after docs/language.md and docs/windows.md."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+from typing import Any
+
+from tests.oracle.cases import Case, Point
+from tests.oracle.trees import Tree, axis_of, kind_of, masks_of, signals_of, walk
+from tests.oracle.values import ABSENT, OPERATIONS, aggregate, distinct, majority, number, pass_at, there
+
+COMPARED = ("<", "<=", ">", ">=", "==", "!=", "isclose")
+
+
+def asks(tree: Tree) -> bool:
+    """Whether a tree asks `present`."""
+    return any(item[0] == "present" for item in walk(tree))
+
+
+class World:
+    """A case that can be asked for values. ``scale``: the greatest number met since it was last set."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.signals = case.trees["signals"]
+        axes = case.profile.get("axes", {})
+        self.groups = axes.get("group", {})
+        self.mask = axes.get("token", {}).get("mask")
+        self.ids = axes.get("completion", {}).get("ids")
+        self.scale = 0.0
+        self.shown: dict[tuple[str, str], dict[str, None]] = {}  # the members that tables have columns for
+        self.window = list(range(len(case.blocks)))  # the steps that are looked at
+
+    # ---- where things are
+
+    def event_of(self, *trees: Tree) -> str | None:
+        """The latest event of what trees read; None: any."""
+        named = [self.signals[name].get("event") for tree in trees for name in signals_of(tree)]
+        return max((name for name in named if name), default=None, key=self.case.trees["events"].index)
+
+    def here(self, at: Point) -> Any:
+        """The batch of a point."""
+        return self.case.blocks[at.block].events[at.event][at.rank][at.batch]
+
+    def rows_of(self, batch: Any) -> int:
+        """How many completions a batch has."""
+        for name, value in batch.items():
+            if self.signals[name]["axis"] in ("completion", "token"):
+                return len(next(iter(value.values())) if self.signals[name].get("family") else value)
+        return 0
+
+    def rows(self, block: int, event: str) -> list[Point]:
+        """Every completion of a step, in order."""
+        return self._rows[block, event]
+
+    @cached_property
+    def _rows(self) -> dict[tuple[int, str], list[Point]]:
+        return {
+            (block, event): [
+                Point(block, event, batch, rank, row)
+                for batch, rank, values in self.case.batches(block, event)
+                for row in range(self.rows_of(values))
+            ]
+            for block in range(len(self.case.blocks))
+            for event in self.case.trees["events"]
+        }
+
+    def grouped(self, block: int, event: str) -> dict[Any, list[Point]]:
+        """The rows of a step by their groups, in order of first appearance."""
+        if (block, event) not in self._groups:
+            found: dict[Any, list[Point]] = defaultdict(list)
+            places: dict[Any, int] = defaultdict(int)
+            split = self.groups.get("split", "none")
+            for at in self.rows(block, event):
+                scope = {"none": (at.batch, at.rank), "batches": (at.rank,), "ranks": (at.batch,)}[split]
+                if "of" in self.groups:
+                    key = self.value(("signal", self.groups["of"]), at)
+                else:
+                    key = places[scope] // self.groups["size"]
+                    places[scope] += 1
+                found[scope, key].append(at)
+            self._groups[block, event] = found
+        return self._groups[block, event]
+
+    @cached_property
+    def _groups(self) -> dict[tuple[int, str], dict[Any, list[Point]]]:
+        return {}
+
+    def group(self, at: Point) -> list[Point]:
+        """The rows of a row's group."""
+        bare = at._replace(token=0, member="")
+        return next(rows for rows in self.grouped(at.block, at.event).values() if bare in rows)
+
+    def groups_of_batch(self, at: Point) -> list[Point]:
+        """The first row of each group of a batch, over all ranks."""
+        return [rows[0] for rows in self.grouped(at.block, at.event).values() if rows[0].batch == at.batch]
+
+    def tokens(self, trees: list[Tree], at: Point) -> list[Point]:
+        """The tokens of a completion that exist for what trees read."""
+        names = sorted(set().union(*(masks_of(tree, self.signals, self.mask) for tree in trees)))
+        masks = [self.observed(name, at) for name in names]
+        reads = [self.observed(name, at) for tree in trees for name in signals_of(tree)
+                 if self.signals[name]["axis"] == "token"]  # fmt: skip
+        reads = [values for values in reads if values is not ABSENT]
+        if (not masks and not reads) or any(values is ABSENT for values in masks):
+            return []
+        count = len((masks or reads)[0])
+        return [at._replace(token=place) for place in range(count) if all(mask[place] for mask in masks)]
+
+    def moved(self, at: Point, event: str | None) -> Point:
+        """The same completion at an earlier event."""
+        if event in (None, at.event):
+            return at
+        assert event is not None
+        mode = self.case.blocks[at.block].mode
+        for block in range(at.block, -1, -1):
+            if self.case.blocks[block].mode == mode and self.case.blocks[block].events.get(event, [[]] * 9)[at.rank]:
+                if not self.ids:
+                    return at._replace(block=block, event=event, batch=0)
+                mine = self.observed(self.ids, at)
+                for row in self.rows(block, event):
+                    if row.rank == at.rank and self.observed(self.ids, row) == mine:
+                        return row._replace(member=at.member)
+        raise LookupError(at)
+
+    def members(self, tree: Tree) -> list[str]:
+        """The members of the families that a tree reads, in the order in which the window first has them."""
+        seen: dict[str, None] = {}
+        for name in signals_of(tree):
+            if self.signals[name].get("family"):
+                for block in self.window:
+                    for event in self.case.trees["events"]:
+                        for _, _, values in self.case.batches(block, event):
+                            seen.update(dict.fromkeys(values.get(name, {})))
+        return list(seen)
+
+    # ---- what they are worth
+
+    def observed(self, name: str, at: Point) -> Any:
+        """What was observed at a point: a row's value, or the list of its tokens."""
+        whole, declared = self.here(at).get(name, ABSENT), self.signals[name]
+        if whole is not ABSENT and declared.get("family"):
+            whole = whole.get(at.member, ABSENT)
+        if whole is ABSENT or declared["axis"] == "step":
+            return whole if whole is ABSENT else number(whole)
+        if not whole:  # a batch without rows
+            return None
+        if declared["axis"] == "group":
+            mine = self.group(at)[0]
+            order = [rows[0] for rows in self.grouped(at.block, at.event).values()]
+            here = [row for row in order if (row.batch, row.rank) == (at.batch, at.rank)]
+            return number(whole[here.index(mine)])
+        return whole[at.row] if declared["axis"] == "token" else number(whole[at.row])
+
+    def value(self, tree: Tree, at: Point) -> Any:
+        """The value at a point: None is missing, ABSENT is absent."""
+        found = self._value(tree, at)
+        if isinstance(found, float | int) and abs(found) != float("inf"):
+            self.scale = max(self.scale, abs(float(found)))
+        return found
+
+    def _value(self, tree: Tree, at: Point) -> Any:
+        op, *args = tree
+        match op:
+            case "constant":
+                return args[0]
+            case "name":
+                return at.rank if args[0] == "rank" else self.case.blocks[at.block].number
+            case "signal":
+                moved = self.moved(at, self.signals[args[0]].get("event"))
+                found = self.observed(args[0], moved)
+                return number(found[at.token]) if isinstance(found, list) else found
+            case "if":
+                return self.chosen(args, at)
+            case "and" | "or":
+                return self.joined(op, args, at)
+            case "aggregate":
+                return self.aggregated(args[0], args[1], args[2], at)
+            case "rank":
+                return self.ranked(args[0], args[1], at)
+            case "prev":
+                return self.before(args[0], args[1], at)
+            case "column":
+                return self.value(args[0], at._replace(member=args[1]))
+            case "columns":
+                return len(self.members(args[0])) or ABSENT
+            case "pass_at" | "majority":
+                at = self.moved(at, self.event_of(args[0]))
+                found = [self.value(args[0], row) for row in self.group(at)]
+                return majority(found) if op == "majority" else pass_at(found, args[1])
+            case "chain":
+                low, first, x, second, high = args
+                one, two = self.value((first, low, x), at), self.value((second, x, high), at)
+                return OPERATIONS["and"](one, two)
+            case "index" | "size":
+                return self.place(op, args[0], at)
+            case "distinct_n":
+                text = self.value(args[0], at)
+                return text if not there(text) else distinct([text], args[1])
+        return OPERATIONS[op](*(self.value(item, at) if isinstance(item, tuple) else item for item in args))
+
+    def chosen(self, args: list[Tree], at: Point) -> Any:
+        """The side of `x if c else y`; where `c` is one per row and asks no `present`, both must be there."""
+        condition = self.value(args[0], at)
+        if condition is ABSENT:
+            return ABSENT
+        sides = [self.value(side, at) for side in args[1:]]
+        if ABSENT in sides and self.by_row(args[0]):
+            return ABSENT
+        return sides[0 if condition else 1]
+
+    def by_row(self, condition: Tree) -> bool:
+        """Whether a condition is one per row and does not ask `present`."""
+        return not asks(condition) and axis_of(condition, self.signals) not in (None, "step", "batch")
+
+    def loose(self, tree: Tree) -> list[str]:
+        """The signals of a tree that may be absent, by name; of families none."""
+        asked = [name for item in walk(tree) if item[0] == "present" for name in signals_of(item)]
+        found = [name for name in signals_of(tree) if self.signals[name].get("optional") and name not in asked]
+        return [name for name in found if not self.signals[name].get("family")]
+
+    def judged(self, tree: Tree, at: Point) -> Any:
+        """A value as it is reduced: a comparison of what is missing is missing."""
+        found = self.value(tree, at)
+        return None if found is not ABSENT and self.undecided(tree, at) else found
+
+    def undecided(self, tree: Tree, at: Point) -> bool:
+        """Whether a bool is neither true nor false, since something that it compares is missing."""
+        op, *args = tree
+        if op in COMPARED:
+            return any(self.value(item, at) is None for item in args)
+        if op == "not":
+            return self.undecided(args[0], at)
+        if op == "chain":
+            return any(self.value(item, at) is None for item in args[::2])
+        if op in ("and", "or"):
+            gaps = [self.undecided(item, at) for item in args]
+            decided = [asks(item) and not gap and bool(self.value(item, at)) is (op == "or")
+                       for item, gap in zip(args, gaps, strict=True)]  # fmt: skip
+            return any(gaps) and not any(decided)
+        if op == "if" and kind_of(tree, self.signals) == "bool":
+            gaps = [self.undecided(item, at) for item in args]
+            if gaps[0] or self.by_row(args[0]):
+                return any(gaps)
+            return gaps[1 if self.value(args[0], at) else 2]
+        return False
+
+    def joined(self, op: str, sides: list[Tree], at: Point) -> Any:
+        """`and` and `or`: a side that asks `present` decides alone where it can."""
+        values = [self.value(side, at) for side in sides]
+        for side, value in zip(sides, values, strict=True):
+            if ABSENT in values and value is not ABSENT and bool(value) is (op == "or") and asks(side):
+                return op == "or"
+        return OPERATIONS[op](*values)
+
+    def aggregated(self, name: str, over: str, tree: Tree, at: Point) -> Any:
+        """One value of those below a point."""
+        at = self.moved(at, self.event_of(tree))
+        if over == "column":
+            points = [at._replace(member=member) for member in self.members(tree)]
+            if not points:
+                return ABSENT
+        elif over == "token":
+            points = self.tokens([tree], at)
+            if not points and any(self.observed(item, at) is ABSENT for item in signals_of(tree)):
+                return ABSENT
+        else:
+            points = self.group(at) if over == "completion" else self.groups_of_batch(at)
+            points = [point._replace(member=at.member) for point in points]
+            if not points:  # no group begins in this batch
+                return ABSENT if any(self.observed(name, at) is ABSENT for name in self.loose(tree)) else None
+        # over tokens `any` and `all` leave out what is undecided, over rows they take it as false
+        found = self.value if name in ("any", "all") and over != "token" else self.judged
+        return aggregate(name, [found(tree, point) for point in points])
+
+    def ranked(self, within: str, tree: Tree, at: Point) -> Any:
+        """One more than how many come before, of those that are not missing."""
+        at = self.moved(at, self.event_of(tree))
+        others = self.group(at) if within == "group" else [
+            row for row in self.rows(at.block, at.event) if row.batch == at.batch
+        ]  # fmt: skip
+        mine = self.value(tree, at)
+        if not there(mine):
+            return mine
+        place = others.index(at._replace(token=0, member=""))
+        found = [self.value(tree, other) for other in others]
+        return 1 + sum((value, index) < (mine, place) for index, value in enumerate(found) if there(value))
+
+    def place(self, op: str, axis: str, at: Point) -> int:
+        """`index` and `size`."""
+        if axis == "token":
+            return sum(map(bool, self.observed(self.mask, at)))
+        if axis == "completion":
+            rows = self.group(at)
+            return len(rows) if op == "size" else rows.index(at._replace(token=0, member=""))
+        at = self.group(at)[0] if op == "index" else at  # a group that is split belongs to its first batch
+        firsts = self.groups_of_batch(at)
+        return len(firsts) if op == "size" else firsts.index(at)
+
+    def before(self, tree: Tree, first: Any, at: Point) -> Any:
+        """The last value of the latest step before this one, in its mode and rank, that had any."""
+        blocks = self.case.blocks
+        for block in range(at.block - 1, -1, -1):
+            if blocks[block].mode == blocks[at.block].mode:
+                found = [
+                    self.value(tree, at._replace(block=block, batch=batch))
+                    for batch, rank, _ in self.case.batches(block, at.event)
+                    if rank == at.rank
+                ]
+                if any(there(value) for value in found):
+                    return [value for value in found if there(value)][-1]
+        return first
+
+    # ---- where an expression has values
+
+    def points(self, axis: str, event: str, block: int, trees: list[Tree]) -> list[Point]:
+        """Where an axis has values in a step, in order."""
+        if axis == "token":
+            return [point for row in self.rows(block, event) for point in self.tokens(trees, row)]
+        if axis == "completion":
+            return self.rows(block, event)
+        if axis == "group":
+            return [rows[0] for rows in self.grouped(block, event).values()]
+        found = [Point(block, event, batch, rank) for batch, rank, _ in self.case.batches(block, event)]
+        if axis == "step":
+            return found
+        return [at for place, at in enumerate(found) if place == 0 or found[place - 1].batch != at.batch]
+
+    def axis(self, tree: Tree) -> str:
+        """The axis of a tree that is no constant."""
+        found = axis_of(tree, self.signals)
+        assert found
+        return found

@@ -1,0 +1,104 @@
+"""Reductions of a list of numbers, one loop each; what has no value is None."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.oracle.values import moment, total
+
+MOMENTS = ("mean", "sum", "var", "std", "pstd")
+
+
+@dataclass(frozen=True)
+class Between:
+    """A quantile over tokens: within 1 % of what lies between two neighbours."""
+
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        return self.low - 0.0101 * abs(self.low) - 1e-9 <= value <= self.high + 0.0101 * abs(self.high) + 1e-9
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A histogram; ``loose``: over tokens, of which only the ends and the number of values are exact."""
+
+    counts: tuple[int, ...]
+    edges: tuple[float, ...]
+    loose: bool = False
+
+
+def reduced(name: str, rows: Sequence[tuple[Any, ...]], *, tokens: bool = False) -> Any:
+    """The value of a reduction; a row is (value, weight), or (value, other value)."""
+    if not rows:
+        return None
+    values = [row[0] for row in rows]
+    if name in ("ece", "corr") or name.startswith("ece("):
+        pairs = [(float(row[0]), float(row[1])) for row in rows]
+        return corr(pairs) if name == "corr" else ece(pairs, int(name.partition("=")[2].rstrip(")") or 10))
+    if name == "mean":
+        weights = total([row[1] for row in rows])
+        return None if weights == 0 else total([row[0] * row[1] for row in rows]) / weights
+    if name == "sum":
+        return total([row[0] * row[1] for row in rows])
+    if name in MOMENTS:
+        found = moment(name, values)
+        return None if math.isnan(found) else found
+    if name == "count":
+        return len(values)
+    if name == "last":
+        return values[-1]
+    if name in ("min", "max"):
+        return min(values) if name == "min" else max(values)
+    if name.startswith("histogram"):
+        return histogram(values, int(name.partition("=")[2].rstrip(")") or 32), loose=tokens)
+    return quantile([float(item) for item in values], float(name[1:]) / 100, tokens=tokens)
+
+
+def quantile(values: list[float], share: float, *, tokens: bool) -> Any:
+    """Linear between the two neighbours of its place."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    if tokens:
+        return Between(ordered[max(below - 1, 0)] if place == below else low, high)
+    return low + (high - low) * (place - below) if high != low else low
+
+
+def histogram(values: list[float], bins: int, *, loose: bool) -> Bins:
+    """Equal bins from the smallest to the greatest, the last with both ends; about one value they are one unit wide."""
+    low, high = float(min(values)), float(max(values))
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    width = (high - low) / bins
+    counts = [0] * bins
+    for value in values:
+        counts[min(int((value - low) / width), bins - 1)] += 1
+    return Bins(tuple(counts), tuple(low + width * place for place in range(bins + 1)), loose)
+
+
+def ece(pairs: list[tuple[float, float]], bins: int) -> float:
+    """The gaps between mean confidence and accuracy of bins (lo, hi], weighted by their rows (Guo et al. 2017)."""
+    gaps = 0.0
+    for place in range(bins):
+        inside = [pair for pair in pairs if place / bins < pair[0] <= (place + 1) / bins]
+        if place == 0:
+            inside += [pair for pair in pairs if pair[0] == 0]
+        if inside:
+            confidence, correct = (math.fsum(pair[side] for pair in inside) / len(inside) for side in (0, 1))
+            gaps += len(inside) / len(pairs) * abs(confidence - correct)
+    return gaps
+
+
+def corr(pairs: list[tuple[float, float]]) -> Any:
+    """Pearson's correlation."""
+    count = len(pairs)
+    means = [math.fsum(pair[side] for pair in pairs) / count for side in (0, 1)]
+    square = [math.fsum((pair[side] - means[side]) ** 2 for pair in pairs) for side in (0, 1)]
+    both = math.fsum((pair[0] - means[0]) * (pair[1] - means[1]) for pair in pairs)
+    return both / math.sqrt(square[0] * square[1]) if min(square) > 0 else None

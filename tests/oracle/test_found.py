@@ -1,0 +1,105 @@
+"""What random profiles found, by hand: families and batches without anything, totals, last batches, filters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.language.runs import record, values
+
+ROWS: dict[str, Any] = {"axis": "completion"}
+FAMILY: dict[str, Any] = {"axis": "completion", "family": True}
+Steps = list[list[dict[str, Any]]]
+
+
+def logged(metric: dict[str, Any], steps: Steps, **signals: Any) -> dict[int, dict[str, float]]:
+    """A metric `m` of some steps, by step."""
+    return record({"signals": signals, "metrics": {"m": metric}}, steps).scalars
+
+
+@pytest.mark.parametrize("name", ["first", "last", "max", "mean", "count"])
+def test_a_family_in_a_batch_without_rows(name: str) -> None:
+    """Nothing counts, and nothing fails."""
+    steps: Steps = [[{"f": {"a": [], "b": []}}], [{"f": {"a": [3.0], "b": [3.0]}}]]
+    expected = {1: {"m": 2.0 if name == "count" else 3.0}}
+    assert logged({"expr": f"{name}(f, over=column)"}, steps, f=FAMILY) == expected
+
+
+def test_a_column_of_a_family_with_something_absent() -> None:
+    """Each member is null in each row."""
+    profile = {
+        "signals": {"f": FAMILY, "o": {**ROWS, "optional": True}},
+        "schemas": {"s": {"c": {"type": "float", "expr": "f - o", "name": "c/{column}", "nullable": True}}},
+        "tables": {"t": {"schema": "s"}},
+    }
+    ((_, table),) = record(profile, [[{"f": {"a": [1.0, 2.0], "b": [3.0, 4.0]}}]]).tables("t")
+    assert table.data == {"c/a": [None, None], "c/b": [None, None]}
+
+
+def test_what_does_not_count_adds_nothing_to_a_total() -> None:
+    """Neither what `empty` says, which is for a total of nothing, nor a window of nothing but missing values."""
+    steps: Steps = [[{"x": []}], [{"x": [2.0]}], [{"x": []}], [{"x": [float("nan")]}], [{"x": [1.0]}]]
+    metric = {"expr": "x", "reduce": "sum", "cumulative": True, "empty": -1}
+    found = {step: shown["m"] for step, shown in logged(metric, steps, x=ROWS).items()}
+    assert found == {0: -1.0, 1: 2.0, 2: 2.0, 3: 2.0, 4: 3.0}
+
+
+@pytest.mark.parametrize("reduce", ["std", "var", "histogram"])
+@pytest.mark.parametrize("where", [{}, {"by": "t"}, {"pool": "batch"}])
+def test_one_value_beside_missing_ones_is_not_broken(reduce: str, where: dict[str, str]) -> None:
+    """Of one value a deviation is absent: NaN is for nothing but missing values."""
+    if reduce == "histogram" and where:
+        pytest.skip("a histogram has no labels and no pieces")
+    profile = {
+        "signals": {"x": ROWS, "t": {**ROWS, "type": "text"}},
+        "metrics": {"m": {"expr": "x", "reduce": reduce, **where}},
+    }
+    assert values(profile, [[{"x": [1.0, None, None], "t": ["a", "a", "a"]}]]) == {}
+
+
+def test_the_last_batch_of_a_group_that_began_before() -> None:
+    """Only rows of the last batch are shown; what is computed of their groups is of the whole groups."""
+    profile = {
+        "axes": {"group": {"size": 2, "split": "batches"}},
+        "signals": {"x": ROWS},
+        "schemas": {"s": {"x": {"type": "float"}, "sum": {"type": "float", "expr": "sum(x, over=completion)"}}},
+        "filters": {"top": {"kind": "top_bottom", "key": "sum(x, over=completion)", "top": 2}},
+        "tables": {
+            "all": {"schema": "s", "keep": "last_batch"},
+            "top": {"schema": "s", "keep": "last_batch", "filter": "top"},
+        },
+    }
+    sink = record(profile, [[{"x": [1.0, 2.0, 4.0]}, {"x": [8.0, 16.0, 32.0]}]])
+    assert [table.data for _, table in sink.tables("all")] == [{"x": [8.0, 16.0, 32.0], "sum": [12.0, 48.0, 48.0]}]
+    assert [table.data for _, table in sink.tables("top")] == [{"x": [16.0, 32.0], "sum": [48.0, 48.0]}]
+
+
+@pytest.mark.parametrize("kind", [{"kind": "random", "n": 3}, {"kind": "fraction", "fraction": 0.5}])
+def test_rows_of_steps_are_picked_by_step_batch_and_rank(kind: dict[str, Any], tmp_path: Path) -> None:
+    """The same ones whatever else is in the window: each rank sends those that rank 0 picks."""
+
+    def picked(every: int) -> list[float]:
+        profile = {
+            "every": every,
+            "signals": {"s": {"axis": "step"}, "t": {**ROWS, "type": "text"}},
+            "filters": {"some": {**kind, "within": "step"}},
+            "schemas": {"r": {"s": {"type": "float"}}},
+            "tables": {"t": {"rows": "step", "schema": "r", "filter": "some"}},
+        }
+
+        def rank(comm: FakeComm) -> MemorySink:
+            sink = MemorySink()
+            with declog.start(profile, sinks=[sink], comm=comm, output_dir=tmp_path / str(every)) as log:
+                for step in range(6):
+                    with log.step(step):
+                        for batch in range(3):
+                            log.observe(s=100.0 * step + 10.0 * batch + comm.rank)
+            return sink
+
+        return [value for _, table in run_ranks(2, rank)[0].tables("t") for value in table.data["s"]]
+
+    assert picked(1) == picked(2) == picked(6) != []

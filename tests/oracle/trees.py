@@ -1,0 +1,134 @@
+"""Expressions as tuples: how they are written, and what can be said of them without any data.
+
+A tree is ``(operation, *arguments)``, an argument a tree or plain data. Nothing of declog is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Tree = tuple[Any, ...]
+Signals = Mapping[str, Mapping[str, Any]]  # as a profile declares them
+
+AXES = ("token", "completion", "group", "step", "batch")  # from fine to coarse: a step signal is per batch *and rank*
+REMOVED = {"token": "completion", "completion": "group", "group": "batch"}
+INFIX = ("+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or")
+BOOLS = ("<", "<=", ">", ">=", "==", "!=", "and", "or", "not", "present", "isnan", "isfinite", "isclose", "contains",
+         "startswith", "matches", "in", "chain")  # fmt: skip
+COUNTS = ("count", "len", "words", "rank", "index", "size", "columns")
+
+
+def text(tree: Tree) -> str:
+    """The expression as a profile has it."""
+    op, *args = tree
+    match op:
+        case "signal" | "name":
+            return str(args[0])
+        case "constant":
+            return repr(args[0])
+        case "aggregate":
+            return f"{args[0]}({text(args[2])}, over={args[1]})"
+        case "if":
+            condition, yes, no = (text(item) for item in args)
+            return f"({yes} if {condition} else {no})"
+        case "rank":
+            return f"rank({text(args[1])}, within={args[0]})"
+        case "index" | "size":
+            return f"{op}({args[0]})"
+        case "column":
+            return f"column({text(args[0])}, '{args[1]}')"
+        case "neg":
+            return f"(-{text(args[0])})"
+        case "not":
+            return f"(not {text(args[0])})"
+        case "in":
+            return f"({text(args[0])} in ({', '.join(repr(item) for item in args[1:])}))"
+        case "chain":
+            low, first, x, second, high = args
+            return f"({text(low)} {first} {text(x)} {second} {text(high)})"
+    written = [text(item) if isinstance(item, tuple) else repr(item) for item in args]
+    return f"({written[0]} {op} {written[1]})" if op in INFIX else f"{op}({', '.join(written)})"
+
+
+def walk(tree: Tree) -> Iterator[Tree]:
+    """A tree and all in it."""
+    yield tree
+    for item in tree[1:]:
+        if isinstance(item, tuple):
+            yield from walk(item)
+
+
+def signals_of(tree: Tree) -> list[str]:
+    """The signals that a tree reads."""
+    return [item[1] for item in walk(tree) if item[0] == "signal"]
+
+
+def axis_of(tree: Tree, signals: Signals) -> str | None:
+    """The finest axis of a tree's values; None: a constant."""
+    op, *args = tree
+    if op == "signal":
+        return str(signals[args[0]]["axis"])
+    if op == "aggregate" and args[1] != "column":
+        return REMOVED[args[1]]
+    if op == "index":
+        return str(args[0])
+    if op == "size":
+        return REMOVED[args[0]]
+    if op in ("columns", "constant"):
+        return None
+    if op == "name":
+        return "step" if args[0] == "rank" else None
+    if op in ("pass_at", "majority"):
+        return "group"
+    found = [axis for item in args if isinstance(item, tuple) and (axis := axis_of(item, signals))]
+    return min(found, key=AXES.index) if found else None
+
+
+def family_of(tree: Tree, signals: Signals) -> bool:
+    """Whether a tree has a value per member."""
+    op, *args = tree
+    if op == "signal":
+        return bool(signals[args[0]].get("family"))
+    if op in ("column", "columns") or (op == "aggregate" and args[1] == "column"):
+        return False
+    return any(family_of(item, signals) for item in args if isinstance(item, tuple))
+
+
+def kind_of(tree: Tree, signals: Signals) -> str:
+    """`float`, `int`, `bool` or `text`: what a column of it is declared as."""
+    op, *args = tree
+    if op == "signal":
+        return str(signals[args[0]].get("type", "float"))
+    if op in BOOLS:
+        return "bool"
+    if op in COUNTS:
+        return "int"
+    if op in ("bucket", "majority"):
+        return "text"
+    if op == "aggregate":
+        inner = kind_of(args[2], signals)
+        if args[0] in ("any", "all"):
+            return "bool"
+        if args[0] == "sum":
+            return "float" if inner == "float" else "int"
+        return inner if args[0] in ("min", "max", "first", "last") else "float"
+    if op == "column":
+        return kind_of(args[0], signals)
+    if op == "if":
+        kinds = {kind_of(item, signals) for item in args[1:]}
+        return kinds.pop() if len(kinds) == 1 else "float"
+    return "float"
+
+
+def masks_of(tree: Tree, signals: Signals, default: str | None) -> set[str]:
+    """The masks of a per-token tree: those of the token signals that it reads without an aggregate between."""
+    if tree[0] == "signal":
+        declared = signals[tree[1]]
+        if declared["axis"] != "token":
+            return set()
+        mask = declared.get("mask", default)
+        return set() if mask in (None, "all") else {mask}
+    if (tree[0] == "aggregate" and tree[2] != "column") or tree[0] == "size":
+        return set()
+    return {mask for item in tree[1:] if isinstance(item, tuple) for mask in masks_of(item, signals, default)}

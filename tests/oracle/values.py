@@ -1,0 +1,191 @@
+"""Operations on one value at a time, with the rules of what is missing (None) and what is absent (ABSENT).
+
+After docs/language.md: arithmetic with a missing value is missing, a comparison with one is false, and what derives
+from an absent signal is absent.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()
+
+
+def there(value: Any) -> bool:
+    """Neither missing nor absent."""
+    return value is not None and value is not ABSENT
+
+
+def number(value: Any) -> Any:
+    """NaN is missing."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _arithmetic(run: Callable[..., float]) -> Callable[..., Any]:
+    def guarded(*args: Any) -> Any:
+        if any(item is ABSENT for item in args):
+            return ABSENT
+        return None if any(item is None for item in args) else number(run(*args))
+
+    return guarded
+
+
+def _predicate(run: Callable[..., bool]) -> Callable[..., Any]:
+    def guarded(*args: Any) -> Any:
+        if any(item is ABSENT for item in args):
+            return ABSENT
+        return False if any(item is None for item in args) else run(*args)
+
+    return guarded
+
+
+def _divided(a: float, b: float) -> float:
+    if b:
+        return a / b
+    return math.nan if a == 0 else math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def _bucket(x: float, *edges: float) -> str:
+    low: float | None = 0 if edges[0] >= 0 else None
+    for edge in edges:
+        if x <= edge:
+            return f"{low}-{edge}"
+        low = edge + 1
+    return f"{low}+"
+
+
+def _not(x: Any) -> Any:
+    return ABSENT if x is ABSENT else x is not None and not x
+
+
+def _both(a: Any, b: Any) -> Any:
+    return ABSENT if ABSENT in (a, b) else bool(a) and bool(b)
+
+
+def _either(a: Any, b: Any) -> Any:
+    return ABSENT if ABSENT in (a, b) else bool(a) or bool(b)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "+": _arithmetic(lambda a, b: a + b),
+    "-": _arithmetic(lambda a, b: a - b),
+    "*": _arithmetic(lambda a, b: a * b),
+    "/": _arithmetic(_divided),
+    "**": _arithmetic(lambda a, b: float(a) ** b),
+    "minimum": _arithmetic(min),
+    "maximum": _arithmetic(max),
+    "neg": _arithmetic(lambda x: -x),
+    "abs": _arithmetic(abs),
+    "square": _arithmetic(lambda x: x * x),
+    "sqrt": _arithmetic(lambda x: math.sqrt(x) if x >= 0 else math.nan),
+    "exp": _arithmetic(math.exp),
+    "log": _arithmetic(lambda x: math.log(x) if x > 0 else -math.inf if x == 0 else math.nan),
+    "clip": _arithmetic(lambda x, low, high: min(max(x, low), high)),
+    "<": _predicate(lambda a, b: a < b),
+    "<=": _predicate(lambda a, b: a <= b),
+    ">": _predicate(lambda a, b: a > b),
+    ">=": _predicate(lambda a, b: a >= b),
+    "==": _predicate(lambda a, b: a == b),
+    "!=": _predicate(lambda a, b: a != b),
+    "isclose": _predicate(lambda a, b: abs(a - b) <= 1e-8 + 1e-5 * abs(b)),
+    "isfinite": _predicate(math.isfinite),
+    "isnan": lambda x: ABSENT if x is ABSENT else x is None,
+    "present": there,
+    "not": _not,
+    "and": _both,
+    "or": _either,
+    "in": _predicate(lambda x, *items: x in items),
+    "len": _arithmetic(len),
+    "words": _arithmetic(lambda text: len(text.split())),
+    "contains": _predicate(lambda text, part: part in text),
+    "startswith": _predicate(lambda text, part: text.startswith(part)),
+    "matches": _predicate(lambda text, pattern: re.search(pattern, text) is not None),
+    "bucket": lambda x, *edges: x if not there(x) else _bucket(x, *edges),
+}
+
+
+def aggregate(name: str, found: Sequence[Any]) -> Any:
+    """One value of many; missing and absent ones are passed over, and where all are absent, so is the result."""
+    if found and all(item is ABSENT for item in found):
+        return ABSENT
+    values = [item for item in found if there(item)]
+    if name == "any":
+        return any(values)
+    if name == "all":
+        return all(values)
+    if name == "count":
+        return len(values)
+    if not values:
+        return None
+    if name in ("first", "last"):
+        return values[0] if name == "first" else values[-1]
+    if name in ("min", "max"):
+        return min(values) if name == "min" else max(values)
+    return number(moment(name, values))
+
+
+def total(values: Sequence[float]) -> float:
+    """The sum: of integers exact, infinities included."""
+    if all(isinstance(item, int) for item in values):
+        return sum(values)
+    if all(math.isfinite(item) for item in values):
+        return math.fsum(values)
+    return sum(values)
+
+
+def moment(name: str, values: Sequence[float]) -> float:
+    """Sum, mean or spread of numbers that are all there."""
+    count = len(values)
+    if name == "sum":
+        return total(values)
+    mean = total(values) / count
+    if name == "mean":
+        return mean
+    squares = total([(item - mean) ** 2 for item in values])
+    if name == "pstd":
+        return math.sqrt(squares / count)
+    if count == 1:
+        return math.nan
+    return squares / (count - 1) if name == "var" else math.sqrt(squares / (count - 1))
+
+
+def pass_at(correct: Sequence[Any], k: int) -> Any:
+    """1 - C(n - c, k) / C(n, k) of those that are not missing; missing where n < k."""
+    if correct and all(item is ABSENT for item in correct):
+        return ABSENT
+    known = [bool(item) for item in correct if there(item)]
+    if len(known) < k:
+        return None
+    return 1 - math.comb(len(known) - sum(known), k) / math.comb(len(known), k)
+
+
+def majority(texts: Sequence[Any]) -> Any:
+    """The most frequent text, of equal ones the first."""
+    known = [item for item in texts if there(item)]
+    return max(known, key=lambda item: (known.count(item), -known.index(item))) if known else None
+
+
+def distinct(texts: Sequence[Any], n: int) -> Any:
+    """Distinct n-grams of words by all n-grams, of the texts together."""
+    grams = []
+    for item in texts:
+        words = item.split() if there(item) else []
+        grams += [tuple(words[at : at + n]) for at in range(len(words) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else None
+
+
+def jaccard(texts: Sequence[Any]) -> Any:
+    """The mean Jaccard distance of the word sets of all pairs."""
+    sets = [set(item.split()) for item in texts if there(item)]
+    distances = [1 - len(a & b) / len(a | b) if a | b else 0.0 for a, b in combinations(sets, 2)]
+    return moment("mean", distances) if distances else None

@@ -1,0 +1,463 @@
+"""When something is logged, and the metrics of a log event: windows, pools, formulas, conditions and alerts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.oracle.cases import Case, Point
+from tests.oracle.interpreter import World
+from tests.oracle.reductions import Between, Bins, reduced
+from tests.oracle.trees import Tree, family_of
+from tests.oracle.values import ABSENT, OPERATIONS, aggregate, there
+
+Piece = tuple[Any, ...]
+Cells = dict[str, dict[Piece, Any]]  # by member or label: by piece of a pool: a value
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A log event: the steps of each window that ends with it, by the window's length; ``ended``: of all that ended."""
+
+    number: int
+    mode: str
+    windows: Mapping[int, list[int]]
+    ended: Mapping[int, list[int]]
+
+
+@dataclass
+class Logged:
+    """What one log event shows."""
+
+    number: int
+    mode: str
+    scalars: dict[str, tuple[Any, float]] = field(default_factory=dict)  # value, and how far it may be off
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)  # the names that tell of values that are not finite
+    alerts: dict[str, tuple[str, float, float]] = field(default_factory=dict)
+    off: dict[str, float] = field(default_factory=dict)  # how far a table's numbers may be off
+
+
+def moments(case: Case) -> Iterator[Moment]:
+    """The log events of a job, in order."""
+    ended: dict[int, list[int]] = {}
+    for number, mode, windows in ends(case):
+        for length, blocks in windows.items():
+            ended[length] = [*ended.get(length, []), *blocks]
+        yield Moment(number, mode, windows, {length: ended[length] for length in windows})
+
+
+def ends(case: Case) -> Iterator[tuple[int, str, dict[int, list[int]]]]:
+    """When windows end: step, mode, and the steps of those that do, by their length."""
+    base = case.profile.get("every", 1)
+    lengths = {base} | {
+        entry["every"]
+        for section in ("metrics", "tables")
+        for entry in case.profile.get(section, {}).values()
+        if "every" in entry
+    }
+    train = [place for place, block in enumerate(case.blocks) if block.mode == "train"]
+    for place, block in enumerate(case.blocks):
+        if block.mode != "train":
+            yield block.number, block.mode, {length: [place] for length in sorted(lengths)}
+            continue
+        count = train.index(place) + 1
+        due = {length: train[count - length : count] for length in sorted(lengths) if count % length == 0}
+        if due:
+            yield block.number, "train", due
+    open_at_the_end = {
+        length: train[len(train) - len(train) % length :] for length in sorted(lengths) if len(train) % length
+    }
+    if open_at_the_end:
+        yield case.blocks[train[-1]].number, "train", open_at_the_end
+
+
+POOLS: dict[str, Any] = {
+    "window": lambda at: (),
+    "step": lambda at: (at.block,),
+    "batch": lambda at: (at.block, at.batch),
+    "rank": lambda at: (-at.rank,),
+    "rank_batch": lambda at: (at.block, at.batch, -at.rank),  # so that the last one is of the lowest rank
+}
+
+
+class Metrics:
+    """The metrics of one log event."""
+
+    def __init__(self, world: World, moment: Moment) -> None:
+        self.world, self.case, self.moment = world, world.case, moment
+        self.metrics = self.case.trees["metrics"]
+        self._cells: dict[str, Cells | None] = {}
+        self._off: dict[str, float] = {}
+
+    def spec(self, name: str) -> Mapping[str, Any]:
+        """A metric as the profile has it."""
+        return self.case.profile["metrics"][name]  # type: ignore[no-any-return]
+
+    # ---- one metric and reduction
+
+    def cells(self, key: str) -> Cells | None:
+        """The values of `id` or `id.suffix` before they are combined; None where it is hidden or not due."""
+        if key not in self._cells:
+            name, _, suffix = key.partition(".")
+            spec, trees = self.spec(name), self.metrics[name]
+            blocks = self.window(name)
+            if blocks is None:
+                self._cells[key] = None
+            elif "formula" in trees:
+                self._cells[key] = self.formula(trees["formula"]) if self.shown(name) else None
+            else:
+                self._cells[key] = self.reduced(name, spec, trees, trees["reduce"][suffix], blocks)
+                if not self.shown(name):
+                    self._cells[key] = None
+        return self._cells[key]
+
+    def every(self, name: str) -> int:
+        """The length of a metric's window."""
+        found: int = self.spec(name).get("every", self.case.profile.get("every", 1))
+        return found
+
+    def window(self, name: str) -> list[int] | None:
+        """The steps that a metric covers now."""
+        spec = self.spec(self.source(name))
+        every = spec.get("every", self.case.profile.get("every", 1))
+        return (self.moment.ended if spec.get("cumulative") else self.moment.windows).get(every)
+
+    def shown(self, name: str) -> bool:
+        """Whether its `when` holds."""
+        condition = self.metrics[name].get("when")
+        return condition is None or self.scalar(condition) is True
+
+    def rows(self, trees: Mapping[str, Any], blocks: list[int], member: str) -> Iterator[tuple[Point, Any, Any, Any]]:
+        """The rows that count: where, their values, weights and labels. A value may be missing."""
+        world, exprs = self.world, trees["expr"]
+        world.window = blocks
+        read = [*exprs, *(trees[key] for key in ("where", "weight", "by") if key in trees)]
+        event = world.event_of(*read)
+        assert event
+        axis = world.axis(exprs[0])
+        for block in blocks:
+            for at in world.points(axis, event, block, read):
+                at = at._replace(member=member)
+                if self.spec_ranks == "main" and at.rank != 0 and axis != "batch":
+                    continue
+                if "where" in trees and world.value(trees["where"], at) is not True:
+                    continue
+                weight = world.value(trees["weight"], at) if "weight" in trees else 1
+                label = world.value(trees["by"], at) if "by" in trees else ""
+                values = tuple(world.judged(tree, at) for tree in exprs)
+                if weight is ABSENT or weight == 0 or not there(label):
+                    continue
+                if weight is None and ABSENT not in values:
+                    values = (None,)
+                if ABSENT in values:
+                    others = [world.value(exprs[0], at._replace(member=other)) for other in world.members(exprs[0])]
+                    if member and any(other is not ABSENT for other in others):
+                        values = (None,)  # a member that a batch lacks, where it has others, is missing
+                yield at, values, weight, label
+
+    spec_ranks = "all"
+
+    def reduced(
+        self, name: str, spec: Mapping[str, Any], trees: Mapping[str, Any], reduce: str, blocks: list[int]
+    ) -> Cells:
+        """A metric's cells: by member or label, by piece."""
+        world = self.world
+        self.spec_ranks = spec.get("ranks", "all")
+        world.scale = 0.0
+        world.window = blocks
+        family = family_of(trees["expr"][0], world.signals)
+        members = world.members(trees["expr"][0]) if family else [""]
+        pool = POOLS[spec.get("pool", "window")]
+        found: dict[str, dict[Piece, list[Any]]] = {}
+        for member in members:
+            rows = list(self.rows(trees, blocks, member))
+            labels = [label for *_, label in rows]
+            kept = frequent(labels, spec.get("max_labels", 64)) if "by" in trees else {"": ""}
+            for at, values, weight, label in rows:
+                cell = kept[label] if "by" in trees else member
+                found.setdefault(cell, {}).setdefault(pool(at), []).append((at, values, weight))
+        if "empty" in spec:
+            for member in found if "by" in trees else members:
+                for piece in self.pieces(trees, self.moment.windows[self.every(name)], pool):
+                    found.setdefault(member, {}).setdefault(piece, [])
+        tokens = world.axis(trees["expr"][0]) == "token"
+        full = any(all_there(row) for pieces in found.values() for rows in pieces.values() for row in rows)
+        cells: Cells = {}
+        for cell, pieces in found.items():
+            for piece, rows in sorted(pieces.items()):
+                value = self.piece(spec, reduce, rows, tokens, full)
+                if value is not None:
+                    cells.setdefault(cell, {})[piece] = value
+        self._off[name] = self.tolerance(trees)
+        return cells
+
+    def pieces(self, trees: Mapping[str, Any], blocks: list[int], pool: Any) -> list[Piece]:
+        """The pieces of a window that there are, whether or not anything counts in them."""
+        event = self.world.event_of(*trees["expr"], *(trees[key] for key in ("where", "weight") if key in trees))
+        assert event
+        batches = [(block, batch, rank) for block in blocks for batch, rank, _ in self.case.batches(block, event)]
+        found = [pool(Point(block, event, batch, rank)) for block, batch, rank in batches
+                 if self.spec_ranks == "all" or rank == 0]  # fmt: skip
+        return list(dict.fromkeys(found))
+
+    def piece(self, spec: Mapping[str, Any], reduce: str, rows: list[Any], tokens: bool, full: bool) -> Any:
+        """The value of one piece."""
+        counted = [(row[0], (*row[1], row[2])) for row in rows if all_there(row)]
+        window = self.moment.windows[spec.get("every", self.case.profile.get("every", 1))]  # of a total: what came last
+        missing = any(None in values and ABSENT not in values for at, values, _ in rows if at.block in window)
+        if missing and (spec.get("nan") == "propagate" or not full):  # nothing but missing values is NaN
+            return math.nan
+        if reduce == "last":  # of the latest step and batch, and there of the lowest rank
+            counted.sort(key=lambda row: (row[0].block, row[0].batch, -row[0].rank, row[0].row, row[0].token))
+        value = reduced(reduce, [row for _, row in counted], tokens=tokens)
+        return spec.get("empty") if value is None else value
+
+    def tolerance(self, trees: Mapping[str, Any]) -> float:
+        """How far float32 may be off: relative to the greatest number that was met."""
+        read = [item for tree in self.case_trees(trees) for item in narrow(tree, self.case, self.world)]
+        return 2e-5 * max(1.0, self.world.scale) if read else 0.0
+
+    @staticmethod
+    def case_trees(trees: Mapping[str, Any]) -> list[Tree]:
+        return [*trees["expr"], *(trees[key] for key in ("where", "weight", "by") if key in trees)]
+
+    # ---- what is computed of metrics
+
+    def combined(self, key: str) -> dict[str, Any]:
+        """The values of a metric, by cell."""
+        cells = self.cells(key)
+        spec = self.spec(self.source(key.partition(".")[0]))
+        if cells is None:
+            return {}
+        found = {cell: combine(spec, pieces) for cell, pieces in cells.items()}
+        return {cell: value for cell, value in found.items() if value is not None}
+
+    def source(self, name: str) -> str:
+        """Whose pool and combine a metric has: a formula those of what it reads."""
+        formula = self.metrics[name].get("formula")
+        return name if formula is None else self.source(names_in(formula)[0].partition(".")[0])
+
+    def formula(self, tree: Tree) -> Cells:
+        """A formula, cell by cell and piece by piece."""
+        read = names_in(tree)
+        members = self.members(tree)
+        found: Cells = {}
+        for cell in members or [""]:
+            inputs = {key: self.of(key, cell) for key in read}
+            pieces = dict.fromkeys(piece for values in inputs.values() for piece in values)
+            for piece in sorted(pieces):
+                value = self.computed(tree, cell, piece)
+                if value is None and any(is_nan(values.get(piece)) for values in inputs.values()):
+                    value = math.nan
+                if there(value):
+                    found.setdefault(cell, {})[piece] = value
+        return found
+
+    def of(self, key: str, cell: str) -> dict[Piece, Any]:
+        """A metric's pieces for a cell: a family's own, or a plain metric's for every one."""
+        cells = self.cells(key) or {}
+        if self.is_family(key):
+            if cell:
+                return cells.get(cell, {})
+            return {piece: 0.0 for pieces in cells.values() for piece in pieces}
+        return cells.get("", {})
+
+    def is_family(self, key: str) -> bool:
+        trees = self.metrics[key.partition(".")[0]]
+        if "formula" in trees:
+            return bool(self.members(trees["formula"]))
+        return family_of(trees["expr"][0], self.world.signals)
+
+    def members(self, tree: Tree) -> list[str]:
+        """The members over which a formula is computed."""
+        if tree[0] == "aggregate":
+            return []
+        if tree[0] == "name":
+            return list(self.cells(tree[1]) or {}) if self.is_family(tree[1]) else []
+        found: dict[str, None] = {}
+        for item in tree[1:]:
+            if isinstance(item, tuple):
+                found.update(dict.fromkeys(self.members(item)))
+        return list(found)
+
+    def computed(self, tree: Tree, cell: str, piece: Piece) -> Any:
+        """A formula's value in one cell and piece."""
+        op, *args = tree
+        match op:
+            case "name":
+                value = self.of(args[0], cell).get(piece, ABSENT)
+                return None if isinstance(value, float) and math.isnan(value) else value
+            case "constant":
+                return args[0]
+            case "if":
+                condition = self.computed(args[0], cell, piece)
+                return ABSENT if condition is ABSENT else self.computed(args[1 if condition else 2], cell, piece)
+            case "aggregate":
+                members = self.members(args[2])
+                found = [self.computed(args[2], member, piece) for member in members]
+                return aggregate(args[0], found) if members else ABSENT
+        return OPERATIONS[op](*(self.computed(item, cell, piece) for item in args))
+
+    def scalar(self, tree: Tree) -> Any:
+        """A condition over the values as they are logged."""
+        op, *args = tree
+        match op:
+            case "name":
+                value = self.combined(args[0]).get("", ABSENT)
+                return None if isinstance(value, float) and math.isnan(value) else value
+            case "constant":
+                return args[0]
+            case "if":
+                condition = self.scalar(args[0])
+                return ABSENT if condition is ABSENT else self.scalar(args[1 if condition else 2])
+            case "aggregate":
+                members = self.combined(args[2][1])
+                return aggregate(args[0], [members[name] for name in members]) if members else ABSENT
+        return OPERATIONS[op](*(self.scalar(item) for item in args))
+
+    # ---- what is shown
+
+    def logged(self) -> dict[str, tuple[Any, float]]:
+        """Names and values, with how far each may be off."""
+        prefix = self.prefix
+        found: dict[str, tuple[Any, float]] = {}
+        for name, trees in self.metrics.items():
+            spec = self.spec(name)
+            for suffix in trees.get("reduce", {"": ""}):
+                if spec.get("log") is False or not chosen(self.case, name, suffix):
+                    continue
+                key = f"{name}.{suffix}" if suffix else name
+                for cell, value in self.combined(key).items():
+                    if there(value):
+                        shown = spec.get("name") or default_name(suffix, cell, self.is_by(name))
+                        shown = shown.format(id=name, reduce=suffix, column=cell, label=cell)
+                        found[prefix + shown] = (value, self.off(name))
+        return found
+
+    def broken(self) -> set[str]:
+        """The names that tell which metrics have values that are not finite, also in a piece of what is combined."""
+        found = set()
+        for name, trees in self.metrics.items():
+            keys = [f"{name}.{suffix}" if suffix else name for suffix in trees.get("reduce", {"": ""})
+                    if self.spec(name).get("log") is not False and chosen(self.case, name, suffix)]  # fmt: skip
+            values = [value for key in keys for pieces in (self.cells(key) or {}).values() for value in pieces.values()]
+            if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+                found.add(f"{self.prefix}nonfinite/{name}")
+        return found
+
+    @property
+    def prefix(self) -> str:
+        """What the mode puts before every name."""
+        return str((self.case.profile.get("modes", {}).get(self.moment.mode) or {}).get("prefix", ""))
+
+    def is_by(self, name: str) -> bool:
+        return "by" in self.metrics[name]
+
+    def off(self, name: str) -> float:
+        """How far a metric's values may be off."""
+        formula = self.metrics[name].get("formula")
+        if formula is None:
+            return self._off.get(name, 0.0)
+        return 100 * max(self.off(key.partition(".")[0]) for key in names_in(formula))
+
+
+def all_there(row: tuple[Point, tuple[Any, ...], Any]) -> bool:
+    """Whether a row's values are neither missing nor absent."""
+    return all(there(value) for value in row[1])
+
+
+def is_nan(value: Any) -> bool:
+    """Whether a value is a NaN that `nan: propagate` left."""
+    return isinstance(value, float) and math.isnan(value)
+
+
+def default_name(suffix: str, cell: str, by: bool) -> str:
+    """`{id}`, `{id}/{reduce}`, `{id}/{column}`, `{id}/{label}`."""
+    if by or cell:
+        return "{id}/{label}" if by else "{id}/{column}"
+    return "{id}/{reduce}" if suffix else "{id}"
+
+
+def names_in(tree: Tree) -> list[str]:
+    """The metrics that a formula reads."""
+    if tree[0] == "name":
+        return [tree[1]]
+    return [name for item in tree[1:] if isinstance(item, tuple) for name in names_in(item)]
+
+
+def narrow(tree: Tree, case: Case, world: World) -> list[str]:
+    """The signals of a per-token part that hold less than 64 bits."""
+    return [
+        name
+        for name in dict.fromkeys(_token_parts(tree, world, False))
+        if case.dtypes.get(name) in ("float32", "float16", "bfloat16")
+    ]
+
+
+def _token_parts(tree: Tree, world: World, inside: bool) -> Iterator[str]:
+    if tree[0] == "signal":
+        if inside or world.signals[tree[1]]["axis"] == "token":
+            yield tree[1]
+        return
+    inside = inside or any(item[0] == "signal" and world.signals[item[1]]["axis"] == "token" for item in _flat(tree))
+    for item in tree[1:]:
+        if isinstance(item, tuple):
+            yield from _token_parts(item, world, inside)
+
+
+def _flat(tree: Tree) -> Iterator[Tree]:
+    yield tree
+    for item in tree[1:]:
+        if isinstance(item, tuple):
+            yield from _flat(item)
+
+
+def frequent(labels: list[Any], most: int) -> dict[Any, str]:
+    """The name of each label: the most frequent ones, of equal ones the first in order; the rest is pooled."""
+    counts = Counter(labels)
+    order = sorted(counts, key=lambda label: (-counts[label], label))
+    return {label: shown(label) if place < most else "_other" for place, label in enumerate(order)}
+
+
+def shown(label: Any) -> str:
+    """A label as text."""
+    return str(label).lower() if isinstance(label, bool) else str(label)
+
+
+def combine(spec: Mapping[str, Any], pieces: dict[Piece, Any]) -> Any:
+    """One value of the values of a window's pieces."""
+    if spec.get("pool", "window") == "window":
+        return next(iter(pieces.values()), None)
+    values = [value for _, value in sorted(pieces.items())]
+    if not values:
+        return None
+    how = spec.get("combine", "mean")
+    if isinstance(values[0], Between | Bins):
+        raise TypeError("not combined here")
+    if any(isinstance(value, float) and math.isnan(value) for value in values):
+        if how == "var" and len(values) == 1:
+            return None
+        return math.nan if how != "last" else values[-1]
+    return aggregate(how, values)
+
+
+def chosen(case: Case, name: str, suffix: str) -> bool:
+    """Whether the profile that is active shows a metric."""
+    profile = case.profile.get("profiles", {}).get(case.profile.get("profile", "full"), {})
+
+    def matches(selectors: Mapping[str, str]) -> bool:
+        for selector in (item for text in selectors.values() for item in text.split()):
+            tags = case.profile["metrics"][name].get("tags", [])
+            if selector in (name, f"{name}.{suffix}", *(f"tag:{tag}" for tag in tags)):
+                return True
+            if selector.endswith("*") and name.startswith(selector[:-1]):
+                return True
+        return False
+
+    included = profile.get("include", {})
+    metric_selectors = {key: text for key, text in included.items() if not text.startswith("table:")}
+    return (not metric_selectors or matches(metric_selectors)) and not matches(profile.get("exclude", {}))
