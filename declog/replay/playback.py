@@ -162,10 +162,9 @@ class _Player:
         self._recorder.observe(**{name: value for name, value in signals.items() if name in known})
         self._unknown("signal", signals.keys() - known)
 
-    def _cut(self, phase: str) -> None:
+    def _cut(self, phase: str, *rows: int) -> None:
         if phase in self._recorder.plan.known_phases:
-            with self._recorder.batch(phase):
-                pass
+            self._recorder._cut(phase, *rows)
         else:
             self._unknown("phase", {phase})
 

@@ -64,15 +64,20 @@ class OpenBatch:
     """The signals of one phase since its last batch closed.
 
     ``expected`` names what folds should wait for, so that they run once. ``order``: among the batches of this rank.
+    ``size`` is how many completions it has, where somebody says so beforehand.
     """
 
-    def __init__(self, phase: PhaseOp, expected: frozenset[str] = frozenset(), order: int = 0) -> None:
+    def __init__(
+        self, phase: PhaseOp, expected: frozenset[str] = frozenset(), order: int = 0, *, size: int | None = None
+    ) -> None:
         self.phase = phase
         self.order = order
+        self.size = size
         self._expected = expected
         self.names: set[str] = set()
         self.extras: dict[str, list[Any] | Tensor] = {}
-        self.counts: Counts = {}
+        self.counts: Counts = {} if size is None else {"completions": (size, f"a batch of `{phase.name}`")}
+        self.misfits: list[InputError] = []  # columns that were left out when it closed
         self.failures: list[RuntimeFailure] = []  # what could not be computed
         self._tokens: Tokens | None = None
         self._columns: dict[Place, tuple[list[Key], list[Tensor]]] = {}  # copies, of one column or several, end to end
@@ -165,26 +170,19 @@ class OpenBatch:
         grouping: Grouping | None,
         functions: Functions = DEFAULT,
     ) -> BatchRecord:
-        """Fold what has waited for signals that never came, pack the columns. Raises where a required one did not."""
-        if self.extras and not self.counts:
-            raise InputError(
-                "DL509",
-                f"the column `{next(iter(self.extras))}` was given for a batch of phase `{self.phase.name}` "
-                "that has no rows",
-                "give it with the rows that it describes, once: a column given again opens the next batch",
-            )
-        if first:
+        """Fold what has waited for signals that never came, pack the columns. Raises where a required one did not.
+
+        Columns of log_extra that are not of its rows are ``misfits``.
+        """
+        if first and self.names:
             self._complete()
         rows = self._rows(grouping)
         if self.groups is not None:
             self._grouped(rows, grouping)
         for column, values in self.extras.items():
-            if len(values) != rows:
-                raise InputError(
-                    "DL509",
-                    f"the column `{column}` has {len(values)} values, and the batch has {rows} rows",
-                    "give one value per row",
-                )
+            if misfit := self._misfit(column, len(values), rows):
+                self.misfits.append(misfit)
+                continue
             key = (f"extra:{column}", None)
             kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, (key,), values)
             self._texts[key] = (Axis.COMPLETION, kept)
@@ -200,6 +198,18 @@ class OpenBatch:
         return BatchRecord(
             step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, self._sketches, self._timed
         )
+
+    def _misfit(self, column: str, count: int, rows: int) -> InputError | None:
+        if not self.names or not self.counts:
+            return InputError(
+                "DL509",
+                f"the column `{column}` was given for a batch of phase `{self.phase.name}` that has no rows",
+                "give it with the rows that it describes, once: a column given again opens the next batch",
+            )
+        if count != rows:
+            message = f"the column `{column}` has {count} values, and the batch has {rows} rows"
+            return InputError("DL509", message, "give one value per row")
+        return None
 
     def _fold(self, inputs: dict[str, Tensor], functions: Functions, *, last: bool = False) -> None:
         """Fold what has all that it reads, or at the ``last`` what it gets; keep copies of what the others have."""

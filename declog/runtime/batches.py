@@ -44,6 +44,7 @@ class Intake:
         self.numbers: Counter[str] = Counter()
         self.seen: set[str] = set()  # phases whose first batch has closed
         self.order = 0  # how many batches were opened
+        self.explicit: str | None = None  # the phase whose rows come in batches that are made explicit only
         self._plan = plan
         self._tape = tape
         self._failures = failures
@@ -104,7 +105,9 @@ class Intake:
         found, begun = [], []
         for given in calls:
             batch = self._open.get(given.phase.name)
-            if batch is None or not batch.names.isdisjoint(given.names):
+            if batch is None or (twice := batch.names & given.names):
+                if batch is not None and batch.size is not None:
+                    raise _given_twice(f"`{min(twice)}`", batch)
                 batch = OpenBatch(given.phase, self._came[given.phase.name])
                 begun.append(batch)
             batch.check(given)
@@ -129,7 +132,13 @@ class Intake:
         assert phase is not None
         plain = plain_column(column, values)
         known = self._open.get(phase)
-        self._batch(phase, step, again=known is not None and column in known.extras).add_extra(column, plain)
+        if known is None and phase == self.explicit:
+            message = f"the column `{column}` came when no rows of phase `{phase}` were under way"
+            raise InputError("DL509", message, "give it with the rows that it describes")
+        again = known is not None and column in known.extras
+        if again and known is not None and known.size is not None:
+            raise _given_twice(f"the column `{column}`", known)
+        self._batch(phase, step, again=again).add_extra(column, plain)
 
     def time(self, name: str, part: Seconds) -> None:
         """Keep the duration of a block."""
@@ -168,6 +177,10 @@ class Intake:
             self.close(phase, step)
         return self._open.get(phase) or self._begin(OpenBatch(self._plan.phases[phase], self._came[phase]))
 
+    def begin(self, phase: str, rows: int) -> None:
+        """Open a batch of so many completions, which takes each value once."""
+        self._begin(OpenBatch(self._plan.phases[phase], self._came[phase], size=rows))
+
     def _begin(self, batch: OpenBatch) -> OpenBatch:
         """Open a batch."""
         self.order += 1
@@ -185,13 +198,16 @@ class Intake:
     # -- closing
 
     def close_all(self, step: int, *, quietly: bool) -> None:
-        """Close all; the first error is raised when all are closed, unless the step failed with one of its own."""
+        """Close all; the first error is raised when all are closed, unless the step failed with one of its own.
+
+        Others are reported.
+        """
         first: Exception | None = None
         for phase in list(self._open):
             try:
                 self.close(phase, step, partly=quietly)
             except Exception as error:  # noqa: BLE001  (raised below, or reported)
-                if quietly and not isinstance(error, InputError):
+                if not isinstance(error, InputError) if quietly else first is not None:
                     self._failures.report(error)
                 first = first or error
         if first is not None and not quietly:
@@ -213,11 +229,16 @@ class Intake:
                 raise
             raise self._locate(error) from None
         self._tell(open_batch)
-        if not partly:
-            self.seen.add(phase)
-            self._came[phase] = open_batch.phase.reads & open_batch.names
-        self.numbers[phase] = number + 1
-        self._keep(phase, record)
+        if open_batch.names:
+            if not partly:
+                self.seen.add(phase)
+                self._came[phase] = open_batch.phase.reads & open_batch.names
+            self.numbers[phase] = number + 1
+            self._keep(phase, record)
+        for error in open_batch.misfits[1:] if not partly else ():
+            self._failures.report(error)
+        for error in open_batch.misfits[:1]:
+            raise error
 
     def tell_silent(self) -> None:
         """A required signal is missed when its phase's first batch closes; a phase without any batch says it here."""
@@ -235,6 +256,11 @@ def _homes(plan: Plan) -> Mapping[str, str]:
     return (
         plan.homes if len(phases) > 1 else {**{name: ops[0].phase for name, ops in plan.sources.items()}, **plan.homes}
     )
+
+
+def _given_twice(what: str, batch: OpenBatch) -> InputError:
+    message = f"{what} was given twice for one batch of phase `{batch.phase.name}`"
+    return InputError("DL509", message, "give each once: under names of their own where several functions do")
 
 
 def _forget_frames(error: BaseException | None) -> None:

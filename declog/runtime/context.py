@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _open: list[Recorder] = []  # one entry per open step and per open `with` block
 _known: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_giver: ContextVar[str | None] = ContextVar("giver", default=None)  # whose values are recorded
 _lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
 
 
@@ -55,6 +57,21 @@ def forget(recorder: Recorder) -> None:
     """A recorder is closed: it is found no more, also where a block of it is still open."""
     with _lock:
         _open[:] = [one for one in _open if one is not recorder]
+
+
+@contextmanager
+def giving(who: str) -> Iterator[None]:
+    """A block whose values are somebody's, for messages."""
+    token = _giver.set(who)
+    try:
+        yield
+    finally:
+        _giver.reset(token)
+
+
+def giver() -> str | None:
+    """Whose values are recorded, where that is known."""
+    return _giver.get()
 
 
 def current() -> Recorder | None:

@@ -24,6 +24,7 @@ import torch
 
 from declog.errors import InputError
 from declog.plans.ops import Plan
+from declog.runtime.tensors import FLOATS, HALF, INTEGERS, readable
 
 log = logging.getLogger("declog")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -62,9 +63,15 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
     """
     if isinstance(values, list | tuple) and values and all(_is_number(value) for value in values):
         values = _stacked(values)
-    if isinstance(values, torch.Tensor) and values.ndim and values.dtype in _KEPT and values.layout is torch.strided:
-        kept = values.detach().clone()
-        return kept.float() if kept.dtype in (torch.bfloat16, torch.float16) else kept
+    if isinstance(values, torch.Tensor) and values.dtype is not torch.uint64:
+        try:
+            values = readable(values)
+        except ValueError as error:
+            message = f"the column `{column}` is a tensor that {error}"
+            raise InputError("DL509", message, "convert it to a plain tensor, or give a list") from error
+        if values.ndim and values.dtype in _KEPT:
+            kept = values.clone()
+            return kept.float() if kept.dtype in HALF else kept
     if isinstance(values, torch.Tensor | np.ndarray):
         values = plain_value(values)
     elif hasattr(values, "tolist"):
@@ -78,10 +85,7 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
     return [item if type(item) in _PLAIN else plain_value(item) for item in values]
 
 
-_KEPT = frozenset({
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-})  # fmt: skip
+_KEPT = INTEGERS | FLOATS
 
 
 def _is_number(value: Any) -> bool:
@@ -90,7 +94,7 @@ def _is_number(value: Any) -> bool:
 
 def _stacked(values: Sequence[torch.Tensor]) -> Any:
     """One tensor of numbers that are of one kind, and on one device."""
-    alike = len({(value.dtype, value.device) for value in values}) == 1
+    alike = len({(type(value), value.dtype, value.device) for value in values}) == 1
     return torch.stack([value.detach() for value in values]) if alike and not values[0].is_meta else values
 
 

@@ -13,8 +13,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ from declog.sinks.runner import SinkRunner
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("declog")
+_NOTHING = nullcontext()
 PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
 
 
@@ -91,6 +92,10 @@ class Recorder:
         self._event_told = False
         self._flushed = False  # whether this block of a mode has flushed
         self._closed = False
+        self._caller: Callable[[], str] | None = None  # where a trainer must go on: whose code calls
+        self._own: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
+        self._inside = _Inside()
+        self._idle = False
         self._process = os.getpid()
         self._wait_s = wait_s
         self._meter = Meter()
@@ -142,7 +147,10 @@ class Recorder:
                     self._keep_timers()  # of after the last step
                 except InputError as error:
                     self._failures.report(error)
-                self._intake.close_all(self._now, quietly=True)
+                try:
+                    self._intake.close_all(self._now, quietly=failed or self.in_step)
+                except Exception as error:  # noqa: BLE001  (such as columns that came after the last rows)
+                    self._failures.report(error)
                 if self._merger is not None:
                     self._worker.submit(Task(self._merger.end, report=self._failures.report))
                 else:  # also for windows that are longer than the profile's `every`
@@ -298,9 +306,11 @@ class Recorder:
         self._records()
         answer = None if wait_s is None else Answer(wait_s)
         with self._lock, self._tape.call("flush"):
-            self._intake.close_all(self._now, quietly=False)
-            self._flushed = True
-            self._log(tail=True, answer=answer)
+            try:
+                self._intake.close_all(self._now, quietly=False)
+            finally:  # one that fails is a log event all the same: ranks stay at one count
+                self._flushed = True
+                self._log(tail=True, answer=answer)
         return None if answer is None else answer.wait()
 
     def _log(self, *, tail: bool, failed: bool = False, again: bool = False, answer: Answer | None = None) -> None:
@@ -347,7 +357,15 @@ class Recorder:
         ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name.
         """
         began = time.perf_counter()
-        self._observe(signals, strict=True)
+        if self._caller is None:
+            self._observe(signals, strict=True)
+        elif not self._idle:
+            own = frozenset() if self._inside.guards else self._own.intersection(signals)
+            with self._taking(", ".join(f"`{name}`" for name in signals)):
+                if own:
+                    message = f"`{min(own)}` is a signal that the trainer is observed for"
+                    raise InputError("DL509", message, "declare a signal of another name")
+                self._observe(signals, strict=True)
         self._meter.recording += time.perf_counter() - began
 
     def _observe(self, signals: Mapping[str, Any], *, strict: bool) -> None:
@@ -359,8 +377,11 @@ class Recorder:
                 self._intake.observe(signals, self._now)
 
     @contextmanager
-    def batch(self, phase: str) -> Iterator[None]:
-        """One batch of a phase, made explicit: it is closed at the end of the block."""
+    def batch(self, phase: str, *, rows: int | None = None) -> Iterator[None]:
+        """One batch of a phase, made explicit: it is closed at the end of the block.
+
+        With ``rows``, the number of its completions, what is of another number or given twice is an ``InputError``.
+        """
         self._in_step("batch")
         if phase not in self.plan.known_phases:
             raise UnknownSignalError(
@@ -368,23 +389,25 @@ class Recorder:
                 f"the profile `{self.plan.name}` has no phase `{phase}`",
                 did_you_mean(phase, self.plan.known_phases, what="phases"),
             )
-        self._cut(phase)
+        self._cut(phase, *() if rows is None else (rows,))
         yield
         self._cut(phase)
 
-    def _cut(self, phase: str) -> None:
-        with self._lock, self._tape.call("cut", phase):
+    def _cut(self, phase: str, *rows: int) -> None:
+        with self._lock, self._tape.call("cut", phase, *rows):
             self._intake.close(phase, self._now)
+            for count in rows:
+                self._intake.begin(phase, count)
 
     def log_metric(self, name: str, value: Any) -> None:
         """Record a number under a name of its own; its mean over the window is logged as ``logged/{name}``.
 
         On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
         """
-        if self._closed:
+        if self._closed or self._idle:
             return
         self._records()
-        with self._lock, self._tape.call("metric", name, value):
+        with self._taking(f"`{name}`"), self._lock, self._tape.call("metric", name, value):
             self._intake.metric(name, value, self._now)
 
     @contextmanager
@@ -423,11 +446,41 @@ class Recorder:
         says `undeclared: keep`; where none does they are dropped, and that is said once. Raises ``InputError`` for
         what cannot be a column, and for any column where a table says `undeclared: error`.
         """
-        if self._closed:
+        if self._closed or self._idle:
             return
         self._records()
-        with self._lock, self._tape.call("extra", column, values):
+        with self.taking(column), self._lock, self._tape.call("extra", column, values):
             self._intake.extra(column, values, self._now)
+
+    # -- inside a trainer that must go on
+
+    def attached(self, caller: Callable[[], str], own: Collection[str] = (), phase: str | None = None) -> None:
+        """From now on a mistake of training code's is reported and left out, unless ``strict``; ``caller`` is whose.
+
+        Signals that the integration observes itself are its ``own``: to observe one is such a mistake. With ``phase``,
+        whose batches are made explicit, a column that comes outside of one is such a mistake, too.
+        """
+        self._caller, self._own = caller, frozenset(own)
+        self._intake.explicit = phase
+
+    def taking(self, column: object) -> AbstractContextManager[None]:
+        """A block that takes a column of training code's: inside a trainer that must go on it guards."""
+        known = isinstance(column, str) and column in self.plan.extras
+        return self._taking(f"the column `{column}`", "" if known else "the column is left out")
+
+    def _taking(self, what: str, left_out: str = "") -> AbstractContextManager[None]:
+        if self._caller is None or self._inside.guards:
+            return _NOTHING
+        return self.guard(f"{what} of {context.giver() or self._caller()}", left_out)
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """A block of which nothing is recorded, such as a prediction."""
+        before, self._idle = self._idle, True
+        try:
+            yield
+        finally:
+            self._idle = before
 
     @contextmanager
     def guard(self, what: str, left_out: str = "") -> Iterator[None]:
@@ -437,6 +490,7 @@ class Recorder:
         all ranks (``declog/ranks``), unless it is only what is ``left_out``, of which no metric is made. Interrupts
         pass; with ``strict: true`` all errors do. Nothing is told of a recorder that is closed.
         """
+        self._inside.guards += 1
         try:
             yield
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -450,6 +504,8 @@ class Recorder:
                 if not left_out:
                     self._windows.setdefault(self._mode, Window()).whole = False
                 self._failures.guarded(what, error, left_out)
+        finally:
+            self._inside.guards -= 1
 
     # -- inside
 
@@ -468,7 +524,11 @@ class Recorder:
     ) -> Handoff:  # fmt: skip
         began = time.perf_counter()
         window, self._windows[mode] = self._windows.get(mode, Window()), Window()
-        window.hand_off()
+        try:
+            window.hand_off()
+        except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
+            self._failures.report(error)
+            window = Window(whole=False)
         done = threading.Event() if self.plan.blocking and not part else None
         figures = {} if part else self._meter.read()
         hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
@@ -644,6 +704,12 @@ class _Outside(NamedTuple):
     numbers: Counter[str]
     timed: dict[str, timing.Timed]
     flushed: bool
+
+
+class _Inside(threading.local):
+    """How many guards this thread is inside of: what fails there is the outermost's to report."""
+
+    guards = 0
 
 
 class _Active:

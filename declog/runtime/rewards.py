@@ -25,7 +25,8 @@ def reward(function: Callable[P, Any]) -> Callable[P, Any]:
     objects with ``__call__``; the name, which trainers log rewards under, stays.
 
     Raises ``InputError`` DL509, with the function and the column, for a column of another length than the rewards
-    or that ``log_extra`` refuses; then no column of the call is recorded that came after it.
+    or that ``log_extra`` refuses; then no column of the call is recorded that came after it. Inside a trainer that
+    declog is attached to such a column is reported and left out, and the others are recorded.
     """
     if inspect.isclass(function) or not callable(function):
         raise TypeError(f"@declog.reward takes a function or an object with `__call__`, not {function!r}")
@@ -71,10 +72,15 @@ def _taken(name: str, result: Any) -> Any:
         return result
     rewards, columns = result
     recorder = context.current()
-    if recorder is not None:
+    if recorder is None or recorder.closed:
+        return rewards
+    with context.giving(f"the reward function `{name}`"):
+        fitting = {}
         for column, values in columns.items():
-            _check(name, column, values, len(rewards))
-        for column, values in columns.items():
+            with recorder.taking(column):
+                _check(name, column, values, len(rewards))
+                fitting[column] = values
+        for column, values in fitting.items():
             try:
                 recorder.log_extra(column, values)
             except InputError as error:

@@ -6,7 +6,8 @@ Imports torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from declog.language import sketch
 from declog.language.dtypes import Axis, Kind
 from declog.plans.ops import Grouping, PhaseOp
 from declog.runtime.batch import BatchRecord, Pack
+from declog.runtime.failures import told
 
 Report = Callable[[BaseException], None]
 
@@ -61,12 +63,15 @@ class Window:
         found = {name: frame for name, frame in self.earlier.items() if name in phases}
         for name, records in self.batches.items():
             if name in phases:
-                made = _frame(phases[name], _counted(phases[name], records, rank, grouping, report), rank, grouping)
+                counted = _counted(phases[name], records, rank, grouping, report)
+                made = _frame(phases[name], counted, rank, grouping, report)
                 found[name] = Frame.merge([found[name], made]) if name in found else made
         return found
 
 
-def _frame(phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
+def _frame(
+    phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
+) -> Frame:
     runs: list[list[BatchRecord]] = []
     before: Any = None
     for record in records:
@@ -76,7 +81,7 @@ def _frame(phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: 
         else:
             runs.append([record])
         before = layout
-    return Frame.merge([_joined(phase, run, rank, grouping) for run in runs])
+    return Frame.merge([_joined(phase, run, rank, grouping, report) for run in runs])
 
 
 def _counted(
@@ -94,7 +99,7 @@ def _counted(
         )
         for record in records
     ]  # fmt: skip
-    bare = _frame(phase, named, rank, grouping)
+    bare = _frame(phase, named, rank, grouping, lambda error: None)  # it is reported where all columns are read
     if grouping.of is not None and bare.column(grouping.of) is None:
         return records
     try:
@@ -139,8 +144,22 @@ def _layout(record: BatchRecord) -> tuple[object, ...]:
     )
 
 
-def _joined(phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None) -> Frame:
-    """The frame of batches of one layout, in order."""
+def _joined(
+    phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
+) -> Frame:
+    """The frame of batches of one layout, in order; what cannot be read is left out, and reported."""
+
+    @contextmanager
+    def guarded(*keys: Key) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (the other columns are logged)
+            names = ", ".join(f"`{name.removeprefix('extra:')}`" for name, _ in keys)
+            message = f"{names} of phase `{phase.name}` could not be read: {told(error)}"
+            failure = RuntimeFailure("DL605", message, "observe plain tensors of numbers")
+            failure.__cause__ = error
+            report(failure)
+
     for record in records:
         if record.timed:
             record.read_timers()
@@ -148,8 +167,9 @@ def _joined(phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping:
     integers = {signal.name for signal in phase.signals if signal.kind is Kind.INT}
     blocks = []
     for place, pack in enumerate(first.packs):
-        parts = [_on_host(record.packs[place]) for record in records]
-        blocks.append(Block(pack.axis, pack.keys, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)))
+        with guarded(*pack.keys):
+            parts = [_on_host(record.packs[place]) for record in records]
+            blocks.append(Block(pack.axis, pack.keys, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)))
     by_type: dict[type, list[Key]] = {}
     for key, number in first.numbers.items():
         by_type.setdefault(type(number), []).append(key)
@@ -158,14 +178,16 @@ def _joined(phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping:
         blocks.append(Block(Axis.STEP, tuple(keys), data))
     texts = {}
     for key, (axis, _) in first.texts.items():
-        values = texts_of([item for record in records for item in _items(record.texts[key][1])])
-        if key[0] in integers:  # a list with None in it
-            blocks.append(Block.of_integers(axis, (key,), values))
-        else:
-            texts[key] = axis, values
+        with guarded(key):
+            values = texts_of([item for record in records for item in _items(record.texts[key][1])])
+            if key[0] in integers:  # a list with None in it
+                blocks.append(Block.of_integers(axis, (key,), values))
+            else:
+                texts[key] = axis, values
     for place, pack in enumerate(first.sketches):
-        found = [sketch.sparse(_on_host(record.sketches[place])[0]) for record in records]
-        texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
+        with guarded(pack.keys[0]):
+            found = [sketch.sparse(_on_host(record.sketches[place])[0]) for record in records]
+            texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
     entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
     return Frame(phase.name, batches_of(entries), blocks, texts, grouping)
 
@@ -180,5 +202,4 @@ def _items(values: list[Any] | Pack) -> list[Any]:
 def _on_host(pack: Pack) -> np.ndarray[Any, Any]:
     if pack.ready is not None:
         pack.ready.synchronize()
-    data = pack.data if pack.data.device.type == "cpu" else pack.data.cpu()
-    return data.numpy()
+    return pack.data.numpy(force=True)  # also of views that are lazily conjugated or negated

@@ -15,7 +15,7 @@ from typing import Any
 
 import declog
 from declog.errors import ConfigError, Problem, UsageError, did_you_mean
-from declog.integrations.trl.capture import Capture
+from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.settings import constants_of
 from declog.integrations.trl.sight import Sight, sight_of
@@ -92,6 +92,7 @@ def attach(
         _tell(trainer, sight, config, constants, made)
     guard = recorder.guard
     capture = Capture(trainer, recorder, sight, guard)
+    recorder.attached(capture.given.caller, OWN, capture.rollout if sight.rollouts else None)
     steps = Steps(trainer, recorder, capture, guard)
     Report(trainer, recorder, capture, steps, sight, guard, merge=merge, prefix=prefix, deliver_s=deliver_s)
     setattr(trainer, MARK, recorder)

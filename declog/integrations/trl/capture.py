@@ -24,10 +24,20 @@ ROW = "declog_row"  # among what a generation returns
 UPDATE = "update"
 BOTH = ("row", "completion_mask", "advantages")
 REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered itself
+OWN = frozenset({
+    "row", "prompt_id", "prompt", "completion", "length", "truncated", "rewards", "reward_weights", "completion_mask",
+    "advantages", "num_input_tokens_seen", "tool_calls", "tool_failures", "old_logp_sum", "rollout_logprobs",
+    "rollout_ref_logprobs", "sampling_logprobs", "is_ratio", "rank_tokens", "sequence_is_ratio", "logged_total",
+    "logged_calls", "logged_nans", "logprobs", "entropy", "old_logprobs", "ref_logprobs", "mb_is_ratio", "loss",
+    "steps", "step_time", *REPORTED,
+})  # fmt: skip
 
 
 class Capture:
-    """The hooks that observe. ``rows`` is how many completions this rank has generated: it numbers them."""
+    """The hooks that observe. ``rows`` is how many completions this rank has generated: it numbers them.
+
+    ``rollout`` is the phase that generations are batches of.
+    """
 
     def __init__(self, trainer: Any, log: declog.Recorder, sight: Sight, guard: Guard) -> None:
         self.rows = 0
@@ -37,10 +47,10 @@ class Capture:
         self._guard = guard
         self._known = log.plan.known
         homes = log.plan.homes
-        self._rollout = homes.get("rewards", homes.get("length", "rollout"))
+        self.rollout = homes.get("rewards", homes.get("length", "rollout"))
         self._elsewhere = {  # what both parts have, and the profile wants of one
-            self._rollout: {name for name in BOTH if homes.get(name, self._rollout) != self._rollout},
-            UPDATE: {name for name in BOTH if homes.get(name) == self._rollout != homes.get("logprobs")},
+            self.rollout: {name for name in BOTH if homes.get(name, self.rollout) != self.rollout},
+            UPDATE: {name for name in BOTH if homes.get(name) == self.rollout != homes.get("logprobs")},
         }
         self._texts = {name: ops[0].kind.value == "text" for name, ops in log.plan.sources.items()}
         self._rloo = sight.method == "rloo"
@@ -89,27 +99,31 @@ class Capture:
 
     def _score(self, inputs: Any) -> Part:
         self._forwards.clear()
-        self.given.clear()
         self._generated, self._tools, self._scored = (), (0, 0), ()
         if not self._log.in_step:  # such as `trainer.predict`
+            with self._log.idle(), self.given.generation():
+                yield None
             return None
-        known = self._rollout in self._log.plan.known_phases
-        with self._log.batch(self._rollout) if known else contextlib.nullcontext():
-            output = yield None
-            count = len(output["completion_ids"])
-            rows = torch.arange(self.rows, self.rows + count)
-            self.rows += count
-            with self._guard("what a generation returned could not be recorded"):
-                self.observe(self._generation(output, rows), self._elsewhere[self._rollout])
-            with self._guard("prompts and completions could not be recorded", "tables lack them"):
-                self.observe(self._conversations())
-            for column, values in self.given.columns(count):
-                with self._guard(self.given.of(column), "the column is left out"):
-                    self._log.log_extra(column, values)
-        with self._guard("what reward functions gave to `log_metric` could not be recorded"):
-            given = self.given
-            calls = {"logged_calls": dict(given.calls), "logged_nans": dict(given.nans)}
-            self.observe({"logged_total": dict(given.totals), **calls})
+        known = self.rollout in self._log.plan.known_phases
+        batch = self._log.batch(self.rollout, rows=len(inputs)) if known else contextlib.nullcontext()
+        with self.given.generation():
+            with batch:
+                output = yield None
+                count = len(output["completion_ids"])
+                rows = torch.arange(self.rows, self.rows + count)
+                self.rows += count
+                with self._guard("what a generation returned could not be recorded"):
+                    self.observe(self._generation(output, rows), self._elsewhere[self.rollout])
+                with self._guard("prompts and completions could not be recorded", "tables lack them"):
+                    self.observe(self._conversations())
+                for column, values in self.given.columns(count):
+                    known = column in self._log.plan.extras
+                    with self._guard(self.given.of(column), "" if known else "the column is left out"):
+                        self._log.log_extra(column, values)
+            with self._guard("what reward functions gave to `log_metric` could not be recorded"):
+                given = self.given
+                calls = {"logged_calls": dict(given.calls), "logged_nans": dict(given.nans)}
+                self.observe({"logged_total": dict(given.totals), **calls})
         self._forwards.clear()
         self._generated = self._scored = ()
         return {**output, ROW: rows}

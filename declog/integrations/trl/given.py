@@ -11,13 +11,14 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
 from declog.errors import InputError
 from declog.integrations.trl.hook import Guard, Part
 
-UNKNOWN = "a reward function"  # it called from a thread of its own
+UNKNOWN = "a reward function or a callback"  # such as one that calls from a thread of its own
 
 
 class Given:
@@ -30,19 +31,26 @@ class Given:
         self.nans: dict[str, int] = {}
         self._trainer = trainer
         self._guard = guard
+        self._generating = False
         self._pieces: dict[str, dict[str, list[Any]]] = {}  # by column and function
 
-    def clear(self) -> None:
-        """A generation begins."""
-        for kept in (self.totals, self.calls, self.nans, self._pieces):
-            kept.clear()
+    @contextmanager
+    def generation(self) -> Iterator[None]:
+        """A generation: at its end all that was given is forgotten. As in TRL a number that came before is of it."""
+        self._generating = True
+        try:
+            yield
+        finally:
+            self._generating = False
+            for kept in (self.totals, self.calls, self.nans, self._pieces):
+                kept.clear()
 
     # -- hooks
 
     def log_metric(self, name: str, value: Any) -> Part:
         yield None
         self.metrics.add(name)
-        with self._guard(f"`{name}` of {self._caller()} is no number that could be recorded"):
+        with self._guard(f"`{name}` of {self.caller()} is no number that could be recorded"):
             number = float(value)
             self.totals[name] += 0.0 if math.isnan(number) else number
             self.calls[name] += 1
@@ -52,8 +60,13 @@ class Given:
         kept = self._trainer._pending_extra_logs
         before = len(kept.get(column, ()))
         yield None
+        caller = self.caller()
+        if not self._generating:
+            with self._guard(f"the column `{column}` of {caller}", "the column is left out"):
+                raise InputError("DL509", "it came after its generation was done", "await what gives it")
+            return
         taken = kept[column][before:]  # what came may have been a generator
-        self._pieces.setdefault(column, {}).setdefault(self._caller(), []).extend(taken)
+        self._pieces.setdefault(column, {}).setdefault(caller, []).extend(taken)
 
     # -- a generation's columns
 
@@ -75,17 +88,16 @@ class Given:
             if fitting:
                 yield column, fitting[0]
 
-    def _caller(self) -> str:
-        """The reward function that calls, by the frames above this one."""
-        known = {
-            code: f"the reward function `{name}`"
-            for function, name in zip(self._trainer.reward_funcs, self._trainer.reward_func_names, strict=True)
-            for code in _codes(function)
-        }
+    def caller(self) -> str:
+        """The reward function that calls, by the frames above this one; of one decorator's, all that it may be."""
+        known: dict[CodeType, list[str]] = {}
+        for function, name in zip(self._trainer.reward_funcs, self._trainer.reward_func_names, strict=True):
+            for code in _codes(function):
+                known.setdefault(code, []).append(f"`{name}`")
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code in known:
-                return known[frame.f_code]
+                return f"the reward function {' or '.join(known[frame.f_code])}"
             frame = frame.f_back
         return UNKNOWN
 

@@ -30,7 +30,7 @@ FAULTS: dict[str, tuple[type[Any], str]] = {
     "log_metric": (Recorder, "log_metric"), "flush": (Recorder, "flush"), "state_dict": (Recorder, "state_dict"),
     "generation": (Capture, "_generation"), "conversations": (Capture, "_conversations"),
     "update": (Capture, "_update"), "times": (Capture, "_times"), "columns": (Given, "columns"),
-    "caller": (Given, "_caller"), "signals": (Report, "_signals"),
+    "caller": (Given, "caller"), "signals": (Report, "_signals"),
     "others": (Report, "_others"), "merged": (Report, "_merged"), "begin": (Steps, "begin"), "save": (Steps, "save"),
 }  # fmt: skip
 CASE = Case(
