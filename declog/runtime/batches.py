@@ -235,10 +235,10 @@ class Intake:
                 self._came[phase] = open_batch.phase.reads & open_batch.names
             self.numbers[phase] = number + 1
             self._keep(phase, record)
-        for error in open_batch.misfits[1:] if not partly else ():
-            self._failures.report(error)
-        for error in open_batch.misfits[:1]:
-            raise error
+        if open_batch.misfits:
+            for misfit in open_batch.misfits[1:] if not partly else ():
+                self._failures.report(misfit)
+            raise open_batch.misfits[0]
 
     def tell_silent(self) -> None:
         """A required signal is missed when its phase's first batch closes; a phase without any batch says it here."""

@@ -70,7 +70,7 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
             message = f"the column `{column}` is a tensor that {error}"
             raise InputError("DL509", message, "convert it to a plain tensor, or give a list") from error
         if values.ndim and values.dtype in _KEPT:
-            kept = values.clone()
+            kept: torch.Tensor = values.clone()
             return kept.float() if kept.dtype in HALF else kept
     if isinstance(values, torch.Tensor | np.ndarray):
         values = plain_value(values)

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 
 from declog.engine.frame import Block, Frame, Key, batches_of, texts_of
-from declog.errors import RuntimeFailure
+from declog.errors import RuntimeFailure, told
 from declog.language import sketch
 from declog.language.dtypes import Axis, Kind
 from declog.plans.ops import Grouping, PhaseOp
 from declog.runtime.batch import BatchRecord, Pack
-from declog.runtime.failures import told
 
 Report = Callable[[BaseException], None]
 

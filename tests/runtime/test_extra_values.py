@@ -11,7 +11,7 @@ import json
 import pathlib
 import uuid
 from collections import OrderedDict, namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,11 @@ import pytest
 import torch
 
 import declog
+from declog.language.dtypes import Axis
+from declog.runtime.batch import BatchRecord, Pack
 from declog.runtime.extras import plain_value
 from declog.runtime.recorder import Recorder
+from declog.runtime.window import Window
 from declog.testing import MemorySink
 from tests.running import profile, rows, run
 
@@ -176,3 +179,54 @@ def test_an_object_signal_takes_them_too(tmp_path: Path) -> None:
         log.observe(note=[value for value, _ in VALUES.values()])
     ((_, table),) = sink.tables("t")
     assert list(table.data["note"]) == [expected for _, expected in VALUES.values()]
+
+
+UNREADABLE: Mapping[str, tuple[Callable[[], Any], str]] = {
+    "meta": (lambda: torch.empty(2, device="meta"), "is on the meta device and has no values"),
+    "nested": (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "is a nested tensor"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "message"), UNREADABLE.values(), ids=UNREADABLE.keys())
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_tensor_without_values_is_refused_where_it_is_given(values: Any, message: str, tmp_path: Path) -> None:
+    """Not on the worker, where it would take the batch with it."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(length=[1, 2])
+            with pytest.raises(declog.InputError, match=message):
+                log.log_extra("x", values())
+            log.log_extra("fine", [1, 2])
+
+    ((_, table),) = run(KEEPING, body, tmp_path).tables("t")
+    assert (table.data["fine"], "x" in table.data) == ([1, 2], False)
+
+
+def test_a_lazy_view_is_read(tmp_path: Path) -> None:
+    """A part of a conjugate is negated when it is read."""
+    values = torch.view_as_real(torch.tensor([1 + 2j, 3 + 4j]).conj())[:, 1]
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(length=[1, 2])
+            log.log_extra("x", values)
+
+    assert values.is_neg()
+    ((_, table),) = run(KEEPING, body, tmp_path).tables("t")
+    assert table.data["x"] == [-2.0, -4.0]
+
+
+def test_what_cannot_be_read_later_takes_its_own_column_only() -> None:
+    """A tensor whose device fails after it was given: what stands beside it is logged, and the columns are named."""
+    made = declog.plan({"name": "t", "signals": {"a": {"axis": "completion"}, "b": {"axis": "completion"}},
+                        "metrics": {"a": "mean(a)", "b": "mean(b)"}})  # fmt: skip
+    packs = [
+        Pack(Axis.COMPLETION, (("a", None),), torch.ones(1, 2)),
+        Pack(Axis.COMPLETION, (("b", None),), torch.ones(1, 2, device="meta")),
+    ]
+    window = Window({"default": [BatchRecord(0, 0, 2, 0.0, 1, packs, {}, {})]})
+    reported: list[BaseException] = []
+    frame = window.frames(made.phases, 0, None, reported.append)["default"]
+    assert (frame.column("a") is not None, frame.column("b") is None) == (True, True)
+    assert ["`b` of phase `default` could not be read" in str(error) for error in reported] == [True]

@@ -11,6 +11,7 @@ import torch
 
 import declog
 from declog.runtime.recorder import Recorder
+from declog.testing import MemorySink
 from tests.running import profile, run
 
 SIGNALS: dict[str, dict[str, Any]] = {
@@ -287,5 +288,54 @@ def test_a_column_given_before_its_rows_is_checked_at_the_end(tmp_path: Path) ->
             "[DL509] the column `x` has 3 values, and the batch has 2 rows\n  fix: give one value per row"
         )
 
-    [(step, table)] = run(CONFIG, body, tmp_path).tables("t")
+    (step, table), (later, other) = run(CONFIG, body, tmp_path).tables("t")
     assert (step, table.data["x"]) == (0, [1, 2])
+    assert (later, other.rows, "x" in other.data) == (1, 2, False)  # the column alone is lost
+
+
+def test_every_column_that_does_not_fit_is_reported(tmp_path: Path) -> None:
+    """The first is raised, the others are failures; columns that fit and the rows are there."""
+    config = {**CONFIG, "strict": False}
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        with pytest.raises(declog.InputError, match="the column `x` has 3 values"), log.step(0):
+            for name, values in {"x": [1, 2, 3], "fine": [1, 2], "y": [1]}.items():
+                log.log_extra(name, values)
+            log.observe(reward=[1.0, 2.0])
+    ((_, table),) = sink.tables("t")
+    assert (table.data["fine"], {"x", "y"} & set(table.data)) == ([1, 2], set())
+    assert [text.splitlines()[0] for text in log.failures] == [
+        "[DL509] the column `y` has 1 values, and the batch has 2 rows"
+    ]
+
+
+def test_a_column_after_the_last_rows_is_reported(tmp_path: Path) -> None:
+    """Such as a thread's that is late: nothing else would say that it is lost."""
+    with declog.start({**CONFIG, "strict": False}, output_dir=tmp_path) as log:
+        with log.step(0):
+            log.observe(reward=[1.0, 2.0])
+        log.log_extra("x", [1, 2])
+    (failure,) = log.failures
+    assert "the column `x` was given for a batch of phase `default` that has no rows" in failure
+
+
+def test_a_batch_that_says_how_many_rows_it_has(tmp_path: Path) -> None:
+    """What is of another length, or given twice, is refused on its own line, also before the rows are there."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0), log.batch("default", rows=2):
+            with pytest.raises(declog.InputError, match="the column `x` has 3 values, and the batch has 2 rows"):
+                log.log_extra("x", [1, 2, 3])
+            with pytest.raises(declog.InputError, match="`reward` has 3 completions, and"):
+                log.observe(reward=[1.0, 2.0, 3.0])
+            log.log_extra("x", [1, 2])
+            with pytest.raises(declog.InputError, match="the column `x` was given twice for one batch"):
+                log.log_extra("x", [3, 4])
+            log.observe(reward=[1.0, 2.0])
+            with pytest.raises(declog.InputError, match="`reward` was given twice for one batch"):
+                log.observe(reward=[3.0, 4.0])
+        with log.step(1), log.batch("default", rows=2):
+            pass  # nothing came: there is no batch
+
+    [(step, table)] = run(CONFIG, body, tmp_path).tables("t")
+    assert (step, table.data["x"], table.rows) == (0, [1, 2], 2)

@@ -282,3 +282,30 @@ def test_what_fails_on_a_rank_is_told_on_rank_0(tmp_path: Path) -> None:
     told = run_ranks(2, rank, timeout_s=PATIENCE_S)
     assert told == [[f"[DL605] rank 1 sent no rows: {cause}"], [cause]]
     assert sink.scalars == {0: {"x": 1.0, "declog/ranks": 1}}
+
+
+def test_a_flush_that_fails_is_a_log_event_all_the_same(tmp_path: Path) -> None:
+    """Its error is the caller's; the ranks stay at one count, and the next log events are whole."""
+    schema = {"x": {"type": "float"}, "extra": {"undeclared": "keep"}}
+    config = {
+        "name": "t", "every": "trainer", "signals": {"x": {"axis": "completion"}}, "metrics": {"x": "sum(x)"},
+        "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}},
+    }  # fmt: skip
+    sink = MemorySink()
+
+    def rank(comm: Comm) -> None:
+        sinks = [sink] if comm.rank == 0 else []
+        with declog.start(config, sinks=sinks, output_dir=tmp_path / str(comm.rank), comm=comm) as log:
+            for step in range(3):
+                with log.step(step):
+                    log.observe(x=[1.0, 2.0])
+                if step == 1 and comm.rank == 1:
+                    log.log_extra("late", [1])
+                    with pytest.raises(declog.InputError, match="has no rows"):
+                        log.flush()
+                else:
+                    log.flush()
+            assert log.failures == {}
+
+    run_ranks(2, rank)
+    assert sink.scalars == {0: {"x": 6.0}, 1: {"x": 6.0}, 2: {"x": 6.0}}

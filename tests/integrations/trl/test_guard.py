@@ -338,3 +338,160 @@ def test_a_metric_of_trls_own_name(model: Path, tmp_path: Path) -> None:
     assert [entry["reward"] for entry in history[:3]] == [501.0] * 3
     assert [values["reward"] for _, _, values in cases.events(sink)[:3]] == [2.0] * 3
     assert "DL508" in told
+
+
+# ---- what reward functions give to declog itself ---------------------------------------------------------
+
+
+def observed(**signals: Any) -> Callable[[int], None]:
+    """A call of ``declog.observe``."""
+    return lambda count: declog.observe(**signals)
+
+
+def extra(column: Any, *values: Any) -> Callable[[int], None]:
+    """Calls of ``declog.log_extra``."""
+
+    def given(count: int) -> None:
+        for each in values:
+            declog.log_extra(column, each)
+
+    return given
+
+
+MISTAKES: Mapping[str, tuple[Callable[[int], None], str]] = {
+    "too few": (extra("col", [1]), "the column `col` of the reward function `mistaken`: the column `col` has 1 values"),
+    "too many": (extra("col", np.zeros(9)), "the column `col` of the reward function `mistaken`"),
+    "no list": (extra("col", 3), "the column `col` of the reward function `mistaken`"),
+    "no name": (extra(7, [1, 2, 3, 4]), "the column `7` of the reward function `mistaken`"),
+    "no values": (extra("col", torch.empty(4, device="meta")), "is on the meta device"),
+    "twice": (extra("col", [1] * 4, [2] * 4), "the column `col` was given twice"),
+    "a declared one": (extra("mine", [1.0] * 3), "the column `mine` of the reward function `mistaken`"),
+    "a declared one of texts": (extra("mine", ["a"] * 4), "the column `mine` of the reward function `mistaken`"),
+    "a metric": (lambda count: declog.log_metric("score", "high"), "`score` of the reward function `mistaken`"),
+    "an unknown signal": (observed(wrong=[1.0]), "`wrong` of the reward function `mistaken`"),
+    "another length": (observed(mine=[1.0]), "`mine` of the reward function `mistaken`"),
+    "the trainer's": (observed(length=[9] * 4), "`length` is a signal that the trainer is observed for"),
+}  # fmt: skip
+MINE = ["+declog.signals.mine={axis: completion, phase: rollout, optional: true}", "+declog.metrics.mine='mean(mine)'"]
+
+
+def mistaken(completions: Sequence[str], **given: Any) -> list[float]:
+    declog.log_extra("fine", [each.upper() for each in completions])
+    MISTAKE[0](len(completions))
+    return [float(len(each)) for each in completions]
+
+
+MISTAKE: list[Callable[[int], None]] = [extra("col")]
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_with_declog_itself(name: str, model: Path, tmp_path: Path) -> None:
+    """It is reported with the function's name, and takes nothing with it: neither the training nor another column."""
+    MISTAKE[0], expected = MISTAKES[name]
+    found, failures, history, sink = columns(model, tmp_path, mistaken, overrides=MINE)
+    assert [data["fine"] for data in found] == [[each.upper() for each in data["completion"]] for data in found]
+    assert (len(found), len(history)) == (3, 4)
+    (told,) = failures
+    assert expected in told and "DL608" in told
+    for (_, _, values), data in zip(cases.events(sink)[:3], found, strict=True):
+        assert values["reward"] == pytest.approx(np.mean([len(each) for each in data["completion"]]))
+        assert values["completions/mean_length"] > 0
+
+
+@pytest.mark.parametrize("name", ["too few", "a metric", "an unknown signal"])
+def test_strict_raises_a_mistake_with_declog_itself(name: str, model: Path, tmp_path: Path) -> None:
+    """Whoever asks for it."""
+    MISTAKE[0], _ = MISTAKES[name]
+    with pytest.raises(declog.DeclogError):
+        columns(model, tmp_path, mistaken, overrides=["+declog.strict=true"])
+
+
+def test_columns_beside_rewards(model: Path, tmp_path: Path) -> None:
+    """Of two decorated functions the one that errs is named; its other columns are recorded."""
+
+    @declog.reward
+    def first(completions: Sequence[str], **given: Any) -> Any:
+        return [1.0] * len(completions), {"a": [1] * 4, "short": [1], 7: [1] * 4}
+
+    @declog.reward
+    async def second(completions: Sequence[str], **given: Any) -> Any:
+        return [2.0] * len(completions), {"b": [2] * 4, "long": [1] * 5}
+
+    found, failures, _, _ = columns(model, tmp_path, first, second)
+    assert [(data["a"], data["b"]) for data in found] == [([1] * 4, [2] * 4)] * 3
+    assert sorted(text.split(": ")[0].removeprefix("[DL608] ") for text in failures) == [
+        "the column `7` of the reward function `first`", "the column `long` of the reward function `second`",
+        "the column `short` of the reward function `first`",
+    ]  # fmt: skip
+
+
+def test_what_comes_after_its_generation(model: Path, tmp_path: Path) -> None:
+    """A column that somebody gives later has no rows: it is in no table, and that is reported."""
+    from transformers import TrainerCallback
+
+    kept: list[Any] = []
+
+    def reward(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+        kept[:] = [log_extra]
+        return [1.0] * len(completions)
+
+    class Late(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            kept[0]("theirs", [1] * 4)
+            declog.log_extra("ours", [1] * 4)
+
+    sink = MemorySink()
+    trainer = cases.trainer_of(SHORT, model, tmp_path, rewards=[reward], callbacks=[Late()])
+    with declog.attach(trainer, "trl_grpo", [LENIENT], sinks=[sink]) as log:
+        trainer.train()
+    assert not [table for _, table in sink.tables("completions") if {"theirs", "ours"} & set(table.data)]
+    assert sorted(text.split(" of ")[0] for text in log.failures) == [
+        "[DL608] the column `ours`", "[DL608] the column `theirs`",
+    ]  # fmt: skip
+    assert list(log.failures.values()) == [3, 3]
+
+
+def test_a_prediction_is_not_recorded(model: Path, tmp_path: Path) -> None:
+    """What its reward functions give to declog belongs to no log event, and is no mistake."""
+    from tests.integrations.trl import tiny
+
+    def reward(completions: Sequence[str], **given: Any) -> list[float]:
+        declog.log_metric("score", 1.0)
+        declog.log_extra("col", [1] * len(completions))
+        return [1.0] * len(completions)
+
+    trainer = cases.trainer_of(SHORT, model, tmp_path, rewards=[reward])
+    sink = MemorySink()
+    with declog.attach(trainer, "trl_grpo", STRICT, sinks=[sink]) as log:
+        trainer.predict(tiny.prompts(4))
+        trainer.train()
+    assert [values.get("score") for _, _, values in cases.events(sink)[:3]] == [1.0] * 3
+    assert log.failures == {}
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf], ids=["NaN", "infinite"])
+@pytest.mark.parametrize("merge", ["replace", "prefix", None])
+def test_a_diverging_run(broken: float, merge: str | None, model: Path, tmp_path: Path) -> None:
+    """What declog says of it is in declog's sinks; the trainer's own log is that of a run without declog."""
+
+    def reward(completions: Sequence[str], trainer_state: Any, **given: Any) -> list[float]:
+        return [broken if trainer_state.global_step == 1 else float(len(each)) for each in completions]
+
+    case = Case(args={**SHORT.args, "scale_rewards": "none"})
+    own = cases.trainer_of(case, model, tmp_path / "own", rewards=[reward])
+    own.train()
+    trainer = cases.trainer_of(case, model, tmp_path / "attached", rewards=[reward])
+    sink = MemorySink()
+    with declog.attach(trainer, "trl_grpo", [LENIENT], sinks=[sink], merge=merge):
+        trainer.train()
+    for mine, theirs in zip(trainer.state.log_history, own.state.log_history, strict=True):
+        extra = {name for name in mine if name.startswith("declog/")} if merge == "prefix" else set()
+        assert not [name for name in mine if "nonfinite" in name or "broken" in name]
+        assert set(mine) - extra == set(theirs)
+        for name, value in timeless(theirs).items():
+            there = value is not None and not math.isnan(value)  # transformers writes None for NaN
+            assert mine[name] == (pytest.approx(value, rel=1e-6, abs=1e-6) if there else mine[name]), name
+            assert there or mine[name] is None or math.isnan(mine[name]), name
+    shown = {item.name for step, records in sink.events for item in records.scalars if step >= 2}
+    assert [name for name in shown if name.startswith("nonfinite/")]
+    assert sink.alerts and sink.alerts[0][0] == 2
