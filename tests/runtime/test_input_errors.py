@@ -297,11 +297,12 @@ def test_every_column_that_does_not_fit_is_reported(tmp_path: Path) -> None:
     """The first is raised, the others are failures; columns that fit and the rows are there."""
     config = {**CONFIG, "strict": False}
     sink = MemorySink()
-    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
-        with pytest.raises(declog.InputError, match="the column `x` has 3 values"), log.step(0):
-            for name, values in {"x": [1, 2, 3], "fine": [1, 2], "y": [1]}.items():
-                log.log_extra(name, values)
-            log.observe(reward=[1.0, 2.0])
+    log = declog.start(config, sinks=[sink], output_dir=tmp_path)
+    with pytest.raises(declog.InputError, match="the column `x` has 3 values"), log.step(0):
+        for name, values in {"x": [1, 2, 3], "fine": [1, 2], "y": [1]}.items():
+            log.log_extra(name, values)
+        log.observe(reward=[1.0, 2.0])
+    log.close()
     ((_, table),) = sink.tables("t")
     assert (table.data["fine"], {"x", "y"} & set(table.data)) == ([1, 2], set())
     assert [text.splitlines()[0] for text in log.failures] == [
