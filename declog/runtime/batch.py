@@ -76,7 +76,7 @@ class OpenBatch:
         self._expected = expected
         self.names: set[str] = set()
         self.extras: dict[str, list[Any] | Tensor] = {}
-        self.counts: Counts = {} if size is None else {"completions": (size, f"a batch of `{phase.name}`")}
+        self.counts: Counts = {} if size is None else {"completions": (size, "rows")}
         self.misfits: list[InputError] = []  # columns that were left out when it closed
         self.failures: list[RuntimeFailure] = []  # what could not be computed
         self._tokens: Tokens | None = None

@@ -205,7 +205,7 @@ def test_a_tensor_without_values_is_refused_where_it_is_given(values: Any, messa
 
 def test_a_lazy_view_is_read(tmp_path: Path) -> None:
     """A part of a conjugate is negated when it is read."""
-    values = torch.view_as_real(torch.tensor([1 + 2j, 3 + 4j]).conj())[:, 1]
+    values = torch.tensor([1 + 2j, 3 + 4j]).conj().imag
 
     def body(log: Recorder) -> None:
         with log.step(0):
