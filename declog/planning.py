@@ -24,6 +24,7 @@ from declog.config.compose import (
 )
 from declog.config.ineffective import null_of_nothing, self_first
 from declog.config.outside import asked_outside
+from declog.config.presets import clashes
 from declog.config.project import load_imports
 from declog.config.provenance import imports_of
 from declog.config.yaml_pitfalls import surprises
@@ -75,7 +76,7 @@ def plan(
 
     prefix = prefix_of(config)
     odd = [*surprises(config, prefix), *null_of_nothing(config, data, named_nulls(data), prefix)]
-    odd += asked_outside(config, data, prefix)
+    odd += [*asked_outside(config, data, prefix), *clashes(config)]
     try:
         made = compiled(data)
     except ConfigError as error:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path as FilePath
+from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.object_type import ObjectType
@@ -19,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from declog.config.provenance import ORIGIN, Origin, source_file
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, config_loader, current_hydra
+from declog.errors import Problem
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,6 @@ class Option:
     help: str = ""
 
 
-@dataclass(frozen=True)
-class Clash:
-    """An option that two installed packages ship."""
-
-    option: str
-    winner: Home
-    loser: Home
-
-
 def options(config_dir: str | FilePath | None = None) -> list[Option]:
     """Every preset, and every option of its groups, by group and name."""
     with current_hydra():
@@ -60,9 +53,12 @@ def options(config_dir: str | FilePath | None = None) -> list[Option]:
         return [_option(loader, group, name) for group in groups for name in loader.get_group_options(group)]
 
 
-def clashes(config: DictConfig) -> list[Clash]:
-    """The options that a composed configuration uses and two installed packages ship; none where it is not known."""
-    root = config._get_root()
+def clashes(config: Any) -> list[Problem]:
+    """The options that a composed configuration uses and two installed packages ship: nobody could say which is meant.
+
+    None where it is not known how it was composed.
+    """
+    root = config._get_root() if isinstance(config, DictConfig) else None
     origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
     if not isinstance(origin, Origin):
         return []
@@ -76,7 +72,11 @@ def clashes(config: DictConfig) -> list[Clash]:
         except HYDRA_ERRORS:
             return []
         names = dict.fromkeys(each.config_path for each in used if each.config_path in twice)
-        return [Clash(str(name), twice[name][0], home) for name in names for home in twice[name][1:]]
+        fix = "uninstall one of them, or let its package call it something else"
+        return [
+            Problem("DL101", f"`{name}` is shipped by {' and by '.join(map(str, twice[str(name)]))}", (), fix)
+            for name in names
+        ]
 
 
 def _shipped_twice(loader: ConfigLoaderImpl) -> dict[str, list[Home]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+import declog
 from tests.cli.conftest import SMALL, Cli
 from tests.conftest import WritePreset
 from tests.docs.markdown import ROOT
@@ -200,16 +203,17 @@ def test_presets_of_installed_packages(team: Path, cli: Cli) -> None:
     assert "site/acme_logging/conf/declog/acme_full.yaml:4:11" in shown
 
 
-def test_two_packages_with_one_preset(team: Path, cli: Cli) -> None:
-    """The first in the search path wins, and that is said; it is an error under --strict."""
-    found = cli("check", "both", "--strict")
-    assert found.code == 1
-    assert found.out.splitlines()[0] == (
-        "warning: declog/both is shipped by zeta 0.3 too, which nobody sees: that of acme-logging 2.1 is used"
-    )
-    assert "declog/rloo is shipped by zeta 0.3 too" in cli("check", "rloo").out
-    warnings = json.loads(cli("check", "both", "--format", "json").out)["warnings"]
-    assert len(warnings) == 1
+@pytest.mark.parametrize(
+    ("preset", "owners"),
+    [("both", "acme-logging 2.1 and by zeta 0.3"), ("rloo", f"declog {metadata.version('declog')} and by zeta 0.3")],
+)
+def test_two_packages_with_one_preset(team: Path, cli: Cli, preset: str, owners: str) -> None:
+    """Nobody could say which is meant: an error that names both, of the command line and of a run alike."""
+    found = cli("check", preset)
+    assert found.code == 2
+    assert f"`declog/{preset}` is shipped by {owners}" in found.err + found.out
+    with pytest.raises(declog.ConfigError, match=f"is shipped by {re.escape(owners)}"):
+        declog.plan(preset)
 
 
 def test_ls_says_what_shadows_what(team: Path, write_preset: WritePreset, cli: Cli) -> None:

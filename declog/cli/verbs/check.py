@@ -20,8 +20,6 @@ from declog.cli.output import DIM, GREEN, YELLOW, paint, write_json
 from declog.visible import visible, visible_lines
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from declog.plans.ops import Plan
 
 SUMMARY = "compile a profile and say everything that is wrong with it"
@@ -45,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
     config = chosen(given)
     clock.append(time.perf_counter())
     made = plan(config)
-    warnings = [*map(str, made.warnings), *_shadowed(config)]
+    warnings = list(map(str, made.warnings))
     clock.append(time.perf_counter())
     timings = {
         name: round(end - start, 4)
@@ -56,16 +54,6 @@ def run(given: argparse.Namespace) -> int:
     else:
         _tell(made, warnings, timings if given.timings else {})
     return int(bool(warnings) and given.strict)
-
-
-def _shadowed(config: DictConfig) -> list[str]:
-    """Where two installed packages ship an option of one name, and this profile uses it."""
-    from declog.config.presets import clashes
-
-    return [
-        f"{clash.option} is shipped by {clash.loser} too, which nobody sees: that of {clash.winner} is used"
-        for clash in clashes(config)
-    ]
 
 
 def _tell(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
