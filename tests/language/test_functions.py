@@ -77,7 +77,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "all": [
         ("all(x > 0, over=completion)", [0, 0, 0, 0]),
         ("all(b, over=completion)", [1, 1, 0, 0]),
-        ("all(u > 1, over=token)", [0, 0, 1, 1]),
+        ("all(u > 1, over=token)", [0, 1, 1, 1]),
     ],
     "first": [("first(x, over=completion)", [1, 1, -3, -3]), ("first(u, over=token)", [1, 2, M, 7])],
     "last": [("last(x, over=completion)", [1, 1, 4, 4]), ("last(u, over=token)", [3, 4, M, 7])],
