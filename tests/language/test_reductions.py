@@ -98,9 +98,11 @@ def reduced(part: pd.DataFrame, name: str, column: str = "x") -> float:
 
 
 def expect(found: dict[str, Any], expected: dict[str, float]) -> None:
-    """Empty is absent; the rest is equal."""
+    """Empty is absent, or NaN and counted where all that came is missing; the rest is equal."""
     there = {name: value for name, value in expected.items() if value == value}
-    assert sorted(there) == sorted(name for name in found if name in expected)
+    missing = {name for name, value in found.items() if isinstance(value, float) and math.isnan(value)}
+    assert {f"nonfinite/{name.partition('/')[0]}" for name in missing} <= set(found)
+    assert sorted(there) == sorted(name for name in found if name in expected and name not in missing)
     assert there == pytest.approx({name: found[name] for name in there}, rel=1e-9, abs=1e-9)
 
 
@@ -131,7 +133,7 @@ def test_reductions_with_clauses(window: pd.DataFrame) -> None:
         for ok in (True, False) if len(rows) else ():
             expected[f"int_{key}/{str(ok).lower()}"] = reduced(rows[rows["ok"] == ok], name, "k")
     expect(found, expected)
-    assert not set(found) - set(expected)
+    assert not {name for name in found if not name.startswith("nonfinite/")} - set(expected)
 
 
 @PROFILE
@@ -270,8 +272,8 @@ def test_large_offsets_keep_their_spread() -> None:
     assert {"x/pstd": math.sqrt(2 / 3), "x/var": 1.0, "piece/true": 1.0} == pytest.approx(values(profile, steps))
 
 
-def test_a_column_of_missing_values_is_absent() -> None:
-    """Nothing counts: nothing is logged, unless the metric says what."""
+def test_a_column_of_missing_values_is_nan() -> None:
+    """Values came and all are missing: NaN, and how many; of a family where no member has any, `empty` or not."""
     profile = {
         "signals": {"x": ROWS, "f": {**ROWS, "family": True}},
         "metrics": {
@@ -283,8 +285,13 @@ def test_a_column_of_missing_values_is_absent() -> None:
     }
     logged = one_step(profile, {"x": [math.nan, math.nan], "f": {"a": [math.nan, math.nan], "b": [1.0, math.nan]}})
 
-    assert {name: value for name, value in logged.items() if name != "kept"} == {"f/b": 1.0, "zero": 0.0}
-    assert math.isnan(logged["kept"])
+    suffixes = ("mean", "sum", "count", "last", "p50", "histogram")
+    assert logged == pytest.approx(
+        {f"x/{name}": math.nan for name in suffixes}
+        | {"zero": math.nan, "kept": math.nan, "f/b": 1.0}
+        | {f"nonfinite/{name}": 2 for name in ("x", "zero", "kept")},
+        nan_ok=True,
+    )
 
 
 @pytest.mark.parametrize("name", sorted(entry.name for entry in BUILTIN))
@@ -315,7 +322,7 @@ def test_missing_values_are_skipped_shown_or_refused(axis: str, clause: dict[str
         return one_step({**TOKENS, "signals": signals, "metrics": {"v": metric}}, observed)
 
     skipped, shown = logged("skip"), logged("propagate")
-    assert sorted(skipped) == sorted(shown)
+    assert sorted([*skipped, "nonfinite/v"]) == sorted(shown)
     assert not any(math.isnan(value) for value in skipped.values())
     assert {"v", "v/a"} & {*shown} == {name for name, value in shown.items() if math.isnan(value)}
     with pytest.raises(declog.DeclogError, match="missing values"):
