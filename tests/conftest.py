@@ -16,7 +16,7 @@ from hypothesis import settings
 from tests import forks
 
 # No test depends on the machine's speed. `make soak` takes the long one: pytest --hypothesis-profile soak
-settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
+settings.register_profile("dev", max_examples=25, deadline=None, derandomize=True)  # soak draws anew
 settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile("dev")
 

@@ -43,7 +43,7 @@ from declog.runtime.call_log import Tape
 from declog.runtime.checkpoint import RecorderState, pack, unpack
 from declog.runtime.collector import Collector
 from declog.runtime.comm import Comm
-from declog.runtime.failures import Failures, raisable
+from declog.runtime.failures import Failures
 from declog.runtime.local_tables import Apart
 from declog.runtime.self_metrics import Meter
 from declog.runtime.sender import Sender
@@ -172,11 +172,15 @@ class Recorder:
                 "; ".join(f"{name} (x{n})" for name, n in failures.counts.items()),
             )
         if self.plan.strict and not failed:
-            first = failures.first or next(
-                (raisable(one, told(one)) for report in reports if (one := report.first_error) is not None), None
-            )
-            if first is not None:
-                raise first
+            if failures.first is not None:
+                raise failures.first
+            for name, report in zip(self._runners, reports, strict=True):
+                if (error := report.first_error) is not None:
+                    raise (
+                        error
+                        if isinstance(error, SinkError)
+                        else SinkError("DL602", f"sink `{name}` failed: {told(error)}")
+                    ) from error
 
     @property
     def failures(self) -> Mapping[str, int]:
