@@ -175,12 +175,10 @@ class Recorder:
             if failures.first is not None:
                 raise failures.first
             for name, report in zip(self._runners, reports, strict=True):
-                if (error := report.first_error) is not None:
-                    raise (
-                        error
-                        if isinstance(error, SinkError)
-                        else SinkError("DL602", f"sink `{name}` failed: {told(error)}")
-                    ) from error
+                if isinstance(cause := report.first_error, SinkError):
+                    raise cause
+                if cause is not None:
+                    raise SinkError("DL602", f"sink `{name}` failed: {told(cause)}") from cause
 
     @property
     def failures(self) -> Mapping[str, int]:
