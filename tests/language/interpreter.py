@@ -77,8 +77,9 @@ class World:
             case "constant":
                 return float(args[0])
             case "aggregate":
-                found = [self.value(args[2], point) for point in self.below(args[1], args[2], at)]
-                return aggregate(args[0], found)
+                return aggregate(
+                    args[0], [self.reduced(args[0], args[1], args[2], point) for point in self.below(*args[1:], at)]
+                )
             case "rank":
                 return self.rank(args[0], args[1], at)
             case "index":
@@ -100,6 +101,31 @@ class World:
             case "contains":
                 return here["t"][at.row] is not None and args[0] in here["t"][at.row]
         return OPERATIONS[op](*(self.value(item, at) for item in args))
+
+    def reduced(self, name: str, axis: str, tree: Tree, at: Point) -> Any:
+        """The value that an aggregate over ``axis`` takes: an undecided bool is missing, but false to `any` and `all`.
+
+        Over tokens it is left out of these too.
+        """
+        value = self.value(tree, at)
+        if name in ("any", "all") and axis != "token":
+            return value
+        return None if self.undecided(tree, at) else value
+
+    def undecided(self, tree: Tree, at: Point) -> bool:
+        """Whether a bool is neither true nor false, since a comparison that decides it is of a missing value."""
+        op, *args = tree
+        if op in COMPARED:
+            return any(value != value for value in (self.value(item, at) for item in args))
+        if op == "not":
+            return self.undecided(args[0], at)
+        if op in ("and", "or"):  # either side, unless one that asks `present` decides alone
+            alone = (item for item in args if asks(item) and not self.undecided(item, at))
+            decided = any(bool(self.value(item, at)) == (op == "or") for item in alone)
+            return not decided and any(self.undecided(item, at) for item in args)
+        if op in ("text ==", "text !=", "text in"):
+            return self.batches[at.batch][at.rank]["t"][at.row] is None
+        return False
 
     def signal(self, name: str, at: Point) -> Any:
         """An observed value at a point."""
@@ -131,6 +157,11 @@ def masks_of(tree: Tree) -> set[str]:
     if tree[0] == "aggregate" and tree[2] != "column":
         return set()
     return {mask for item in tree[1:] if isinstance(item, tuple) for mask in masks_of(item)}
+
+
+def asks(tree: Tree) -> bool:
+    """Whether a tree asks `present` anywhere."""
+    return tree[0] in ("present", "has") or any(asks(item) for item in tree[1:] if isinstance(item, tuple))
 
 
 def aggregate(name: str, found: list[Any]) -> Any:
@@ -168,6 +199,7 @@ def _clip(x: float) -> float:
     return x if x != x else min(max(x, -1.0), 2.5)
 
 
+COMPARED = ("<", "<=", ">", ">=", "==", "!=")
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
