@@ -148,7 +148,9 @@ def test_a_reduction_over_tokens_pools_the_tokens_that_count(world: World, tree:
 
     def tokens(tree: Tree, *others: Tree) -> list[Any]:
         both = ("both", tree, *others)
-        return [(world.value(tree, at), at) for row in world.points() for at in world.tokens(both, row)]
+        return [
+            (world.reduced("mean", "token", tree, at), at) for row in world.points() for at in world.tokens(both, row)
+        ]
 
     pools = {
         "v": [value for value, _ in tokens(tree)],
@@ -158,7 +160,7 @@ def test_a_reduction_over_tokens_pools_the_tokens_that_count(world: World, tree:
     expected = {}
     for name, pool in pools.items():
         shown = REDUCTIONS if name != "flag" else ("mean", "sum", "count")
-        if pool and all(value != value for value in pool):  # shown as missing, and counted
+        if pool and all(value is None or value != value for value in pool):  # shown as missing, and counted
             expected |= {
                 f"nonfinite/{name}": len(pool),
                 **dict.fromkeys((f"{name}/{each}" for each in shown), math.nan),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import declog
+from declog.errors import SinkError
 from declog.language import functions, reductions
 from declog.records import Records
 from declog.runtime.recorder import Recorder
@@ -125,8 +126,9 @@ def test_a_sink_that_fails_stays_alone(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_strict_raises_what_a_sink_raised(tmp_path: Path) -> None:
     """For tests: a backend's failure is not overlooked."""
-    with pytest.raises(ConnectionRefusedError, match="the backend is away"):
+    with pytest.raises(SinkError, match="the backend is away") as raised:
         run_with(Failing(), tmp_path)
+    assert raised.value.code == "DL602" and isinstance(raised.value.__cause__, ConnectionRefusedError)
 
 
 def run_with(sink: MemorySink, folder: Path) -> None:
