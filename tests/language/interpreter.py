@@ -78,7 +78,8 @@ class World:
                 return float(args[0])
             case "aggregate":
                 return aggregate(
-                    args[0], [self.reduced(args[0], args[1], args[2], point) for point in self.below(*args[1:], at)]
+                    args[0],
+                    [self.reduced(args[0], args[1], args[2], point) for point in self.below(args[1], args[2], at)],
                 )
             case "rank":
                 return self.rank(args[0], args[1], at)

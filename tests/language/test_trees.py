@@ -157,7 +157,7 @@ def test_a_reduction_over_tokens_pools_the_tokens_that_count(world: World, tree:
         "some": [value for value, at in tokens(tree, where) if world.value(where, at)],
         "flag": [value for value, _ in tokens(flag)],
     }
-    expected = {}
+    expected: dict[str, float] = {}
     for name, pool in pools.items():
         shown = REDUCTIONS if name != "flag" else ("mean", "sum", "count")
         if pool and all(value is None or value != value for value in pool):  # shown as missing, and counted
