@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import signal_node
 from declog.language.dtypes import AXES, KINDS, Axis, Kind
+from declog.language.moments import FORMULAS
 from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import (
-    STATS_OF_AGGREGATE,
     FilterOp,
     FoldOp,
     JoinOp,
@@ -120,7 +120,7 @@ class _Lowering:
             return self._previous(node, phase)
         if node.over is Axis.TOKEN:
             (arg,) = node.args
-            name = self.fold(phase, arg, arg.mask, STATS_OF_AGGREGATE[node.op])
+            name = self.fold(phase, arg, arg.mask, FORMULAS[node.op].stats)
             return self._leaf(node, name, node.op)
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
             return self._leaf(node, self.fold(phase, None, node.mask, ("n",)), "count")

@@ -19,8 +19,8 @@ from declog.engine.partials import Piece, State, fold_states, state_of
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis, Kind
-from declog.language.reductions import Moments
-from declog.language.segmented import present
+from declog.language.moments import FORMULAS, Moments
+from declog.language.segmented import Segments, present
 from declog.language.sketch import Sketch
 from declog.plans.ops import MetricOp
 
@@ -61,29 +61,12 @@ class Cells:
         values, there = self.values, self.there
         if values.shape[-1] == 1 and how != "var":  # the variance of one value is absent
             return values[..., 0], there[..., 0]
-        some = np.asarray(there.any(-1))
-        zeroed = np.where(there, values, 0.0)
-        n = np.maximum(there.sum(-1), 1)
-        if how == "sum":
-            combined = zeroed.sum(-1)
-        elif how == "min":
-            combined = np.where(there, values, np.inf).min(-1, initial=np.inf)
-        elif how == "max":
-            combined = np.where(there, values, -np.inf).max(-1, initial=-np.inf)
-        elif how == "last":
+        if how == "last":
             place = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
-            combined = (
-                np.take_along_axis(zeroed, np.maximum(place, 0)[..., None], -1)[..., 0]
-                if values.shape[-1]
-                else np.zeros(values.shape[:-1])
-            )
-        elif how == "var":
-            mean = (zeroed.sum(-1) / n)[..., None]
-            combined = np.where(there, (values - mean) ** 2, 0.0).sum(-1) / np.maximum(n - 1, 1)
-            some = some & (n > 1)
-        else:
-            combined = zeroed.sum(-1) / n
-        return combined, some
+            padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # -1: there is none
+            return np.take_along_axis(padded, place[..., None], -1)[..., 0], place >= 0
+        found = Moments.of(values, there=there)
+        return FORMULAS[how].of(found), found.n > (1 if how == "var" else 0)
 
 
 def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Array | None = None) -> Cells:
@@ -127,19 +110,17 @@ def finished(op: MetricOp, state: State) -> Cells:
     if len(names) > op.max_labels:
         chosen, place = cell_index.frequent(state.rows, op.max_labels)
         names = (*(names[item] for item in chosen), cell_index.pooled(names))
-        parts = [np.flatnonzero(place == item) for item in range(len(names))]
-        pooled = [
-            Moments(*(np.moveaxis(array[:, part], 1, -1) for array in _arrays(moments))).pooled() for part in parts
-        ]
-        moments = Moments(*(np.stack(arrays, 1) for arrays in zip(*map(_arrays, pooled), strict=True)))
-        lacking = np.stack([lacking[:, part].sum(1) for part in parts], 1)
+        parts = Segments(place, len(names))
+        moments = moments.map(_turned).pooled(parts).map(_turned)
+        lacking = _turned(parts.apply(np.add, _turned(lacking)))
     result = np.asarray(op.reduction.run(moments), np.float64)
     cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces)
     return settled(op, cells, lacking > 0, moments.n > 0, (moments.n > 1) & np.isnan(result))
 
 
-def _arrays(moments: Moments) -> tuple[Array, ...]:
-    return (moments.n, moments.total, moments.m2, moments.min, moments.max)
+def _turned(values: Array, _: float = 0.0) -> Array:
+    """``[members, labels, pieces]`` with the labels last, and back."""
+    return np.swapaxes(values, 1, 2)
 
 
 def _kind(op: MetricOp) -> Kind:

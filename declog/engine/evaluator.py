@@ -19,6 +19,7 @@ from declog.language import segmented
 from declog.language.absence import COMPARISONS, Absence, either, elementwise
 from declog.language.dtypes import COLUMN, Axis, Kind
 from declog.language.functions import DEFAULT, Function, Functions
+from declog.language.moments import AGGREGATES, FORMULAS, floats
 from declog.language.nodes import LEAVES, Node
 from declog.language.segmented import Segments
 
@@ -231,7 +232,7 @@ class View:
             values = self._whole(node.args[0])
             groups = self.frame.parts(Axis.COMPLETION, Axis.GROUP)
             whole = values.astype(object) if values.dtype.kind == "i" else values
-            return segmented.aggregate(segmented.AGGREGATES[node.op], whole, groups) if values.ndim else values
+            return segmented.aggregate(AGGREGATES[node.op], whole, groups) if values.ndim else values
         return self.value(node)
 
     def _compute(self, node: Node) -> Array:
@@ -277,36 +278,12 @@ class View:
         return {"step": batches.step, "rank": batches.rank, "elapsed": batches.elapsed}[name]
 
     def _fold(self, node: Node) -> Array:
+        """What a token aggregate is finished to, from the statistics that the device folded."""
         name, stat = node.param("name"), node.param("stat")
-
-        def column(part: str) -> Array:
-            values = self.frame.column(f"{name}.{part}")
-            return np.asarray(np.nan) if values is None else values.astype(np.float64)
-
-        if stat in ("first", "last"):
-            return column(stat)
-        n = column("n")
-        if stat == "count":
-            return np.where(n == n, n, 0).astype(np.int64) if n.ndim else n
-        if stat in ("mean", "sum", "any", "all"):
-            total = column("total")
-            values = (
-                total / np.maximum(n, 1)
-                if stat == "mean"
-                else total
-                if stat == "sum"
-                else total > 0
-                if stat == "any"
-                else total == n
-            )
-            return values if stat in ("any", "all") else np.where(n > 0, values, np.nan)
-        if stat in ("min", "max"):
-            return np.where(n > 0, column(stat), np.nan)
-        m2 = column("m2")
-        if stat == "pstd":
-            return np.where(n > 0, np.sqrt(m2 / np.maximum(n, 1)), np.nan)
-        spread = np.where(n > 1, m2 / np.maximum(n - 1, 1), np.nan)
-        return np.sqrt(spread) if stat == "std" else spread
+        columns = {part: self.frame.column(f"{name}.{part}") for part in FORMULAS[stat].takes}
+        found = {part: np.asarray(np.nan) if values is None else floats(values) for part, values in columns.items()}
+        made: Array = FORMULAS[stat](np, found)
+        return np.nan_to_num(made).astype(np.int64) if stat == "count" and made.ndim else made
 
     def _aggregate(self, node: Node, run: Callable[[Array, Segments], Array]) -> Array:
         (arg,) = node.args

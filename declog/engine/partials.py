@@ -7,7 +7,7 @@ limit, the states of its parts are merged instead of their rows. Imports no torc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from declog.engine import cell_index
 from declog.engine.cell_index import Label
 from declog.engine.evaluator import View
-from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
-from declog.language.reductions import Moments, Stat
+from declog.language.moments import NEUTRAL, STATS, Moments, Stat, floats
 from declog.language.segmented import Segments, present
 from declog.plans.ops import MetricOp
 
@@ -78,10 +77,7 @@ class State:
                 whole[index] = values
             return whole
 
-        m = self.moments
-        moments = Moments(
-            spread(m.n, 0.0), spread(m.total, 0.0), spread(m.m2, 0.0), spread(m.min, np.inf), spread(m.max, -np.inf)
-        )
+        moments = self.moments.map(spread)
         rows = np.zeros(shape[1])
         rows[np.array(list(places[1]), np.int64)] = self.rows
         sought = np.zeros(shape[1:])
@@ -91,7 +87,7 @@ class State:
 
     def plain(self) -> dict[str, Any]:
         """For a checkpoint, as JSON has it."""
-        arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in reductions.STATS}
+        arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in STATS}
         return {
             "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.lacking.shape,
             "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "sought": self.sought.tolist(),
@@ -102,7 +98,7 @@ class State:
     def of_plain(cls, data: Mapping[str, Any]) -> State:
         """From a checkpoint."""
         shape = tuple(data["shape"])
-        moments = Moments(*(np.array(data[stat], np.float64).reshape(shape) for stat in reductions.STATS))
+        moments = Moments(*(np.array(data[stat], np.float64).reshape(shape) for stat in STATS))
         pieces = tuple(tuple(piece) for piece in data["pieces"])
         lacking = np.array(data["lacking"], np.float64).reshape(shape)
         return cls(
@@ -129,22 +125,14 @@ def state_of(op: MetricOp, view: View) -> State:
         values = (values[None] if values.ndim == 1 else values)[:, chosen]
         members = view.members(op.args[0])
         sought = np.bincount(cell, _sought(op, view, axis)[chosen], minlength=shape[0] * shape[1])
-        ok = present(values)
-        zero = np.where(ok, values, 0.0)
-        states = Moments(
-            ok.astype(np.float64),
-            zero,
-            np.zeros_like(zero),
-            np.where(ok, values, np.inf),
-            np.where(ok, values, -np.inf),
-        )
+        states = Moments.single(values)
     there = states.n
     if op.weight is not None:
         weight = np.asarray(view.rows(op.weight, axis), np.float64)[chosen]
         there = there * present(weight)
         weight = np.where(present(weight), weight, 0.0)
-        states = Moments(states.n * weight, states.total * weight, states.m2, states.min, states.max)
-    pooled = _pooled_by(states, cell, shape[0] * shape[1])
+        states = replace(states, n=states.n * weight, total=states.total * weight)
+    pooled = states.pooled(Segments(cell, shape[0] * shape[1]))
     whole = (len(pooled.n), *shape)
     lacking: Array = np.zeros(whole)
     if sought is None:
@@ -153,7 +141,7 @@ def state_of(op: MetricOp, view: View) -> State:
         found = np.stack([np.bincount(cell, row, minlength=len(sought)) for row in there])
         lacking = np.maximum(sought - found, 0.0).reshape(whole)
     rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
-    moments = Moments(*(getattr(pooled, stat).reshape(whole) for stat in reductions.STATS))
+    moments = pooled.map(lambda array, _: array.reshape(whole))
     came = op.fold is not None or view.came(op.args[0])
     return State(
         members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows,
@@ -181,46 +169,12 @@ def known_tokens(op: MetricOp, view: View) -> Array | None:
 def fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:
     """The folds' states: every array ``[folds, rows]``; a fold that never came has none."""
     rows = view.frame.count(Axis.COMPLETION)
-    neutral: dict[Stat, float] = {"n": 0.0, "total": 0.0, "m2": 0.0, "min": np.inf, "max": -np.inf}
 
-    def matrix(stat: Stat) -> Array:
-        columns = [
-            view.frame.column(f"{name}.{stat}") if stat in stats or stat in ("n", "total") else None for name in names
-        ]
-        stacked = np.stack(
-            [np.full(rows, neutral[stat]) if column is None else column.astype(np.float64) for column in columns]
-        )
-        if not np.isfinite(stacked).all() and stat != "total":
-            stacked = np.where(np.isnan(stacked), neutral[stat], stacked)  # a batch in which it never came
-        return stacked
+    def matrix(stat: Stat, neutral: float) -> Array:
+        found = [view.frame.column(f"{name}.{stat}") if stat in stats else None for name in names]
+        return np.stack([np.full(rows, neutral) if one is None else floats(one) for one in found])
 
-    states = Moments(*(matrix(stat) for stat in reductions.STATS))
-    if np.isnan(states.total).any():
-        states = Moments(
-            states.n,
-            np.where((states.n == 0) & np.isnan(states.total), 0.0, states.total),
-            states.m2,
-            states.min,
-            states.max,
-        )
-    return states
-
-
-def _pooled_by(states: Moments, cell: Array, count: int) -> Moments:
-    """``Moments.pooled`` per cell: ``[members, rows]`` to ``[members, count]``."""
-    used, index = np.unique(cell, return_inverse=True)
-    members = states.n.shape[0]
-    if not len(used):
-        return Moments.empty((members, count))
-    segments = Segments(index, len(used))
-    n, total = segments.apply(np.add, states.n), segments.apply(np.add, states.total)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gap = states.total / np.maximum(states.n, 1.0) - segments.spread(total / np.maximum(n, 1.0))
-        m2 = segments.apply(np.add, states.m2 + np.where(states.n > 0, states.n * gap * gap, 0.0))
-    pooled = (n, total, m2, segments.apply(np.minimum, states.min), segments.apply(np.maximum, states.max))
-    arrays = []
-    for neutral, part in zip((0.0, 0.0, 0.0, np.inf, -np.inf), pooled, strict=True):
-        whole = np.full((members, count), neutral)
-        whole[:, used] = part
-        arrays.append(whole)
-    return Moments(*arrays)
+    stats |= {"n", "total"}
+    states = Moments(*(matrix(stat, neutral) for stat, neutral in NEUTRAL.items()))
+    here = states.n > 0  # not in a batch in which it never came
+    return states if here.all() else states.map(lambda array, neutral: np.where(here, array, neutral))

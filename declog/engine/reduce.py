@@ -15,8 +15,9 @@ from declog.engine.cell_index import row_axis
 from declog.engine.cells import Cells, reduce_one, settled
 from declog.engine.evaluator import View
 from declog.engine.partials import fold_states, known_tokens
+from declog.language.moments import Moments, Stat
 from declog.language.nodes import Node
-from declog.language.reductions import STATS, Moments, Reduction, Stat
+from declog.language.reductions import Reduction
 from declog.language.segmented import truth
 from declog.plans.ops import MetricOp
 
@@ -125,9 +126,7 @@ class _Together:
             block = pieces[start : start + step]
             wants = frozenset().union(*self._wants[start : start + step])
             parts.append(Moments.of(block[0] if len(block) == 1 else np.concatenate(block), wants))
-        if len(parts) == 1:
-            return parts[0]
-        return Moments(*(np.concatenate([getattr(part, stat) for part in parts]) for stat in STATS))
+        return parts[0] if len(parts) == 1 else Moments.joined(parts)
 
     def _order(self, heights: tuple[int, ...]) -> list[tuple[Reduction, Array, list[tuple[MetricOp, int, int]]]]:
         """By reduction: the rows of the matrix that it takes, and which of its results are whose."""

@@ -1,8 +1,7 @@
 """Reductions: a column of rows to one value per cell.
 
-Most are finished from ``Moments``, a mergeable state (n, total, M2, min, max): ``Moments.empty``,
-``Moments.of``, ``merge`` and a reduction's ``run``. The rest need the values themselves. ``Moments`` is
-also what a per-token expression is folded to for each completion. Imports numpy, axes and kernels only.
+Most are finished from ``Moments``, a mergeable state (n, total, M2, min, max), which is also what a per-token
+expression is folded to for each completion. The rest need the values themselves.
 
 To add one: a ``@_moments`` or ``@_values`` function below, and a test.
 """
@@ -12,100 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.language import sketch
+from declog.language import moments, sketch
 from declog.language.dtypes import Kind
+from declog.language.moments import STATS, Formula, Stat
 from declog.registry import REQUIRED, Registry
 
 Array = NDArray[Any]
-Stat = Literal["n", "total", "m2", "min", "max"]
-STATS: tuple[Stat, ...] = ("n", "total", "m2", "min", "max")
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Mergeable statistics of values that are not missing; every array has one shape, float64.
-
-    ``total`` is the sum, ``m2`` the sum of squared distances from the mean. Empty is n = 0, total = 0,
-    m2 = 0, min = inf, max = -inf: the identity of ``merge``.
-    """
-
-    n: Array
-    total: Array
-    m2: Array
-    min: Array
-    max: Array
-
-    @classmethod
-    def empty(cls, shape: tuple[int, ...] = ()) -> Moments:
-        """The statistics of no values."""
-        zero = np.zeros(shape)
-        return cls(zero, zero, zero, np.full(shape, np.inf), np.full(shape, -np.inf))
-
-    @classmethod
-    def of(cls, values: Array, stats: frozenset[Stat] = frozenset(STATS)) -> Moments:
-        """The statistics of ``values[..., rows]`` over the rows; NaN is missing. Only ``stats`` are computed."""
-        values = np.asarray(values)
-        if values.dtype != np.float64:
-            values = values.astype(np.float64)
-        if not values.shape[-1]:
-            return cls.empty(values.shape[:-1])
-        with np.errstate(invalid="ignore"):  # inf - inf
-            total = values.sum(-1)
-        if np.isfinite(total).all():
-            n = np.full(values.shape[:-1], float(values.shape[-1]))
-            lower = upper = values
-        else:  # something is missing or infinite
-            ok = values == values
-            n = ok.sum(-1).astype(np.float64)
-            with np.errstate(invalid="ignore"):
-                total = np.where(ok, values, 0.0).sum(-1)
-            lower, upper = np.where(ok, values, np.inf), np.where(ok, values, -np.inf)
-        m2 = low = high = n
-        if "m2" in stats:
-            mean = total / np.maximum(n, 1.0)
-            with np.errstate(invalid="ignore"):
-                distance = values - mean[..., None]
-            if lower is not values:
-                distance = np.where(values == values, distance, 0.0)
-            m2 = np.einsum("...i,...i->...", distance, distance)
-        if "min" in stats:
-            low = lower.min(-1)
-        if "max" in stats:
-            high = upper.max(-1)
-        return cls(n, total, m2, low, high)
-
-    def merge(self, other: Moments) -> Moments:
-        """The statistics of both sets of values together (Chan et al. 1979)."""
-        n = self.n + other.n
-        with np.errstate(invalid="ignore", divide="ignore"):
-            gap = other.total / np.maximum(other.n, 1.0) - self.total / np.maximum(self.n, 1.0)
-            between = np.where((self.n > 0) & (other.n > 0), gap * gap * self.n * other.n / np.maximum(n, 1.0), 0.0)
-        return Moments(
-            n,
-            self.total + other.total,
-            self.m2 + other.m2 + between,
-            np.minimum(self.min, other.min),
-            np.maximum(self.max, other.max),
-        )
-
-    def pooled(self) -> Moments:
-        """The statistics of all rows together: arrays ``[..., rows]`` to ``[...]``."""
-        if not self.n.shape[-1]:
-            return Moments.empty(self.n.shape[:-1])
-        n, total = self.n.sum(-1), self.total.sum(-1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            gap = self.total / np.maximum(self.n, 1.0) - (total / np.maximum(n, 1.0))[..., None]
-            m2 = self.m2.sum(-1) + np.where(self.n > 0, self.n * gap * gap, 0.0).sum(-1)
-        return Moments(n, total, m2, self.min.min(-1), self.max.max(-1))
-
-    def take(self, index: Any) -> Moments:
-        """Some of the entries, by an index of the last axis."""
-        return Moments(*(array[..., index] for array in (self.n, self.total, self.m2, self.min, self.max)))
 
 
 @dataclass(frozen=True)
@@ -173,84 +89,32 @@ def _quantile(name: str, level: float) -> Reduction:
     return Reduction(name, run, sketch=lambda counts: counts.quantile(level), help=help)
 
 
-def _moments(
-    name: str, *stats: Stat, help: str, keeps_kind: bool = False, weighted: bool = False
-) -> Callable[[Callable[[Moments], Array]], None]:
-    def register(run: Callable[[Moments], Array]) -> None:
-        BUILTIN.add(Reduction(name, run, frozenset(stats), keeps_kind=keeps_kind, weighted=weighted, help=help))
+def _moments(name: str, *, help: str, keeps_kind: bool = False, weighted: bool = False) -> Callable[[Any], None]:
+    """Register ``run(xp, *statistics)``, whose parameters are named as the statistics of ``Moments`` that it takes."""
+
+    def register(run: Callable[..., Any]) -> None:
+        formula = Formula(run)
+        stats = frozenset(stat for stat in STATS if stat in formula.stats)
+        BUILTIN.add(Reduction(name, formula.of, stats, keeps_kind=keeps_kind, weighted=weighted, help=help))
 
     return register
 
 
-def _where(keep: Array, values: Array) -> Array:
-    return np.where(keep, values, np.nan)
+_moments("mean", weighted=True, help="the mean over all rows; of bools the fraction that is true")(moments.mean)
+_moments("sum", keeps_kind=True, weighted=True, help="the sum; of bools how many are true")(moments.total)
+_moments("min", keeps_kind=True, help="the smallest value")(moments.minimum)
+_moments("max", keeps_kind=True, help="the greatest value")(moments.maximum)
+_moments("var", help="the sample variance (n-1); of one value absent")(moments.var)
+_moments("std", help="the sample standard deviation (n-1), as torch; of one value absent")(moments.std)
+_moments("pstd", help="the population standard deviation, numpy's default; of one value 0")(moments.pstd)
+_moments("count", keeps_kind=True, help="how many values are not missing")(moments.count)
 
 
-@_moments("mean", "n", "total", weighted=True, help="the mean over all rows; of bools the fraction that is true")
-def _mean(m: Moments) -> Array:
-    return _where(m.n > 0, m.total / np.where(m.n > 0, m.n, 1.0))
+def _values(name: str, **entry: Any) -> Callable[[Callable[..., Any]], None]:
+    """Register ``run(*columns, **params)`` of the values themselves; ``entry`` is the rest of its ``Reduction``."""
 
-
-@_moments("sum", "n", "total", keeps_kind=True, weighted=True, help="the sum; of bools how many are true")
-def _sum(m: Moments) -> Array:
-    return _where(m.n > 0, m.total)
-
-
-@_moments("min", "n", "min", keeps_kind=True, help="the smallest value")
-def _min(m: Moments) -> Array:
-    return _where(m.n > 0, m.min)
-
-
-@_moments("max", "n", "max", keeps_kind=True, help="the greatest value")
-def _max(m: Moments) -> Array:
-    return _where(m.n > 0, m.max)
-
-
-@_moments("var", "n", "total", "m2", help="the sample variance (n-1); of one value absent")
-def _var(m: Moments) -> Array:
-    return _where(m.n > 1, m.m2 / np.maximum(m.n - 1, 1.0))
-
-
-@_moments("std", "n", "total", "m2", help="the sample standard deviation (n-1), as torch; of one value absent")
-def _std(m: Moments) -> Array:
-    return _where(m.n > 1, np.sqrt(m.m2 / np.maximum(m.n - 1, 1.0)))
-
-
-@_moments("pstd", "n", "total", "m2", help="the population standard deviation, numpy's default; of one value 0")
-def _pstd(m: Moments) -> Array:
-    return _where(m.n > 0, np.sqrt(m.m2 / np.maximum(m.n, 1.0)))
-
-
-@_moments("count", "n", keeps_kind=True, help="how many values are not missing")
-def _count(m: Moments) -> Array:
-    return _where(m.n > 0, m.n)
-
-
-def _values(
-    name: str,
-    *,
-    help: str,
-    arity: int = 1,
-    params: Mapping[str, Any] | None = None,
-    keeps_kind: bool = False,
-    ordered: bool = False,
-    histogram: bool = False,
-    sketch: Callable[..., Any] | None = None,
-) -> Callable[[Callable[..., Any]], None]:
     def register(run: Callable[..., Any]) -> None:
-        BUILTIN.add(
-            Reduction(
-                name,
-                run,
-                arity=arity,
-                params=params,
-                keeps_kind=keeps_kind,
-                ordered=ordered,
-                histogram=histogram,
-                sketch=sketch,
-                help=help,
-            )
-        )
+        BUILTIN.add(Reduction(name, run, **entry))
 
     return register
 

@@ -1,7 +1,7 @@
-"""Missing-aware reductions of numpy arrays over segments of rows.
+"""Segments of rows: partitions of numpy arrays, and what of a segment is no statistic: its first value, its ranks.
 
-A float's NaN is missing and skipped; an all-missing segment gives NaN. Rows are the last axis, so that a
-family ``[columns, rows]`` reduces like a plain column ``[rows]``. Imports numpy only.
+A float's NaN is missing and skipped; an all-missing segment gives NaN. Means and the like are in ``moments``. Rows are
+the last axis, so that a family ``[columns, rows]`` reduces like a plain column ``[rows]``. Imports numpy only.
 """
 
 from __future__ import annotations
@@ -89,7 +89,18 @@ class Segments:
 
     def spread(self, values: Array) -> Array:
         """``[..., count]`` repeated to ``[..., rows]``."""
+        if self.count == 1:
+            return np.broadcast_to(values, (*values.shape[:-1], len(self.index)))
         return values[..., self.index]
+
+    def used(self) -> tuple[NDArray[np.int64], Segments]:
+        """The segments that hold a row, and the partition into those alone."""
+        used = np.arange(self.count) if self.size is not None else np.flatnonzero(self.counts)
+        if len(used) == self.count:
+            return used, self
+        place = np.zeros(self.count, np.int64)
+        place[used] = np.arange(len(used))
+        return used, Segments(place[self.index], len(used))
 
 
 def present(values: Array) -> Array:
@@ -105,60 +116,6 @@ def present(values: Array) -> Array:
 def count(values: Array, segments: Segments) -> Array:
     """The number of values that are not missing."""
     return segments.apply(np.add, present(values).astype(np.int64))
-
-
-def total(values: Array, segments: Segments) -> Array:
-    """The sum; missing where all are."""
-    if values.dtype.kind == "b":
-        values = values.astype(np.int64)
-    if values.dtype.kind != "f":
-        return segments.apply(np.add, values)
-    ok = present(values)
-    if ok.all():
-        return segments.apply(np.add, values)
-    return _blank(segments.apply(np.add, np.where(ok, values, 0.0)), count(values, segments) > 0)
-
-
-def mean(values: Array, segments: Segments) -> Array:
-    """The mean."""
-    values = _floats(values)
-    with np.errstate(invalid="ignore"):
-        return total(values, segments) / np.maximum(count(values, segments), 1)
-
-
-def spread_squares(values: Array, segments: Segments) -> Array:
-    """The sum of squared distances from the mean, in two passes; 0 where all are missing."""
-    values = _floats(values)
-    with np.errstate(invalid="ignore"):
-        squares = np.square(values - segments.spread(mean(values, segments)))
-    return segments.apply(np.add, np.where(present(values), squares, 0.0))  # of infinite values it is NaN
-
-
-def var(values: Array, segments: Segments) -> Array:
-    """The sample variance (n-1); missing for fewer than two values."""
-    n = count(values, segments)
-    return _blank(spread_squares(values, segments) / np.maximum(n - 1, 1), n > 1)
-
-
-def std(values: Array, segments: Segments) -> Array:
-    """The sample standard deviation (n-1)."""
-    return np.sqrt(var(values, segments))
-
-
-def pstd(values: Array, segments: Segments) -> Array:
-    """The population standard deviation; 0 for one value."""
-    n = count(values, segments)
-    return np.sqrt(_blank(spread_squares(values, segments) / np.maximum(n, 1), n > 0))
-
-
-def minimum(values: Array, segments: Segments) -> Array:
-    """The smallest value."""
-    return _extreme(values, segments, np.minimum, np.inf)
-
-
-def maximum(values: Array, segments: Segments) -> Array:
-    """The greatest value."""
-    return _extreme(values, segments, np.maximum, -np.inf)
 
 
 def any_of(values: Array, segments: Segments) -> Array:
@@ -183,15 +140,17 @@ def last(values: Array, segments: Segments) -> Array:
 
 def aggregate(run: Callable[[Array, Segments], Array], values: Array, segments: Segments) -> Array:
     """A reduction over segments of which some may hold no row: those have no value."""
-    used = np.flatnonzero(segments.counts)
+    used, some = segments.used()
+    reduced = run(values, some)
     if len(used) == segments.count:
-        return run(values, segments)
-    place = np.zeros(segments.count, np.int64)
-    place[used] = np.arange(len(used))
-    reduced = run(values, Segments(place[segments.index], len(used)))
-    nothing, dtype = (None, object) if reduced.dtype.kind == "O" else (np.nan, np.float64)
-    whole = np.full((*reduced.shape[:-1], segments.count), nothing, dtype)
-    whole[..., used] = reduced
+        return reduced
+    return laid(reduced, used, segments.count, None if reduced.dtype.kind == "O" else np.nan)
+
+
+def laid(values: Array, places: Array, count: int, nothing: float | None) -> Array:
+    """``values[..., places]`` among ``count``, the others ``nothing``."""
+    whole = np.full((*values.shape[:-1], count), nothing, object if nothing is None else np.float64)
+    whole[..., places] = values
     return whole
 
 
@@ -202,7 +161,7 @@ def truth(values: Array) -> Array:
 
 def rank(values: Array, segments: Segments) -> Array:
     """The 1-based place of each value in its segment, ascending, ties by row; a missing value has none."""
-    values = _floats(values)
+    values = values.astype(np.float64)
 
     def one(row: Array) -> Array:
         order = np.lexsort((np.arange(len(row)), row, segments.index))  # NaN sorts last
@@ -212,23 +171,6 @@ def rank(values: Array, segments: Segments) -> Array:
         return place
 
     return one(values) if values.ndim == 1 else np.array([one(row) for row in values]).reshape(values.shape)
-
-
-def _floats(values: Array) -> Array:
-    return values if values.dtype == np.float64 else values.astype(np.float64)
-
-
-def _blank(values: Array, keep: Array) -> Array:
-    return values if keep.all() else np.where(keep, values, np.nan)
-
-
-def _extreme(values: Array, segments: Segments, ufunc: np.ufunc, neutral: float) -> Array:
-    if values.dtype.kind != "f":
-        return segments.apply(ufunc, values)
-    ok = present(values)
-    if ok.all():
-        return segments.apply(ufunc, values)
-    return _blank(segments.apply(ufunc, np.where(ok, values, neutral)), count(values, segments) > 0)
 
 
 def _edge(values: Array, segments: Segments, *, last: bool) -> Array:
@@ -252,9 +194,3 @@ def _edge(values: Array, segments: Segments, *, last: bool) -> Array:
     if values.dtype.kind == "O":
         return np.where(found, picked, NOTHING)
     return np.where(found, picked.astype(np.float64), np.nan)
-
-
-AGGREGATES: dict[str, Callable[[Array, Segments], Array]] = {
-    "count": count, "sum": total, "mean": mean, "var": var, "std": std, "pstd": pstd, "min": minimum, "max": maximum,
-    "any": any_of, "all": all_of, "first": first, "last": last,
-}  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from declog.language.dtypes import Axis, Kind
 from declog.language.nodes import SIGNAL, Node, walk
-from declog.language.reductions import Reduction, Stat
+from declog.language.reductions import Reduction
 from declog.language.row_functions import RowFunction
 from declog.plans import fingerprint
 from declog.records import Level
@@ -454,10 +454,3 @@ def _signals(roots: Iterable[Node]) -> Iterator[str]:
         if node.op == SIGNAL:
             yield str(node.param("name"))
         yield from _signals(node.mask)
-
-
-STATS_OF_AGGREGATE: Mapping[str, tuple[Stat | Literal["first", "last"], ...]] = {
-    "count": ("n",), "mean": ("n", "total"), "sum": ("n", "total"), "min": ("n", "min"), "max": ("n", "max"),
-    "var": ("n", "total", "m2"), "std": ("n", "total", "m2"), "pstd": ("n", "total", "m2"),
-    "any": ("n", "total"), "all": ("n", "total"), "first": ("n", "first"), "last": ("n", "last"),
-}  # fmt: skip

@@ -23,6 +23,7 @@ from declog.errors import RuntimeFailure
 from declog.language.absence import COMPARISONS, Absence, elementwise
 from declog.language.dtypes import Axis, Kind
 from declog.language.functions import DEFAULT, Functions
+from declog.language.moments import FORMULAS
 from declog.language.nodes import Node
 from declog.plans.ops import FoldOp
 from declog.runtime.tensors import HALF, INTEGERS
@@ -193,7 +194,8 @@ class TokenView:
             (arg,) = node.args
             value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
             mask = (self.mask if node.op in ("any", "all") else partial(self.counted, arg))(tuple(arg.mask))
-            return _AGGREGATES[node.op](self.layout.fold(value, mask, _NEEDS[node.op]))
+            formula = FORMULAS[node.op]
+            return formula(torch, self.layout.fold(value, mask, formula.takes))
         function = self._functions.get(node.op)
         if function is None:
             raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
@@ -231,28 +233,6 @@ def _promoted(node: Node, values: list[Any]) -> list[Any]:
     return values
 
 
-_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "count": ("n",), "sum": ("n", "total"), "mean": ("n", "total"), "var": ("n", "total", "m2"),
-    "std": ("n", "total", "m2"), "pstd": ("n", "total", "m2"), "min": ("n", "min"), "max": ("n", "max"),
-    "any": ("n", "total"), "all": ("n", "total"), "first": ("first",), "last": ("last",),
-}  # fmt: skip
-
-_AGGREGATES: Mapping[str, Any] = {
-    "count": lambda s: s["n"],
-    "sum": lambda s: _there(s["n"] > 0, s["total"]),
-    "mean": lambda s: _there(s["n"] > 0, _floats(s["total"]) / s["n"]),
-    "var": lambda s: _there(s["n"] > 1, s["m2"] / (s["n"] - 1)),
-    "std": lambda s: _there(s["n"] > 1, (s["m2"] / (s["n"] - 1)).sqrt()),
-    "pstd": lambda s: _there(s["n"] > 0, (s["m2"] / s["n"]).sqrt()),
-    "min": lambda s: _there(s["n"] > 0, s["min"]),
-    "max": lambda s: _there(s["n"] > 0, s["max"]),
-    "any": lambda s: s["total"] > 0,
-    "all": lambda s: s["total"] == s["n"],
-    "first": lambda s: s["first"],
-    "last": lambda s: s["last"],
-}
-
-
 def _missing(value: Tensor) -> Absence:
     """Where floats are NaN. On a CPU a sum that is a number says at once that none is."""
     if value.is_cpu and math.isfinite(value.sum()):
@@ -262,11 +242,7 @@ def _missing(value: Tensor) -> Absence:
 
 
 def _there(keep: Tensor, values: Tensor) -> Tensor:
-    return torch.where(keep, _floats(values), math.nan)
-
-
-def _floats(values: Tensor) -> Tensor:
-    return values if values.is_floating_point() else values.double()
+    return torch.where(keep, values if values.is_floating_point() else values.double(), math.nan)
 
 
 @dataclass

@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from declog.errors import UsageError
-from declog.language.reductions import BUILTIN, STATS, Moments, Reductions, finish, quantile_level, reducer
+from declog.language.moments import STATS, Moments
+from declog.language.reductions import BUILTIN, Reductions, finish, quantile_level, reducer
 from declog.registry import REQUIRED
 
 Array = NDArray[Any]

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.language.reductions import BUILTIN, Moments
+from declog.language.moments import Moments
+from declog.language.reductions import BUILTIN
 from tests.language.runs import one_step, record, values
 
 PROFILE = settings(

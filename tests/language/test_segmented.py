@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from declog.language import segmented
+from declog.language.moments import AGGREGATES
 from declog.language.segmented import Segments
 
 Array = NDArray[Any]
@@ -69,7 +70,7 @@ def test_floats_reduce_as_in_pandas(name: str, data: st.DataObject, segments: Se
     """NaN is skipped, and a segment without values is NaN (its count is 0)."""
     values = data.draw(floats(len(segments.index)))
     expected = PANDAS[name](pd.Series(values).groupby(segments.index)).to_numpy()
-    actual = segmented.AGGREGATES[name](values, segments)
+    actual = AGGREGATES[name](values, segments)
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-5 if name in ("std", "pstd") else 1e-9)
 
 
@@ -79,7 +80,7 @@ def test_integers_stay_exact(name: str, data: st.DataObject, segments: Segments)
     """Sums and extrema of int64 do not go through floats."""
     values = data.draw(integers(len(segments.index)))
     expected = PANDAS[name](pd.Series(values).groupby(segments.index)).to_numpy()
-    actual = segmented.AGGREGATES[name](values, segments)
+    actual = AGGREGATES[name](values, segments)
     assert actual.dtype == np.int64 and actual.tolist() == expected.tolist()
 
 
@@ -92,7 +93,7 @@ def test_means_of_integers_and_bools_are_floats(
     """They reduce as the same numbers given as float64 do."""
     values = data.draw(COLUMNS[column](len(segments.index)))
     expected = PANDAS[name](pd.Series(values.astype(np.float64)).groupby(segments.index)).to_numpy()
-    actual = segmented.AGGREGATES[name](values, segments)
+    actual = AGGREGATES[name](values, segments)
     scale = 1.0 if column == "bool" else 2.0**58
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9 * (scale**2 if name == "var" else scale))
 
@@ -102,7 +103,7 @@ def test_a_sum_of_bools_counts(data: st.DataObject, segments: Segments) -> None:
     """True is 1, whatever numpy adds bools to."""
     values = data.draw(bools(len(segments.index)))
     expected = pd.Series(values.astype(np.int64)).groupby(segments.index).sum().to_numpy()
-    assert segmented.total(values, segments).tolist() == expected.tolist()
+    assert AGGREGATES["sum"](values, segments).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("column", sorted(COLUMNS))
@@ -112,8 +113,8 @@ def test_any_and_all_skip_missing_values(column: str, data: st.DataObject, segme
     values = data.draw(COLUMNS[column](len(segments.index)))
     rows = [values[segments.index == place].astype(np.float64) for place in range(segments.count)]
     held = [row[~np.isnan(row)] != 0 for row in rows]
-    assert segmented.any_of(values, segments).tolist() == [bool(row.any()) for row in held]
-    assert segmented.all_of(values, segments).tolist() == [bool(row.all()) for row in held]
+    assert AGGREGATES["any"](values, segments).tolist() == [bool(row.any()) for row in held]
+    assert AGGREGATES["all"](values, segments).tolist() == [bool(row.all()) for row in held]
 
 
 @given(data=st.data(), segments=partitions())
@@ -122,9 +123,9 @@ def test_the_first_and_last_text_of_a_segment(data: st.DataObject, segments: Seg
     rows = len(segments.index)
     values = np.array(data.draw(st.lists(st.sampled_from([None, "a", "b"]), min_size=rows, max_size=rows)), object)
     held = [[item for item in values[segments.index == place] if item is not None] for place in range(segments.count)]
-    assert segmented.first(values, segments).tolist() == [row[0] if row else None for row in held]
-    assert segmented.last(values, segments).tolist() == [row[-1] if row else None for row in held]
-    assert segmented.count(values, segments).tolist() == [len(row) for row in held]
+    assert AGGREGATES["first"](values, segments).tolist() == [row[0] if row else None for row in held]
+    assert AGGREGATES["last"](values, segments).tolist() == [row[-1] if row else None for row in held]
+    assert AGGREGATES["count"](values, segments).tolist() == [len(row) for row in held]
 
 
 @given(data=st.data(), segments=partitions())
@@ -135,32 +136,32 @@ def test_ranks_as_in_pandas(data: st.DataObject, segments: Segments) -> None:
     np.testing.assert_array_equal(segmented.rank(values, segments), expected)
 
 
-@pytest.mark.parametrize("name", [*sorted(segmented.AGGREGATES), "rank"])
+@pytest.mark.parametrize("name", [*sorted(AGGREGATES), "rank"])
 @given(data=st.data(), segments=partitions())
 def test_a_family_reduces_row_by_row(name: str, data: st.DataObject, segments: Segments) -> None:
     """``[members, rows]`` gives for each member what it would give alone, in the same dtype."""
-    kernel = {**segmented.AGGREGATES, "rank": segmented.rank}[name]
+    kernel = {**AGGREGATES, "rank": segmented.rank}[name]
     rows = len(segments.index)
     family = np.stack(data.draw(st.lists(floats(rows), min_size=1, max_size=3)))
     np.testing.assert_array_equal(kernel(family, segments), np.stack([kernel(row, segments) for row in family]))
 
 
-@pytest.mark.parametrize("name", sorted(segmented.AGGREGATES))
+@pytest.mark.parametrize("name", sorted(AGGREGATES))
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
 def test_no_rows_give_no_values(name: str, shape: tuple[int, ...]) -> None:
     """A window without rows has no segments, so reductions of it are empty instead of an error."""
     for segments in (Segments.whole(0), Segments.of_keys(np.zeros(0, np.int64))):
-        assert segmented.AGGREGATES[name](np.zeros(shape), segments).shape == shape
+        assert AGGREGATES[name](np.zeros(shape), segments).shape == shape
 
 
-@pytest.mark.parametrize("name", sorted(segmented.AGGREGATES))
+@pytest.mark.parametrize("name", sorted(AGGREGATES))
 @given(data=st.data())
 def test_a_segment_without_rows_has_no_value(name: str, data: st.DataObject) -> None:
     """A batch that held nothing is missing, wherever it stands, and changes nothing for the others."""
     keys = np.array(data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=8)))
     values = data.draw(floats(len(keys)))
-    whole = segmented.aggregate(segmented.AGGREGATES[name], values, Segments(keys, 6))
-    held = [segmented.AGGREGATES[name](values[keys == key], Segments.whole(int(sum(keys == key)))) for key in range(6)]
+    whole = segmented.aggregate(AGGREGATES[name], values, Segments(keys, 6))
+    held = [AGGREGATES[name](values[keys == key], Segments.whole(int(sum(keys == key)))) for key in range(6)]
     expected = [float(value[0]) if len(value) else np.nan for value in held]
     np.testing.assert_allclose(whole.astype(np.float64), expected, rtol=1e-12)
 
@@ -169,9 +170,9 @@ def test_infinite_values_are_values() -> None:
     """An infinity is no missing value: it is the sum, the mean and the extremum, and has no variance."""
     segments = Segments.of_keys(np.array([0, 0, 1]))
     values = np.array([np.inf, 1.0, -np.inf])
-    found = {name: segmented.AGGREGATES[name](values, segments).tolist() for name in ("count", "sum", "mean", "min")}
+    found = {name: AGGREGATES[name](values, segments).tolist() for name in ("count", "sum", "mean", "min")}
     assert found == {"count": [2, 1], "sum": [np.inf, -np.inf], "mean": [np.inf, -np.inf], "min": [1.0, -np.inf]}
-    assert np.isnan(segmented.var(values, segments)).all() and np.isnan(segmented.pstd(values, segments)).all()
+    assert np.isnan(AGGREGATES["var"](values, segments)).all() and np.isnan(AGGREGATES["pstd"](values, segments)).all()
 
 
 # ---- segments
@@ -202,10 +203,10 @@ def test_what_is_spread_reduces_to_itself(data: st.DataObject, segments: Segment
     values = data.draw(npst.arrays(np.float64, segments.count, elements=st.floats(-1e3, 1e3)))
     rows = segments.spread(values)
     assert rows.shape == segments.index.shape
-    assert segmented.minimum(rows, segments).tolist() == segmented.maximum(rows, segments).tolist() == values.tolist()
+    assert AGGREGATES["min"](rows, segments).tolist() == AGGREGATES["max"](rows, segments).tolist() == values.tolist()
 
 
 def test_the_whole_is_one_segment() -> None:
     """All rows are one segment, and no rows are none."""
-    assert segmented.total(np.array([1.0, 2.0, 3.0]), Segments.whole(3)).tolist() == [6.0]
+    assert AGGREGATES["sum"](np.array([1.0, 2.0, 3.0]), Segments.whole(3)).tolist() == [6.0]
     assert Segments.whole(0).count == 0

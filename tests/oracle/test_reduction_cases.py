@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declog.language.reductions import BUILTIN, Moments
+from declog.language.moments import Moments
+from declog.language.reductions import BUILTIN
 from tests.language.runs import Step, values
 
 DATA = Path(__file__).parents[1] / "data"

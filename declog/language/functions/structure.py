@@ -14,6 +14,7 @@ from declog.language import segmented
 from declog.language.dtypes import COLUMN, Axis, Kind, Type, per
 from declog.language.functions.base import BUILTIN, Call, Function, Param, Rule
 from declog.language.functions.rules import NUMERIC, broadcast, need
+from declog.language.moments import AGGREGATES
 
 if TYPE_CHECKING:
     from declog.language.nodes import Node
@@ -126,7 +127,7 @@ def _register_aggregates() -> None:
         "last": (_aggregate(None, *numbers, Kind.TEXT, Kind.OBJECT), "the last that is not missing"),
     }
     for name, (rule, help) in rules.items():
-        BUILTIN.add(Function(name, (Param("x"), OVER), rule, segmented.AGGREGATES[name], "aggregate", help))
+        BUILTIN.add(Function(name, (Param("x"), OVER), rule, AGGREGATES[name], "aggregate", help))
 
 
 _register_aggregates()

@@ -1,0 +1,244 @@
+"""Counts, sums, squared distances and extrema: how they are taken, merged, and what is finished from them.
+
+A mean, a deviation, an extremum is one formula here, on numpy and on torch alike: over a window's rows, over the rows
+of a group, over the tokens of a completion. Imports numpy and segments only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.language import segmented
+from declog.language.segmented import Segments, present
+
+Array = NDArray[Any]
+Stat = Literal["n", "total", "m2", "min", "max"]
+NEUTRAL: Mapping[Stat, float] = {"n": 0.0, "total": 0.0, "m2": 0.0, "min": np.inf, "max": -np.inf}  # of no values
+STATS: tuple[Stat, ...] = tuple(NEUTRAL)
+ALL = frozenset(STATS)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mergeable statistics of values that are not missing; every array has one shape, float64.
+
+    ``total`` is the sum, ``m2`` the sum of squared distances from the mean. What is ``NEUTRAL`` is the identity of
+    ``merge``.
+    """
+
+    n: Array
+    total: Array
+    m2: Array
+    min: Array
+    max: Array
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...] = ()) -> Moments:
+        """The statistics of no values."""
+        return cls(*(np.full(shape, neutral) for neutral in NEUTRAL.values()))
+
+    @classmethod
+    def of(cls, values: Array, stats: frozenset[Stat] = ALL, there: Array | None = None) -> Moments:
+        """The statistics of ``values[..., rows]`` over the rows. Only ``stats`` are computed.
+
+        ``there`` says which values count, of the same shape; by default those that are not NaN.
+        """
+        values = floats(np.asarray(values))
+        if not values.shape[-1]:
+            return cls.empty(values.shape[:-1])
+        with np.errstate(invalid="ignore"):  # inf - inf
+            total = values.sum(-1)
+            if there is None and np.isfinite(total).all():
+                n = np.full(values.shape[:-1], float(values.shape[-1]))
+                lower = upper = values
+            else:  # something is missing or infinite
+                there = values == values if there is None else there
+                n = there.sum(-1).astype(np.float64)
+                total = np.where(there, values, 0.0).sum(-1)
+                lower, upper = np.where(there, values, np.inf), np.where(there, values, -np.inf)
+            m2 = low = high = n
+            if "m2" in stats:
+                distance = values - mean(np, n, total)[..., None]
+                if there is not None:
+                    distance = np.where(there, distance, 0.0)
+                m2 = np.einsum("...i,...i->...", distance, distance)
+        if "min" in stats:
+            low = lower.min(-1)
+        if "max" in stats:
+            high = upper.max(-1)
+        return cls(n, total, m2, low, high)
+
+    @classmethod
+    def single(cls, values: Array) -> Moments:
+        """The statistics of each value alone, of the values' shape; of NaN none."""
+        values = floats(values)
+        there = present(values)
+        if there.all():
+            return cls(np.ones(values.shape), values, np.zeros(values.shape), values, values)
+        zero, low, high = (np.where(there, values, neutral) for neutral in (0.0, np.inf, -np.inf))
+        return cls(there.astype(np.float64), zero, np.zeros(values.shape), low, high)
+
+    def merge(self, other: Moments) -> Moments:
+        """The statistics of both sets of values together (Chan et al. 1979)."""
+        return Moments.stacked([self, other]).pooled()
+
+    def pooled(self, segments: Segments | None = None, stats: frozenset[Stat] = ALL) -> Moments:
+        """The statistics of all rows together, ``[..., rows]`` to ``[...]``; by segments, to ``[..., count]``."""
+        if segments is None:
+            rows = self.n.shape[-1]
+            return self.pooled(Segments.whole(rows), stats).take(0) if rows else Moments.empty(self.n.shape[:-1])
+        used, segments_used = segments.used()
+        if len(used) < segments.count:
+            found = self.pooled(segments_used, stats)
+            return found.map(lambda part, neutral: segmented.laid(part, used, segments.count, neutral))
+        with np.errstate(invalid="ignore"):  # inf - inf
+            n, total = segments.apply(np.add, self.n), segments.apply(np.add, self.total)
+            m2 = low = high = n
+            if "m2" in stats:
+                gap = _share(self.total, self.n) - segments.spread(_share(total, n))
+                between = np.where(self.n > 0, self.n * gap * gap, 0.0)
+                m2 = segments.apply(np.add, self.m2 + between)
+        if "min" in stats:
+            low = segments.apply(np.minimum, self.min)
+        if "max" in stats:
+            high = segments.apply(np.maximum, self.max)
+        return Moments(n, total, m2, low, high)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Moments]) -> Moments:
+        """Several arrays of statistics, one after the other along the first axis."""
+        return cls(*(np.concatenate([getattr(part, stat) for part in parts]) for stat in STATS))
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Moments]) -> Moments:
+        """Several of one shape, side by side along a new last axis."""
+        return cls(*(np.stack([getattr(part, stat) for part in parts], -1) for stat in STATS))
+
+    def map(self, change: Callable[[Array, float], Array]) -> Moments:
+        """``change(array, neutral)`` of every array, with what it holds for no values."""
+        return Moments(*(change(getattr(self, stat), neutral) for stat, neutral in NEUTRAL.items()))
+
+    def take(self, index: Any) -> Moments:
+        """Some of the entries, by an index of the last axis."""
+        return self.map(lambda array, _: array[..., index])
+
+
+def floats(values: Array) -> Array:
+    """The same values as float64."""
+    return values if values.dtype == np.float64 else values.astype(np.float64)
+
+
+# ---- formulas: from statistics to a value, ``xp`` is numpy or torch; what has no value is NaN
+
+
+class Formula:
+    """A function ``run(xp, *statistics)``; its parameters are named as the statistics that it takes."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
+        self.takes: tuple[str, ...] = tuple(inspect.signature(run).parameters)[1:]
+
+    @property
+    def stats(self) -> tuple[str, ...]:
+        """What states must hold for it to be merged: squared distances merge by counts and sums."""
+        needs = {"n", *self.takes, *(("total",) if "m2" in self.takes else ())}
+        return tuple(stat for stat in (*STATS, "first", "last") if stat in needs)
+
+    def __call__(self, xp: Any, found: Mapping[str, Any]) -> Any:
+        """The value of statistics by name, arrays of one shape."""
+        return self._run(xp, *(found[stat] for stat in self.takes))
+
+    def of(self, moments: Moments) -> Array:
+        """The values of an array of statistics."""
+        return np.asarray(self(np, vars(moments)))
+
+
+def _share(values: Any, n: Any) -> Any:
+    return values / (n + (n == 0))
+
+
+def _where(xp: Any, keep: Any, values: Any) -> Any:
+    if xp is np:
+        return values if np.all(keep) else np.where(keep, values, np.nan)
+    return xp.where(keep, _floating(xp, values), np.nan)
+
+
+def _floating(xp: Any, values: Any) -> Any:
+    return values if xp is np or values.is_floating_point() else values.double()
+
+
+def count(xp: Any, n: Any) -> Any:
+    """How many values there are; absent for none."""
+    return _where(xp, n > 0, n)
+
+
+def total(xp: Any, n: Any, total: Any) -> Any:
+    """The sum."""
+    return _where(xp, n > 0, total)
+
+
+def mean(xp: Any, n: Any, total: Any) -> Any:
+    """The mean."""
+    return _where(xp, n > 0, _share(_floating(xp, total), n))
+
+
+def var(xp: Any, n: Any, m2: Any) -> Any:
+    """The sample variance (n-1), torch's default; absent for fewer than two values."""
+    return _where(xp, n > 1, _share(m2, n - 1))
+
+
+def std(xp: Any, n: Any, m2: Any) -> Any:
+    """The sample standard deviation (n-1)."""
+    return xp.sqrt(var(xp, n, m2))
+
+
+def pstd(xp: Any, n: Any, m2: Any) -> Any:
+    """The population standard deviation, numpy's default; 0 for one value."""
+    return xp.sqrt(_where(xp, n > 0, _share(m2, n)))
+
+
+def minimum(xp: Any, n: Any, min: Any) -> Any:
+    """The smallest value."""
+    return _where(xp, n > 0, min)
+
+
+def maximum(xp: Any, n: Any, max: Any) -> Any:
+    """The greatest value."""
+    return _where(xp, n > 0, max)
+
+
+FORMULAS: Mapping[str, Formula] = {
+    "count": Formula(lambda xp, n: n), "sum": Formula(total), "mean": Formula(mean), "var": Formula(var),
+    "std": Formula(std), "pstd": Formula(pstd), "min": Formula(minimum), "max": Formula(maximum),
+    "any": Formula(lambda xp, total: total > 0), "all": Formula(lambda xp, n, total: total == n),
+    "first": Formula(lambda xp, first: first), "last": Formula(lambda xp, last: last),
+}  # fmt: skip
+
+
+# ---- aggregates: what `over=` does to the rows of groups, each with a row; see ``segmented.aggregate``
+
+
+def _aggregate(name: str, exact: np.ufunc | None = None) -> Callable[[Array, Segments], Array]:
+    formula = FORMULAS[name]
+    stats = frozenset(stat for stat in STATS if stat in formula.stats)
+
+    def run(values: Array, segments: Segments) -> Array:
+        if exact is not None and values.dtype.kind != "f":  # of integers none is missing: they keep their bits
+            return segments.apply(exact, values.astype(np.int64) if name == "sum" else values)
+        return formula.of(Moments.single(values).pooled(segments, stats))
+
+    return run
+
+
+AGGREGATES: Mapping[str, Callable[[Array, Segments], Array]] = {
+    "count": segmented.count, "sum": _aggregate("sum", np.add), "mean": _aggregate("mean"), "var": _aggregate("var"),
+    "std": _aggregate("std"), "pstd": _aggregate("pstd"), "min": _aggregate("min", np.minimum),
+    "max": _aggregate("max", np.maximum), "any": segmented.any_of, "all": segmented.all_of,
+    "first": segmented.first, "last": segmented.last,
+}  # fmt: skip
