@@ -6,30 +6,67 @@ Imports torch only.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 
 from declog.language import sketch
+from declog.language.moments import STATS
 
 Tensor = torch.Tensor
 _SPREAD = frozenset({"m2", "min", "max"})  # what is found in a scratch buffer
 
 
-class Layout(Protocol):
+class Layout(ABC):
     """Where the tokens of each completion are. ``shape`` is that of per-token values."""
 
-    shape: torch.Size
+    def __init__(self, shape: torch.Size) -> None:
+        self.shape = shape
 
+    @abstractmethod
     def spread(self, values: Tensor) -> Tensor:
         """Values per completion, as they combine with values per token."""
 
     def fold(self, value: Tensor | None, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
         """Statistics per completion of a value over the tokens of a mask; of no value, how many tokens."""
+        if value is None:
+            return {"n": self._count(mask, torch.device("cpu"))}
+        moments = [stat for stat in stats if stat in STATS]
+        found: dict[str, Tensor] = {}
+        if value.dtype is torch.bool:
+            if moments:
+                found = _of_bools(self._count(mask, value.device), self._true(value, mask), moments)
+            value = value.float()
+        else:
+            value = value if value.is_floating_point() else value.double()
+            if moments:
+                found = self._moments(value, mask, moments)
+        for stat in ("first", "last"):
+            if stat in stats:
+                found[stat] = self._edge(value, mask, last=stat == "last")
+        if "hist" in stats:
+            found["hist"] = histogram(value, mask)
+        return found
+
+    @abstractmethod
+    def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
+        """How many tokens each completion has."""
+
+    @abstractmethod
+    def _true(self, value: Tensor, mask: Tensor | None) -> Tensor:
+        """How many of a completion's bools are true."""
+
+    @abstractmethod
+    def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
+        """Some of the statistics of ``Moments``, of floats."""
+
+    @abstractmethod
+    def _edge(self, value: Tensor, mask: Tensor | None, *, last: bool) -> Tensor:
+        """The first or last value of each completion that is not missing."""
 
 
-class Padded:
+class Padded(Layout):
     """``[completions, tokens]``. What several folds need of one mask is made once: two buffers, and a scratch one.
 
     On the CPU values are taken to be plain numbers until their sums say otherwise: one is NaN or infinite if any value
@@ -37,7 +74,7 @@ class Padded:
     """
 
     def __init__(self, shape: torch.Size) -> None:
-        self.shape = shape
+        super().__init__(shape)
         self._counts: dict[int, Tensor] = {}
         self._weights: dict[tuple[int, torch.dtype], Tensor] = {}
         self._sums: dict[tuple[int, torch.dtype], Tensor] = {}
@@ -49,26 +86,9 @@ class Padded:
     def spread(self, values: Tensor) -> Tensor:
         return values.unsqueeze(1) if values.ndim else values
 
-    def fold(self, value: Tensor | None, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        if value is None:
-            return {"n": self._count(mask, torch.device("cpu"))}
-        if value.dtype is torch.bool:
-            return self._fold_bool(value, mask, stats)
-        if not value.is_floating_point():
-            value = value.double()
-        found: dict[str, Tensor] = {}
-        moments = [stat for stat in stats if stat in ("n", "total", "m2", "min", "max")]
-        if moments:
-            plain = self._fold_plain(value, mask, moments) if self._plain and value.is_cpu else None
-            found = self._fold_any(value, mask, moments) if plain is None else plain
-        for stat in ("first", "last"):
-            if stat in stats:
-                found[stat] = self._edge(value, mask, last=stat == "last")
-        if "hist" in stats:
-            found["hist"] = histogram(value, mask)
-        return found
-
-    # -- moments
+    def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
+        plain = self._fold_plain(value, mask, stats) if self._plain and value.is_cpu else None
+        return self._fold_any(value, mask, stats) if plain is None else plain
 
     def _fold_plain(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor] | None:
         """None where a value is NaN or infinite, be it in the padding."""
@@ -110,22 +130,13 @@ class Padded:
                 found[stat] = extreme(scratch)
         return {stat: found[stat] for stat in stats}
 
-    def _fold_bool(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        """A bool's statistics follow from how many tokens there are and how many are true."""
-        n = self._count(mask, value.device)
-        true = _true(value if mask is None else value & mask)
-        found = _of_bools(n, true, stats)
-        for stat in ("first", "last"):
-            if stat in stats:
-                found[stat] = self._edge(value.float(), mask, last=stat == "last")
-        if "hist" in stats:
-            found["hist"] = histogram(value.float(), mask)
-        return found
+    def _true(self, value: Tensor, mask: Tensor | None) -> Tensor:
+        return _true(value if mask is None else value & mask)
 
     def _edge(self, value: Tensor, mask: Tensor | None, *, last: bool) -> Tensor:
         if not value.shape[1]:
             return torch.full((value.shape[0],), math.nan, dtype=value.dtype, device=value.device)
-        exists = value == value if mask is None else (value == value) & mask
+        exists = _exists(value, mask)
         places = torch.arange(1, value.shape[1] + 1, device=value.device)
         best, place = torch.where(exists, places if last else value.shape[1] + 1 - places, 0).max(1)
         return torch.where(best > 0, value.gather(1, place.unsqueeze(1)).squeeze(1), math.nan)
@@ -170,11 +181,11 @@ class Padded:
         return self._scratch[value.dtype]
 
 
-class Packed:
+class Packed(Layout):
     """``[tokens]``, the tokens of one completion after those of the one before; ``lengths`` is ``[completions]``."""
 
     def __init__(self, shape: torch.Size, lengths: Tensor) -> None:
-        self.shape = shape
+        super().__init__(shape)
         self._rows = len(lengths)
         ends = lengths.cumsum(0)
         places = torch.arange(shape[0], device=lengths.device)
@@ -184,44 +195,32 @@ class Packed:
     def spread(self, values: Tensor) -> Tensor:
         return values[self._row] if values.ndim else values
 
-    def fold(self, value: Tensor | None, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        row = self._row
-        if value is None:
-            return {"n": self._sum(torch.ones_like(row) if mask is None else mask.long())}
-        if value.dtype is torch.bool:
-            exists = torch.ones_like(value) if mask is None else mask
-            n, true = self._sum(exists.long()), self._sum((value & exists).long())
-            found = _of_bools(n, true, stats)
-            for stat in ("first", "last"):
-                if stat in stats:
-                    found[stat] = self._edge(value.float(), exists, last=stat == "last")
-            if "hist" in stats:
-                found["hist"] = histogram(value.float(), mask)
-            return found
+    def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
+        return self._sum(torch.ones_like(self._row) if mask is None else mask.long())
+
+    def _true(self, value: Tensor, mask: Tensor | None) -> Tensor:
+        return self._sum((value if mask is None else value & mask).long())
+
+    def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
         value = value.double()  # sums of many tokens, one after the other
-        exists = value == value if mask is None else (value == value) & mask
+        exists = _exists(value, mask)
         n = self._sum(exists.long())
         total = self._sum(torch.where(exists, value, 0.0))
         found = {"n": n, "total": total}
         if "m2" in stats:
-            distance = torch.where(exists, value - (total / n.clamp(min=1))[row], 0.0)
+            distance = torch.where(exists, value - (total / n.clamp(min=1))[self._row], 0.0)
             found["m2"] = self._sum(distance * distance)
         for stat, wall in (("min", math.inf), ("max", -math.inf)):
             if stat in stats:
                 start = torch.full((self._rows,), wall, dtype=value.dtype, device=value.device)
-                found[stat] = start.scatter_reduce_(0, row, torch.where(exists, value, wall), f"a{stat}")
-        for stat in ("first", "last"):
-            if stat in stats:
-                found[stat] = self._edge(value, exists, last=stat == "last")
-        if "hist" in stats:
-            found["hist"] = histogram(value, mask)
+                found[stat] = start.scatter_reduce_(0, self._row, torch.where(exists, value, wall), f"a{stat}")
         return {stat: found[stat] for stat in stats}
 
     def _sum(self, values: Tensor) -> Tensor:
         return torch.zeros(self._rows, dtype=values.dtype, device=values.device).index_add_(0, self._row, values)
 
-    def _edge(self, value: Tensor, exists: Tensor, *, last: bool) -> Tensor:
-        tokens = len(value)
+    def _edge(self, value: Tensor, mask: Tensor | None, *, last: bool) -> Tensor:
+        value, tokens, exists = value.double(), len(value), _exists(value, mask)
         places = torch.arange(tokens, device=value.device)
         none = -1 if last else tokens
         start = torch.full((self._rows,), none, device=value.device)
@@ -229,6 +228,11 @@ class Packed:
         if not tokens:
             return torch.full((self._rows,), math.nan, dtype=value.dtype, device=value.device)
         return torch.where(best != none, value[best.clamp(0, tokens - 1)], math.nan)
+
+
+def _exists(value: Tensor, mask: Tensor | None) -> Tensor:
+    """Where a token is that has a value."""
+    return value == value if mask is None else (value == value) & mask
 
 
 def _numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -249,19 +253,11 @@ def _known(value: Tensor, mask: Tensor) -> Tensor:
 
 
 def _lowest(values: Tensor) -> Tensor:
-    return (
-        values.amin(1)
-        if values.shape[1]
-        else torch.full((values.shape[0],), math.inf, dtype=values.dtype, device=values.device)
-    )
+    return values.amin(1) if values.shape[1] else values.new_full((values.shape[0],), math.inf)
 
 
 def _highest(values: Tensor) -> Tensor:
-    return (
-        values.amax(1)
-        if values.shape[1]
-        else torch.full((values.shape[0],), -math.inf, dtype=values.dtype, device=values.device)
-    )
+    return values.amax(1) if values.shape[1] else values.new_full((values.shape[0],), -math.inf)
 
 
 def _of_bools(n: Tensor, true: Tensor, stats: Sequence[str]) -> dict[str, Tensor]:
@@ -278,7 +274,7 @@ def _of_bools(n: Tensor, true: Tensor, stats: Sequence[str]) -> dict[str, Tensor
 
 def histogram(value: Tensor, mask: Tensor | None) -> Tensor:
     """How many tokens fall into each bin of a sketch, ``[sketch.SIZE]``."""
-    exists = value == value if mask is None else (value == value) & mask
+    exists = _exists(value, mask)
     size = value.abs()
     place = (
         torch.log(size.clamp(sketch.SMALLEST, sketch.GREATEST) / sketch.SMALLEST).div_(sketch.GROWTH).round_().long()
