@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 # Python compiles what it imports; compiling all of torch, too, is most of the work of installing it.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
+# What Python compiled is kept, whatever the shell says: compiling torch anew is most of what an interpreter's start takes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint types docs bench soak clean
 
 # torch goes first and alone, so that the pinned build is in place before anything else asks for one.

@@ -6,7 +6,10 @@ long as it takes. Imports Hydra, PyYAML and errors.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import pickle
+from importlib import resources
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -16,7 +19,7 @@ from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 
 from declog.errors import MAX_DEPTH, CompositionError, Problem, Where
 
@@ -41,10 +44,17 @@ class Repository(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         """A configuration, or None; raises ``CompositionError`` for a file that is too large to be one."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
-        if source is not None and source.scheme() in ("file", "declog"):
-            name = config_path.removeprefix("declog/") if source.scheme() == "declog" else config_path
-            bounded(FilePath(source.path, name if name.endswith(".yaml") else f"{name}.yaml"))
-        return super().load_config(config_path)
+        if source is None or source.scheme() not in ("file", "declog", "pkg"):
+            return super().load_config(config_path)
+        name = config_path.removeprefix("declog/") if source.scheme() == "declog" else config_path
+        name = name if name.endswith(".yaml") else f"{name}.yaml"
+        file = None if source.scheme() == "pkg" else FilePath(source.path, name)
+        text = resources.files(source.path).joinpath(name).read_bytes() if file is None else _text(file)
+        place = f"{source.scheme()}://{source.path}"
+        result: ConfigResult = pickle.loads(_read(type(source), source.provider, place, config_path, file, text))
+        defaults = self._extract_defaults_list(config_path, result.config)
+        result.defaults_list = self._create_defaults_list(config_path, defaults)
+        return result
 
 
 class Loader(ConfigLoaderImpl):
@@ -55,16 +65,24 @@ class Loader(ConfigLoaderImpl):
         self.repository = Repository(config_search_path)
 
 
+@functools.lru_cache(maxsize=256)  # a composition takes several, and parsing them is most of its time
+def _read(
+    source: type[ConfigSource], provider: str, place: str, name: str, file: FilePath | None, text: bytes
+) -> bytes:
+    """What Hydra makes of a file that holds ``text``, pickled: whoever composes changes a copy."""
+    if file is not None:
+        bounded(file)
+    return pickle.dumps(source(provider, place).load_config(name))
+
+
 def bounded(file: FilePath) -> None:
     """Raise ``CompositionError`` DL202 where a YAML file holds too much, or is nested too deeply, to be a profile."""
-    size = file.stat().st_size
-    if size > MAX_BYTES:
-        raise _refused(file, 1, f"the file has {size} bytes; a configuration has at most {MAX_BYTES}")
+    text = _text(file).decode("utf-8", "replace")
     sizes: dict[str, int] = {}  # of anchors, with what their aliases stand for
     open_nodes: list[tuple[str | None, int]] = []
     count = 0
     try:
-        for phase in yaml.parse(file.read_text(encoding="utf-8", errors="replace"), Loader=_YAML):
+        for phase in yaml.parse(text, Loader=_YAML):
             line = 1 if phase.start_mark is None else phase.start_mark.line + 1
             if isinstance(phase, yaml.AliasEvent) and any(phase.anchor == anchor for anchor, _ in open_nodes):
                 raise _refused(file, line, f"`*{phase.anchor}` stands inside what it stands for")
@@ -85,6 +103,13 @@ def bounded(file: FilePath) -> None:
                 raise _refused(file, line, cause)
     except yaml.YAMLError:
         return  # Hydra reads it next, and says what is wrong
+
+
+def _text(file: FilePath) -> bytes:
+    size = file.stat().st_size
+    if size > MAX_BYTES:
+        raise _refused(file, 1, f"the file has {size} bytes; a configuration has at most {MAX_BYTES}")
+    return file.read_bytes()
 
 
 def _refused(file: FilePath, line: int, cause: str) -> CompositionError:
