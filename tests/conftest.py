@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import textwrap
 from collections.abc import Callable, Iterator
@@ -43,6 +44,12 @@ def servers() -> Iterator[None]:
     """Those that start programs end with the tests."""
     yield
     forks.close()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported by now stays: torch and transformers are not looked through at each collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 # Other processes, trainings of TRL, clusters: what takes more than five seconds. `pytest -m 'not slow'` leaves it out.
