@@ -98,7 +98,7 @@ def counts(log: Recorder) -> dict[str, float]:
     gc.collect()
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
-    store = getattr(log._comm, "_store", None)
+    store = getattr(log._background.comm, "_store", None)
     return {
         "memory": pages * os.sysconf("SC_PAGE_SIZE"),
         "objects": len(gc.get_objects()),

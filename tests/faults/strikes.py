@@ -135,7 +135,7 @@ def strangers(run: Run) -> None:
     """Somebody found the port, and says what opens another store, nothing at all, and half of a greeting."""
     if run.log is None:
         return
-    store: Any = run.log._comm._store  # type: ignore[attr-defined]
+    store: Any = run.log._background.comm._store  # type: ignore[attr-defined]
     for said in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(10), b"\xff" * 10_000, encode({}, {})):
         held = socket.create_connection((store.host, store.port), 5.0)
         with contextlib.suppress(OSError):

@@ -102,8 +102,8 @@ def values(sink: MemorySink, name: str) -> dict[int, float]:
 
 def done(driver: Recorder) -> None:
     """Wait until what was merged so far is logged."""
-    driver._worker.call(lambda: None, 30.0).check()
-    assert all(runner.flush(30.0) for runner in driver._runners.values())
+    driver._background._worker.call(lambda: None, 30.0).check()
+    assert all(runner.flush(30.0) for runner in driver._background._runners.values())
 
 
 def test_an_actor_that_dies_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

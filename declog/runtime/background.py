@@ -1,0 +1,227 @@
+"""What runs behind the training thread: the worker, rank 0's collector, the sinks, the run's folder; and their end.
+
+Imports the runtime only, as the recorder does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from declog.engine.frame import Frame
+from declog.engine.publish import Dispatcher, Route
+from declog.errors import RuntimeFailure, SinkError, UsageError, told
+from declog.language.functions import DEFAULT, Functions
+from declog.plans.ops import Plan
+from declog.records import RunInfo
+from declog.runtime import actors
+from declog.runtime.collector import Collector
+from declog.runtime.comm import Comm
+from declog.runtime.failures import Failures
+from declog.runtime.local_tables import Apart
+from declog.runtime.sender import Sender
+from declog.runtime.window_item import Handoff
+from declog.runtime.worker import Task, Worker
+from declog.sinks.run_folder import RunFolder
+from declog.sinks.runner import CloseReport, SinkRunner
+
+log = logging.getLogger("declog")
+
+
+class Background:
+    """``close_s`` is how long each sink may take at the end, ``wait_s`` how long rank 0 waits for other ranks' rows.
+
+    ``fresh``: nobody named the run's folder, so a run that goes on moves to its own.
+    """
+
+    def __init__(
+        self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route], failures: Failures, *,
+        functions: Functions = DEFAULT, close_s: float, wait_s: float, home: RunFolder | None, run: RunInfo | None,
+        fresh: bool,
+    ) -> None:  # fmt: skip
+        self.comm = comm
+        self.close_s = close_s
+        self.wait_s = wait_s
+        self._plan = plan
+        self._failures = failures
+        self._runners = dict(runners)
+        self._home = home
+        self._run = run
+        self._fresh = fresh
+        self._collector = None
+        if comm.collects:
+            dispatcher = Dispatcher(plan, routes, functions)
+            self._collector = Collector(
+                plan, comm, dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued
+            )
+        self._merger = None
+        if isinstance(comm, actors.DriverComm) and self._collector is not None:
+            self._merger = actors.Merger(plan, self._collector, failures, comm.world_size)
+        mine = [route for route in routes if route.apart]
+        self._apart = Apart(plan, mine, functions) if mine else None
+        sender = Sender(plan, comm.rank, failures, functions, self._apart)
+        self._worker = Worker(comm, sender, self._collector, failures)
+
+    @property
+    def merger(self) -> actors.Merger | None:
+        """What a driver merges its actors' exports with; None on all others."""
+        return self._merger
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """What failed so far, and what sinks lost: how often, by message."""
+        found = dict(self._failures.counts)
+        for runner in self._runners.values():
+            found |= runner.lost
+        return found
+
+    def submit(self, item: Handoff | Task) -> None:
+        """Hand over a log event, or something to do after it."""
+        self._worker.submit(item)
+
+    def settle(self) -> None:
+        """Wait until all that was handed over is done."""
+        self._worker.call(lambda: None, self.close_s).check()
+
+    def _queued(self) -> dict[str, float]:
+        """What the sinks' queues say about themselves."""
+        runners = self._runners.values()
+        return {
+            "declog/queue_bytes": sum(runner.queued_bytes for runner in runners),
+            "declog/dropped": sum(runner.dropped for runner in runners),
+        }
+
+    def wait_for(self, handoff: Handoff) -> None:
+        """Until a log event that somebody waits for is in the sinks; what takes longer than it may is reported."""
+        if handoff.done is None:
+            return
+        if not handoff.done.wait(self.wait_s + self.close_s):
+            message = f"a log event took longer than {self.wait_s + self.close_s:g} s: the step goes on without"
+            self._failures.report(RuntimeFailure("DL605", message, "see which sink is slow, or drop `blocking: true`"))
+            return
+        for runner in self._runners.values():
+            try:
+                runner.flush(self.close_s)
+            except SinkError as error:
+                self._failures.report(error)
+
+    # -- the end
+
+    def close(self, *, failed: bool) -> None:
+        """Wait for the worker and the sinks, each within a deadline; with ``strict`` raise what failed first."""
+        self._worker.finish(hurry=failed)
+        self._join()
+        reports = [runner.close(self.close_s) for runner in self._runners.values()]
+        self.comm.close()
+        if self._home is not None:
+            self._home.end("failed" if failed else "finished", self.failures)
+        counts = self._failures.counts
+        if counts:
+            log.warning(
+                "declog finished with %d failure(s) of its own: %s",
+                sum(counts.values()), "; ".join(f"{name} (x{n})" for name, n in counts.items()),
+            )  # fmt: skip
+        if self._plan.strict and not failed:
+            self._raise(reports)
+
+    def _raise(self, reports: Sequence[CloseReport]) -> None:
+        if self._failures.first is not None:
+            raise self._failures.first
+        for name, report in zip(self._runners, reports, strict=True):
+            if isinstance(cause := report.first_error, SinkError):
+                raise cause
+            if cause is not None:
+                raise SinkError("DL602", f"sink `{name}` failed: {told(cause)}") from cause
+
+    def _join(self) -> None:
+        """Wait for the worker's end, and end what it waits for: a full queue, a process that is stopped."""
+        end = time.monotonic() + self.wait_s + self.close_s
+        while not self._worker.join(0.05):
+            for runner in self._runners.values():
+                if runner.stuck_s > self.close_s:
+                    runner.release()
+            if time.monotonic() > end:
+                self.comm.interrupt()
+                if not self._worker.join(self.close_s):
+                    log.warning("the last log events were not finished in time: they are left behind")
+                return
+
+    # -- checkpoints
+
+    def state(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
+        """What rank 0 holds of earlier log events, when all of them are done: frames by name, and plain data."""
+        task = self._worker.call(self._collected, 2 * self.wait_s + self.close_s)
+        if task.error is not None or not task.done.is_set():
+            problem = task.error or "rank 0 is not done with earlier log events"
+            log.warning("the state lacks what rank 0 holds of earlier log events: %s", problem)
+        return task.result or ({}, None)
+
+    def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
+        """On the worker thread, when all earlier log events are done: rank 0's state, with what files had to write."""
+        if self._merger is not None:
+            self._merger.settle()
+        for runner in self._runners.values():
+            if runner.rewindable and not runner.flush(self.close_s):
+                log.warning("sink `%s` is behind: what it has not written is not in the checkpoint", runner.id)
+        frames, data = ({}, None) if self._collector is None else self._collector.state()
+        return frames, data if self._apart is None else {**(data or {}), "apart": self._apart.state()}
+
+    def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any] | None, step: int, *, equal: bool) -> None:
+        """Continue from ``state`` at a step: totals only, where the plan is not ``equal`` to the one that saved it."""
+        collector = self._collector
+        if self._apart is not None and data is not None and "apart" in data:
+            self._apart.load(data["apart"])
+        if collector is not None and data is not None:
+            self._worker.call(
+                partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self.close_s
+            ).check()
+        for runner in self._runners.values():
+            runner.rewind(step, self.close_s)
+
+    def go_on(self, state: Mapping[str, Any]) -> RunInfo | None:
+        """Take the id of the run that goes on and, where nobody named a folder, its folder, if it is there."""
+        folder, run_id = state.get("output_dir"), state.get("run_id")
+        if self._run is None or not run_id:
+            return self._run
+        path = Path(folder) if self._fresh and folder and Path(folder).is_dir() else self._run.output_dir
+        run = replace(self._run, output_dir=path, run_id=run_id)
+        if run == self._run:
+            return run
+        before, home = self._run, self._home
+        if home is not None and path != before.output_dir:
+            self._home = home.moved(path, run_id)
+        elif home is not None:
+            home.renamed(run_id)
+        for runner in self._runners.values():
+            runner.move(run, self.close_s)
+        if home is not None and home is not self._home:
+            home.abandon()
+        self._run = run
+        return run
+
+    # -- actors
+
+    def export(self) -> bytes:
+        """The log events since the last export; raises where this is no actor."""
+        if not isinstance(self.comm, actors.ActorComm):
+            raise UsageError("DL510", "`export` is for actors", 'declog.start(..., role="actor", rank=, world_size=)')
+        return self.comm.take(self._plan.fingerprint)
+
+    def merge(self, exports: Iterable[bytes], patience: int) -> None:
+        """Log what actors exported; raises where this is no driver, or, at its end, for what is no export."""
+        if self._merger is None:
+            raise UsageError("DL510", "`merge` is for the driver", 'declog.start(..., role="driver", world_size=)')
+        taken, wrong = actors.read_all(exports, self._plan, self.comm.world_size)
+        self.submit(Task(partial(self._merger.merge, taken, patience), report=self._failures.report))
+        if wrong is not None:
+            raise wrong
+
+    def end_merging(self) -> None:
+        """A driver: no more exports will come."""
+        assert self._merger is not None
+        self.submit(Task(self._merger.end, report=self._failures.report))
