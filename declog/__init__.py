@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from declog.config._hydra_hook import register as _register
 
 if TYPE_CHECKING:
-    from declog.api import start
+    from declog.api import plan, start
     from declog.compiler import compile
     from declog.config.compose import compose, presets, profile_of
     from declog.errors import (
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from declog.language.row_functions import column
     from declog.language.spec import LogSpec
     from declog.language.validation import validate
-    from declog.planning import plan
     from declog.plans.ops import Plan
     from declog.runtime.context import current, log_extra, log_metric, merge, observe, timer
     from declog.runtime.recorder import Recorder
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     name: home
     for home, names in {
-        "api": ("start"),
+        "api": ("plan start"),
         "compiler": ("compile"),
         "config.compose": ("compose presets profile_of"),
         "errors": (
@@ -55,7 +54,6 @@ _HOMES = {
         "language.row_functions": ("column"),
         "language.spec": ("LogSpec"),
         "language.validation": ("validate"),
-        "planning": ("plan"),
         "plans.ops": ("Plan"),
         "runtime.context": ("current log_extra log_metric merge observe timer"),
         "runtime.recorder": ("Recorder"),

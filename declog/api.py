@@ -1,54 +1,76 @@
-"""From a configuration to a running recorder: ``planning`` makes the plan, this opens what executes it.
+"""From a configuration to a plan and to a running recorder: where the rooms' arrows meet.
 
-The only module that sees both the configuration side and the runtime side.
+The only module that sees both the configuration side and the runtime side. ``plan`` loads no torch: what executes is
+imported when a run starts.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import logging
-import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from declog import sinks as sink_kinds
-from declog.compiler import captures
-from declog.config.compose import application_directory, compose, effective, located, profile_of
-from declog.config.provenance import overrides_of, packages_of
-from declog.engine.publish import CODE, Route
-from declog.errors import ConfigError, MissingSignalError, PlanMismatchError, Problem, SinkError, UsageError, told
+from declog.compiler import captures, compile
+from declog.config.compose import application_directory, compose, working_directory
+from declog.config.composed import Composed
+from declog.config.lint import columns_settled, lint, self_first, with_defaults
+from declog.config.project import load_imports
+from declog.errors import ConfigError, MissingSignalError, Problem
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
 from declog.language.reductions import DEFAULT as REDUCTIONS
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
-from declog.language.spec import LogSpec
-from declog.language.validation import validate
-from declog.planning import plan
-from declog.plans import fingerprint
-from declog.plans.ops import Plan, SinkOp
-from declog.records import RunInfo
-from declog.runtime import checkpoint, manifest
-from declog.runtime import comm as comms
-from declog.runtime.actors import ActorComm, DriverComm
-from declog.runtime.call_log import Tape
-from declog.runtime.capture import CapturingTape, free_folder
-from declog.runtime.comm import Comm
-from declog.runtime.recorder import Recorder
-from declog.runtime.sigterm import close_on_sigterm
-from declog.sinks import Sink, run_folder
-from declog.sinks._shared import below
-from declog.sinks.run_folder import RunFolder
-from declog.sinks.runner import SinkRunner
+from declog.language.validation import named_nulls, validate
+from declog.plans.ops import Plan
 
-log = logging.getLogger("declog")
-_runs = itertools.count()  # every rank starts its runs in the same order: the number names them
+if TYPE_CHECKING:
+    from declog.runtime.comm import Comm
+    from declog.runtime.recorder import Recorder
+    from declog.sinks import Sink
+
+
+def plan(
+    config: Any,
+    overrides: Sequence[str] = (),
+    *,
+    constants: Mapping[str, Any] | None = None,
+    profiles: Sequence[str] = (),
+    functions: Functions = FUNCTIONS,
+    reductions: Reductions = REDUCTIONS,
+    columns: RowFunctions = COLUMNS,
+) -> Plan:
+    """The plan of a configuration: what ``declog.compose`` takes, with ``overrides``.
+
+    The modules that the project in the working directory names in ``[tool.declog] imports`` are imported first; nothing
+    is imported that the configuration names. Raises ``ConfigError`` with everything that is wrong, each at its place.
+    """
+    composed = compose(config, overrides)
+    imports = frozenset({*load_imports(working_directory()), *composed.imports})
+    data = columns_settled(composed, composed.resolved())
+
+    def compiled(some: Mapping[str, Any]) -> Plan:
+        spec = validate(some, deleted=composed.deleted)
+        return compile(
+            spec, constants=constants, profiles=[spec.profile, *profiles] if profiles else (),
+            functions=functions, reductions=reductions, columns=columns,
+            config=columns_settled(composed, composed.shown), imports=imports, defaulted=with_defaults(composed),
+        )  # fmt: skip
+
+    odd = lint(composed, named_nulls(data))
+    try:
+        made = compiled(data)
+    except ConfigError as error:
+        others = [problem for problem in odd if all(problem.path != each.path for each in error.problems)]
+        found = [*error.problems, *_further(data, error.problems, compiled), *others]
+        raise composed.located(ConfigError(found)) from None
+    if odd:
+        raise composed.located(ConfigError(odd))
+    return replace(made, warnings=(*made.warnings, *self_first(composed)))
 
 
 def start(
@@ -75,13 +97,13 @@ def start(
 ) -> Recorder:
     """Start logging a run; call it on every rank.
 
-    ``config`` is an application's DictConfig, its ``declog`` node, a mapping, or a preset's name (with
-    ``overrides``). ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants``
-    fill the profile's constants. ``rank`` and ``world_size`` are the data-parallel ones, where they are not
-    those of the process group. ``wait_s`` is how long rank 0 waits for another rank's rows, in the background,
-    before it logs without them; ``start_s`` how long ranks wait for each other here, and all of them
-    for sinks to open. ``capture`` stands for the
-    profile's own: what the training code gives is kept in files, for ``declog preview``. Everything that is wrong
+    ``config`` and ``overrides`` are what ``declog.compose`` takes: a preset's name, a YAML file, an application's
+    DictConfig, its ``declog`` node, or a mapping. ``sinks`` are added in code, under the profile that ``profile:``
+    names. ``constants`` fill the profile's constants. ``rank`` and ``world_size`` are the data-parallel ones, where
+    they are not those of the process group. ``wait_s`` is how long rank 0 waits for another rank's rows, in the
+    background, before it logs without them; ``start_s`` how long ranks wait for each other here, and all of them for
+    sinks to open. ``capture`` stands for the profile's own: what the training code gives is kept in files, for
+    ``declog preview``. Everything that is wrong
     with the profile raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
     different plans: ``PlanMismatchError``.
 
@@ -94,286 +116,66 @@ def start(
     (both need ``world_size``, the number of actors, and an actor its ``rank``). ``on_sigterm="close"`` closes the
     recorder when the process is told to end, before it ends as it would have: only for the main thread.
     """
-    if isinstance(config, str):
-        config = compose(config, overrides)
-    elif overrides:
-        raise ConfigError(
-            [
-                Problem(
-                    "DL101",
-                    "overrides go with a preset's name; this configuration is composed already",
-                    fix="pass them to declog.compose",
-                )
-            ]
-        )
-    wanted = (_profile(config),) if sinks or role != "rank" else ()
-    make = partial(plan, config, constants=constants, functions=functions, reductions=reductions, columns=columns)
-    made = make(profiles=wanted)
-    channel = comm if comm is not None else _channel(made, role, rank, world_size, process_group, start_s)
+    from declog.runtime import opening
+    from declog.runtime.sigterm import close_on_sigterm
+
+    composed = compose(config, overrides)
+    make = partial(plan, composed, constants=constants, functions=functions, reductions=reductions, columns=columns)
+    made = make(profiles=(composed.profile,) if sinks or role != "rank" else ())
+    channel = comm if comm is not None else opening.connect(made, role, rank, world_size, process_group, start_s)
     given = channel.agree("sinks", "given" if sinks else "", start_s)
     if any(given) and not sinks:  # sinks may be given on rank 0 only; what they show is in every rank's plan
-        wanted = (_profile(config),)
-        made = make(profiles=wanted)
+        made = make(profiles=(composed.profile,))
     if capture is not None:
         made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
-    _agree(channel, made, start_s)
-    before = 0 if resume is None else resume.get("world_size", 0)  # ranks of the run that is continued
-    resume = _resumed(channel, made, resume, start_s)
-    run_id = None if resume is None else resume.get("run_id")
-    named = output_dir or _resumed_folder(resume) or (made.output_dir if base_dir is None else None)
-    chosen = partial(_folder, made, named, base_dir, resume=resume is not None)
-    runners, routes, run, home = _open(channel, made, sinks, chosen, run_id, start_s)
-    folder = None if run is None else run.output_dir
-    if channel.collects:
-        for warning in made.warnings:
-            log.warning("%s", warning)
-        for what, why in made.inactive:
-            log.debug("%s is inactive: %s", what, why)
-    try:
-        tape = _tape(channel, made, folder, runners.values(), start_s)
-        if home is not None and run is not None:
-            modules = [entry.run.__module__ for registry in (functions, reductions, columns) for entry in registry]
-            modules += [type(sink).__module__ for sink in sinks]
-            facts = manifest.facts(made, run.run_id, run.world_size, modules, packages_of(config), overrides_of(config))
-            home.begin(facts, manifest.profile_text(run.config))
-    except BaseException:
-        if home is not None:
-            home.abandon()
-        raise
-    recorder = Recorder(
-        made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=functions,
-        wait_s=wait_s, locate=partial(locate, config), tape=tape, home=home, run=run, fresh=named is None,
+    modules = [entry.run.__module__ for registry in (functions, reductions, columns) for entry in registry]
+    start = opening.Start(
+        sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,
+        wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),
+        overrides=composed.overrides, locate=partial(locate, composed),
     )  # fmt: skip
-    if resume is not None:
-        try:
-            recorder.load_state_dict(resume)
-            if run is not None and channel.collects:
-                _rewind_others(channel, made, run, range(channel.world_size, before), resume["step"], start_s)
-        except BaseException:
-            recorder.close(failed=True)
-            raise
+    recorder = opening.open_run(made, channel, start)
     if on_sigterm == "close":
         close_on_sigterm(recorder)
     return recorder
 
 
-def _channel(
-    made: Plan, role: str, rank: int | None, world_size: int | None, process_group: Any, start_s: float
-) -> Comm:
-    """How this process reaches the others."""
-    if role == "rank":
-        return comms.connect(
-            rank, world_size, process_group, namespace=str(next(_runs)), deadline_s=start_s, via=made.via
-        )
-    if world_size is None or (role == "actor" and rank is None):
-        needed = "`rank` and `world_size`" if role == "actor" else "`world_size`"
-        raise UsageError("DL510", f"`role: {role}` needs {needed}", "world_size is the number of actors")
-    return DriverComm(world_size) if role == "driver" else ActorComm(rank or 0, world_size)
-
-
-def _resumed(channel: Comm, made: Plan, state: Mapping[str, Any] | None, start_s: float) -> Mapping[str, Any] | None:
-    """This rank's state, when those of all ranks go together; ranks that the run had not before begin where it is."""
-    found: dict[str, Any] | None = None
-    own: UsageError | None = None
-    try:
-        found = None if state is None else checkpoint.place(made, state, channel.rank)
-    except UsageError as error:
-        own = error
-        found = {"error": str(error)}
-    told = [json.loads(text) for text in channel.agree("resume", json.dumps(found), start_s)]
-    alone = isinstance(channel, DriverComm | ActorComm)  # they hear nobody
-    wrong = own or checkpoint.together(told, channel.world_size, alone=alone)
-    if wrong is not None:
-        channel.close()
-        raise wrong
-    if state is None and told[0] is not None and not alone:
-        return checkpoint.joined(made, channel, told[0])
-    return state
-
-
-def _rewind_others(channel: Comm, made: Plan, run: RunInfo, gone: Iterable[int], step: int, start_s: float) -> None:
-    """Ranks that are no more left rows of steps that will be made again in files of their own."""
-    apart = {sink for table in made.tables for sink in table.apart}
-    for rank in gone:
-        for op in made.sinks:
-            if op.id in apart and sink_kinds.traits(op.kind).per_rank:
-                runner = SinkRunner(op.id, sink_kinds.make_sink(op.kind, dict(op.options)))
-                runner.open(replace(run, rank=rank), start_s)
-                runner.rewind(step, start_s)
-                runner.close(start_s)
-
-
-def _resumed_folder(state: Mapping[str, Any] | None) -> str | None:
-    """The folder of the run that is continued, where it is still there."""
-    folder = None if state is None else state.get("output_dir")
-    return folder if folder is not None and Path(folder).is_dir() else None
-
-
-def locate(config: Any, error: MissingSignalError) -> MissingSignalError:
+def locate(config: Composed, error: MissingSignalError) -> MissingSignalError:
     """A missing signal's error with the place that declares it, where that is known."""
     name = error.signals[0]
-    section = "signals" if name in (effective(config).get("signals") or {}) else "metrics"
+    section = "signals" if name in (config.data.get("signals") or {}) else "metrics"
     problem = Problem(error.code, error.message, (section, name), error.fix)
-    (found,) = located(ConfigError([problem]), config).problems
+    (found,) = config.located(ConfigError([problem])).problems
     return error if found.where is None else error.at(found.text())
 
 
-def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float) -> Tape | None:
-    """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
-    op = made.capture
-    named = None if op is None else op.folder
-    base = folder and folder / "capture"
-    if named is not None:
-        base = Path(named) if folder is None else below(folder, named)
-    offered = "" if base is None else str(free_folder(Path(base).absolute(), channel.rank))
-    chosen = channel.agree("capture", offered, start_s)[0]
-    twin = isinstance(channel, comms.StoreComm) and channel.double
-    if op is None or twin or isinstance(channel, DriverComm):  # its actors capture what they observe
-        return None
+_ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals"})  # what the rest of a profile stands on
+
+
+def _further(
+    data: Mapping[str, Any], problems: Sequence[Problem], compiled: Callable[[Mapping[str, Any]], Plan]
+) -> list[Problem]:
+    """What is wrong with names and expressions beside the entries that are wrong already: reported with them."""
+    wrong = {problem.path[:2] for problem in problems}
+    missing = any(not each.path or (len(each.path) == 1 and each.code == "DL201") for each in problems)
+    if missing or any(path[0] in _ROOTS or path == ("metrics",) for path in wrong):
+        return []  # what others need is not there: most of what would be found has this one cause
+    rest = {
+        key: {name: entry for name, entry in value.items() if (key, str(name)) not in wrong}
+        if isinstance(value, Mapping)
+        else value
+        for key, value in data.items()
+        if (key,) not in wrong
+    }
     try:
-        if not chosen:
-            raise SinkError("DL601", "the capture has no folder on this rank", "set `capture.folder`")
-        return CapturingTape(made, op, Path(chosen), channel.rank, channel.world_size)
-    except SinkError:
-        channel.close()
-        for runner in runners:
-            runner.close(5.0)
-        raise
+        compiled(rest)
+    except ConfigError as error:
+        names = {str(path[-1]) for path in wrong}
+        kept = [each for each in error.problems if each.code.startswith("DL3") or each.code == "DL403"]
+        return [each for each in kept if not _about(each, names)]
+    return []
 
 
-def _profile(config: Any) -> str:
-    return str(profile_of(config).get("profile") or LogSpec().profile)
-
-
-def _agree(channel: Comm, made: Plan, start_s: float) -> None:
-    """Refuse on every rank alike where plans differ, or the versions of declog that made them."""
-    mine = {"declog": manifest.version_of("declog") or "0", **made.canonical}
-    if len(set(channel.agree("plan", fingerprint.digest(mine), start_s))) == 1:
-        return
-    plans = [json.loads(text) for text in channel.agree("parts", json.dumps(mine), start_s)]
-    channel.close()  # rank 0 waits here until all have read what the others have
-    what = f"ranks compiled different plans: {fingerprint.difference(plans)}"
-    raise PlanMismatchError([Problem("DL604", what, fix="start every rank from the same configuration")])
-
-
-def _folder(made: Plan, named: str | Path | None, base_dir: str | Path | None, *, resume: bool) -> RunFolder:
-    """The run's folder: the one that is named, or else a new one: Hydra's own, or under outputs/."""
-    try:
-        if named is not None:
-            return run_folder.named(Path(named).absolute(), resume=resume, append=made.append)
-        own = base_dir or application_directory()
-        base = Path(own) if own else Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
-        return run_folder.fresh(base.absolute(), beside=own is None)
-    except OSError as error:
-        raise SinkError("DL601", f"the run's folder cannot be made: {error}", "set `output_dir`") from error
-
-
-def _open(
-    channel: Comm,
-    made: Plan,
-    extra: Sequence[Sink],
-    chosen: Callable[[], RunFolder],
-    run_id: str | None,
-    start_s: float,
-) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None, RunFolder | None]:
-    """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
-    runners: dict[str, SinkRunner] = {}
-    routes: list[Route] = []
-    run: RunInfo | None = None
-    home: RunFolder | None = None  # rank 0 has it for all
-    each = {sink for table in made.tables for sink in table.apart} if _together(channel) else set()
-
-    def rank_0() -> None:
-        nonlocal run, home
-        until = time.monotonic() + start_s  # all sinks together
-        home = chosen()
-        run = _run_info(channel, made, home.path, run_id)
-        for op in made.sinks:
-            _open_sink(op, made, run, runners, routes, _left(until), together=bool(each))
-        for place, sink in enumerate(extra):
-            runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
-            runner.open(run, _left(until))
-            routes.append(Route(CODE, min(made.wanted), 1, "", sink.accepts, runner.submit))
-
-    def others() -> None:
-        nonlocal run
-        until = time.monotonic() + start_s
-        folder, run_id = json.loads(opened)
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SinkError("DL601", f"the run's folder cannot be made: {error}", "set `output_dir`") from error
-        run = _run_info(channel, made, Path(folder), run_id)
-        for op in made.sinks:
-            if op.id in each:
-                _open_sink(op, made, run, runners, routes, _left(until), together=True)
-
-    twin = isinstance(channel, comms.StoreComm) and channel.double  # its rows are written by the rank that it doubles
-    try:
-        _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
-        if each:
-            place = "" if run is None else json.dumps([str(run.output_dir), run.run_id])
-            opened = channel.agree("folder", place, start_s)[0]
-            _all_or_none(channel, "each", None if channel.collects or twin else others, runners, 2 * start_s)
-    except BaseException:
-        if home is not None:
-            home.abandon()
-        raise
-    return runners, routes, run, home
-
-
-def _left(until: float) -> float:
-    return max(0.1, until - time.monotonic())
-
-
-def _together(channel: Comm) -> bool:
-    """Whether there are other ranks, each with a disk of its own or the same one. An actor only exports."""
-    return channel.world_size > 1 and not isinstance(channel, DriverComm | ActorComm)
-
-
-def _open_sink(
-    op: SinkOp, made: Plan, run: RunInfo, runners: dict[str, SinkRunner], routes: list[Route], left_s: float, *,
-    together: bool,
-) -> None:  # fmt: skip
-    sink = sink_kinds.make_sink(op.kind, dict(op.options))
-    runner = runners[op.id] = SinkRunner(
-        op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
-    )
-    runner.open(run, left_s)
-    apart = frozenset(table.id for table in made.tables if together and op.id in table.apart)
-    most = sink_kinds.traits(op.kind).unfiltered_bytes
-    routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, apart, most))
-
-
-def _all_or_none(
-    channel: Comm, topic: str, action: Callable[[], None] | None, runners: Mapping[str, SinkRunner], wait_s: float
-) -> None:
-    """Do something on the ranks that have something to do; where it fails on one, every rank raises."""
-    failure: BaseException | None = None
-    try:
-        if action is not None:
-            action()
-    except BaseException as error:  # noqa: BLE001  (raised below, when the other ranks know)
-        failure = error
-    said = channel.agree(topic, "" if failure is None else told(failure), wait_s)
-    failed = next((rank for rank, text in enumerate(said) if text), None)
-    if failed is not None:
-        for runner in runners.values():
-            runner.close(5.0)
-        channel.close()
-        raise failure or SinkError("DL601", f"rank {failed} could not start: {said[failed].removeprefix('[DL601] ')}")
-
-
-def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str | None = None) -> RunInfo:
-    return RunInfo(
-        name=made.name,
-        run_id=run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
-        output_dir=folder,
-        fingerprint=made.fingerprint,
-        rank=channel.rank,
-        world_size=channel.world_size,
-        config=made.config,
-        run_config=made.run_config,
-        plan=made.explain(),
-        version=manifest.version_of("declog") or "0",
-    )
+def _about(problem: Problem, names: Collection[str]) -> bool:
+    """Whether a problem speaks of something that is only missing because it is wrong itself."""
+    return any(re.search(rf"`{re.escape(name)}\b", problem.message) for name in names)

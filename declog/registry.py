@@ -1,14 +1,18 @@
-"""Named things that users can add to: functions and reductions. Imports errors and entry points only."""
+"""Named things that users add to: registered by their code, or entry points of installed packages. Imports errors only.
+
+Two packages that provide one name are an error where the name is used: nobody could say which of them it is.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import EntryPoint
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Protocol, TypeVar
 
 from declog.errors import UsageError
-from declog.installed import home, installed, provided
 
 
 class Named(Protocol):
@@ -62,7 +66,7 @@ class Registry(abc.ABC, Generic[T]):
             return None
         try:
             run = entry.load()
-        except Exception as error:  # whatever an installed package does on import is told as its problem
+        except Exception as error:  # whatever an installed package does on import is reported as its problem
             message = f"the {self.noun} `{name}` cannot be loaded from `{entry.value}`: {error}"
             raise UsageError("DL303", message, "correct or uninstall the package") from error
         return self.adopt(name, run)
@@ -107,3 +111,37 @@ class Registry(abc.ABC, Generic[T]):
 
 def _origin(run: Callable[..., Any]) -> tuple[str, str]:
     return run.__module__, run.__qualname__
+
+
+# -- installed packages
+
+
+def installed(group: str) -> Mapping[str, Sequence[EntryPoint]]:
+    """The entry points of a group by name: one each, unless packages collide."""
+    return _installed(group, tuple(sys.path))
+
+
+@functools.cache  # reading all packages' metadata takes milliseconds, and a name that nobody knows is looked up often
+def _installed(group: str, path: tuple[str, ...]) -> Mapping[str, Sequence[EntryPoint]]:
+    found: dict[str, dict[str, EntryPoint]] = {}
+    for entry in sorted(entry_points(group=group), key=home):
+        found.setdefault(entry.name, {}).setdefault(entry.value, entry)  # two of one object are no collision
+    return {name: tuple(entries.values()) for name, entries in found.items()}
+
+
+def home(entry: EntryPoint) -> str:
+    """The package that provides an entry point, and its version."""
+    return entry.value if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def provided(group: str, name: str, noun: str, *, shipped: bool = False) -> EntryPoint | None:
+    """The entry point of a name, or None. ``shipped``: declog has this name itself.
+
+    Raises ``UsageError`` DL303 where two have it.
+    """
+    homes = installed(group).get(name, ())
+    owners = [*(["declog itself"] if shipped else []), *map(home, homes)]
+    if len(owners) > 1:
+        message = f"the {noun} `{name}` is provided by {' and by '.join(owners)}"
+        raise UsageError("DL303", message, f"uninstall one of them, or let its package call the {noun} another name")
+    return homes[0] if homes else None

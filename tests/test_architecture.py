@@ -37,15 +37,15 @@ class Room:
 
 # From the ground up: a room stands above all that it imports.
 ROOMS = (
-    Room("errors visible installed registry records error_pages"),  # what everybody may know
+    Room("errors visible registry records error_pages"),  # what everybody may know
     Room("sinks", "errors", lazily="pydantic rich"),
     Room("language", "errors", "numpy pydantic"),
     Room("plans", "errors language"),
     Room("engine", "errors language plans", "numpy", lazily="torch"),
     Room("runtime", "errors sinks language plans engine", "numpy torch yaml"),
     Room("compiler", "errors sinks language plans", lazily="torch"),
-    Room("config", "errors", "hydra omegaconf yaml"),
-    Room("api planning", "errors sinks language plans engine runtime compiler config"),  # where the arrows meet
+    Room("config", "errors language", "hydra omegaconf yaml"),
+    Room("api", "errors sinks language plans engine runtime compiler config"),  # where the arrows meet
     Room("replay", "errors sinks language plans engine runtime compiler config api"),
     Room("testing", "errors runtime replay"),
     Room("__init__", "config"),
@@ -53,7 +53,7 @@ ROOMS = (
     Room("cli __main__", "errors sinks language plans engine compiler config api replay", "pydantic", lazily="yaml"),
 )
 EXECUTING = ("sinks", "plans", "engine", "runtime")  # which know the plan, and nothing of how it came to be
-YAML_SIDE = ("config", "compiler", "planning", "api", "language.spec", "language.spec_of_tests", "language.validation")
+YAML_SIDE = ("config", "compiler", "api", "language.spec", "language.spec_of_tests", "language.validation")
 TRACKERS = ("pyarrow", "rich", "tensorboard", "trackio", "wandb", "pydantic", "torch", "numpy")
 
 

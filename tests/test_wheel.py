@@ -95,8 +95,8 @@ def test_a_place_in_a_shipped_file_is_the_installed_file(python: Path) -> None:
     (site,) = python.parent.parent.glob("lib/python*/site-packages")
     found = evaluate(
         python,
-        "import json; from declog.config.provenance import provenance;"
-        "print(json.dumps(provenance().layers['declog', 'sinks', 'console', 'every'][0].place.file))",
+        "import json; from declog.config.compose import compose;"
+        "print(json.dumps(compose().provenance.layers['declog', 'sinks', 'console', 'every'][0].place.file))",
     )
     assert found == str(site / "declog" / "conf" / "declog" / "sinks" / "console.yaml")
 

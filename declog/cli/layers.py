@@ -12,8 +12,7 @@ from declog.errors import ConfigError, Path
 from declog.visible import visible_lines
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
+    from declog.config.composed import Composed
     from declog.config.source_map import Layer, Place, Provenance
 
 
@@ -49,17 +48,14 @@ class Layered:
         return [path for path in below if not has(self.data, path)]
 
 
-def layered(config: DictConfig) -> Layered:
+def layered(config: Composed) -> Layered:
     """A composed configuration with its layers."""
-    from declog.config.compose import prefix_of, written
-    from declog.config.provenance import provenance_of
     from declog.config.source_map import Provenance
     from declog.language.spec import LogSpec
 
-    data, as_written = written(config)
     order = list(LogSpec.model_fields)  # the language's own order: that of composition puts the sinks first
-    data = dict(sorted(data.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
-    return Layered(data, as_written, provenance_of(config) or Provenance({}, {}), prefix_of(config))
+    data = dict(sorted(config.shown.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    return Layered(data, config.written, config.provenance or Provenance({}, {}), config.prefix)
 
 
 def shown_place(place: Place) -> str:

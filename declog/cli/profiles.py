@@ -1,8 +1,6 @@
 """The profile that a command line names: a preset, a YAML file or an application's configuration, with overrides.
 
-The same composer as at run time makes it. On declog's own command line overrides are relative to the profile and
-expressions need no second pair of quotes (``config/overrides.py``); an application's own overrides are Hydra's, as they
-are.
+The composer of ``declog.start`` makes it, with the same overrides.
 """
 
 from __future__ import annotations
@@ -16,22 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declog.cli.arguments import DIVIDER, Wrong
-from declog.errors import nearest
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
+    from declog.config.composed import Composed
     from declog.config.provenance import Origin
 
 DEFAULT = "grpo"
 
 
-def chosen(given: argparse.Namespace) -> DictConfig:
+def chosen(given: argparse.Namespace) -> Composed:
     """The configuration that the command line names; raises ``CompositionError``."""
     return configured(given, given.words)
 
 
-def configured(given: argparse.Namespace, words: Sequence[str]) -> DictConfig:
+def configured(given: argparse.Namespace, words: Sequence[str]) -> Composed:
     """The configuration that ``words`` name: a profile first, if one is named, then overrides."""
     from declog.config.compose import composed
 
@@ -41,6 +37,7 @@ def configured(given: argparse.Namespace, words: Sequence[str]) -> DictConfig:
 
 def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     """What is to be composed, in Hydra's words."""
+    from declog.config.compose import named, spoken
     from declog.config.provenance import Origin
 
     names = [word for word in words if "=" not in word and word[:1] not in ("+", "~")]
@@ -48,20 +45,15 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
         raise Wrong("`--` divides the two profiles of `declog diff`", "leave it out")
     if names != list(words[: len(names)]) or len(names) > 1:
         raise Wrong(f"`{names[-1]}` is no override", "one profile, then key=value, +key=value or ~key")
-    name, rest = (names[0] if names else None), tuple(words[len(names) :])
-    if given.config_name is not None:
-        if name is not None:
-            raise Wrong(f"--config-name chooses the configuration, and `{name}` is no override", f"declog={name}")
-        return Origin(given.config_name, rest, _directory(given.config_dir or "."), application=True)
-    if name is not None and (name.endswith((".yaml", ".yml")) or "/" in name):
-        if given.config_dir is not None:
-            raise Wrong("--config-dir is for presets by name; a file is found as it is", f"declog ... {name}")
-        base = _of_file(Path(name))
-        if base.application:
-            return Origin(base.config_name, rest, base.config_dir, application=True)
-    else:
-        base = Origin(name or DEFAULT, (), None if given.config_dir is None else _directory(given.config_dir))
-    return _in_hydras_words(rest, base)
+    name, rest = (names[0] if names else None), words[len(names) :]
+    if given.config_name is None:
+        return spoken(named(name or DEFAULT, given.config_dir), rest)
+    if name is not None:
+        raise Wrong(f"--config-name chooses the configuration, and `{name}` is no override", f"declog={name}")
+    folder = Path(given.config_dir or ".").absolute()
+    if not folder.is_dir():
+        raise Wrong(f"there is no directory {given.config_dir}", "--config-dir takes the folder of your configuration")
+    return spoken(Origin(given.config_name, config_dir=folder, application=True), rest)
 
 
 def imported(given: argparse.Namespace) -> None:
@@ -81,36 +73,3 @@ def _import(name: str) -> None:
         importlib.import_module(name)
     except ImportError as error:
         raise Wrong(f"--import {name}: {error}") from None
-
-
-def _in_hydras_words(words: tuple[str, ...], base: Origin) -> Origin:
-    from declog.config.overrides import Adds, in_hydras_words
-    from declog.language.spec import SECTIONS, LogSpec
-
-    adds: dict[str, Adds] = {key: "entries" if key in SECTIONS else "anything" for key in LogSpec.model_fields}
-    return in_hydras_words(words, base, {**adds, "constants": "nothing"})
-
-
-def _directory(name: str) -> Path:
-    directory = Path(name).absolute()
-    if not directory.is_dir():
-        raise Wrong(f"there is no directory {name}", "--config-dir takes the folder that holds your `declog` folder")
-    return directory
-
-
-def _of_file(file: Path) -> Origin:
-    """A profile in a file: a preset in a folder `declog`, one in any other folder, or an application's own."""
-    from declog.config.loading import bounded
-    from declog.config.provenance import Origin, chooses_profile
-
-    if not file.is_file():
-        beside = [each.name for each in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
-        close = nearest(file.name, beside)
-        raise Wrong(f"there is no file {file}", f"did you mean `{file.with_name(close)}`?" if close else None)
-    if file.suffix != ".yaml":
-        raise Wrong(f"Hydra reads files that end in .yaml, not {file.name}", f"mv {file} {file.with_suffix('.yaml')}")
-    bounded(file)
-    folder = file.absolute().parent
-    if chooses_profile(file.read_text(encoding="utf-8", errors="replace")):
-        return Origin(file.stem, (), folder, application=True)
-    return Origin(file.stem, (), folder.parent if folder.name == "declog" else f"declog://{folder.as_posix()}")

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.file_errors import file_problem, first_line
+from declog.config.overrides import parsed, pasted, quoted, taken, written
 from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
@@ -29,17 +30,37 @@ from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mea
 
 def composition_error(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> CompositionError:
     """Why ``loader`` could not compose ``origin``: every wrong override, or else what is wrong in the files."""
-    problems, broken_apart = _broken_apart(origin.overrides)
+    problems: dict[int, Problem] = {}
     overrides: list[tuple[int, Override]] = []
     for index, line in enumerate(origin.overrides):
-        if index in broken_apart:
-            continue
-        try:
-            overrides += [(index, parsed) for parsed in OverridesParser.create().parse_overrides([line])]
-        except HydraException as refused:
-            problems[index] = _unreadable(line, refused)
+        override = parsed(line)
+        if override is None:
+            problems[index] = unreadable(line)
+        else:
+            overrides.append((index, override))
     problems |= _refused(loader, origin, overrides)
     return CompositionError([problems[index] for index in sorted(problems)] or [file_problem(loader, origin, error)])
+
+
+def unreadable(line: str, sign: str = "") -> Problem:
+    """An override that Hydra's grammar does not take: mostly an expression without quotes.
+
+    ``sign`` stands before the fix of one that has none: in an application nobody may know whether the key is there.
+    """
+    key, equals, value = line.partition("=")
+    if "/" in key and "." in key:
+        return _slashed(line, key, value)
+    if not equals:
+        if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
+            return _problem(line, "this override has no value", f"{line}=...")
+        return _problem(line, "this is no override", "an override is key=value, +key=value or ~key")
+    fixed = f"{'' if key[:1] in ('+', '~') else sign}{key}={taken(value)}"
+    if parsed(fixed) is None:
+        return _problem(line, f"Hydra cannot read this value: {_detail(line)}", None, value=True)
+    message = f"Hydra cannot read `{value}` without quotes"
+    if value[:1] in ("[", "{"):
+        message = "inside [...] and {...}, Hydra wants a text that is more than words in quotes"
+    return _problem(line, message, shlex.quote(fixed), value=True)
 
 
 def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
@@ -86,44 +107,6 @@ def _load(loader: ConfigLoaderImpl, root: str, lines: list[str]) -> DictConfig:
     return loader.load_configuration(root, lines, RunMode.RUN, from_shell=False)
 
 
-def _broken_apart(lines: Sequence[str]) -> tuple[dict[int, Problem], set[int]]:
-    """Overrides with blanks around the ``=``, which a shell hands over in pieces; and which lines those are."""
-    problems: dict[int, Problem] = {}
-    pieces: set[int] = set()
-    for index, line in enumerate(lines):
-        if index in pieces or not re.fullmatch(r"\+{0,2}[\w./@]+=?", line):
-            continue
-        rest = lines[index + 1 : index + 3]
-        equals = line.endswith("=") or (rest[:1] != [] and rest[0].startswith("="))
-        count = 1 if line.endswith("=") or (rest[:1] != [] and len(rest[0]) > 1) else 2
-        value = "".join(rest[:count])
-        if not equals or len(rest) < count or (line.endswith("=") and re.match(r"[\w./@]+=", value)):
-            continue
-        given = " ".join([line, *rest[:count]])
-        message = "an override has no blanks around its `=`"
-        problems[index] = _problem(given, message, shlex.quote(line + value), span=(len(line), given.rindex("=") + 1))
-        pieces |= set(range(index, index + count + 1))
-    return problems, pieces
-
-
-def _unreadable(line: str, error: Exception) -> Problem:
-    """An override that Hydra's grammar does not take: mostly an expression without quotes."""
-    key, equals, value = line.partition("=")
-    if "/" in key and "." in key:
-        return _slashed(line, key, value)
-    if not equals:
-        if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
-            return _problem(line, "this override has no value", f"{line}=...")
-        return _problem(line, "this is no override", "an override is key=value, +key=value or ~key")
-    quoted = _quoted(key, value)
-    if quoted is not None:
-        return _problem(line, f"Hydra cannot read `{value}` without quotes", quoted, value=True)
-    if value[:1] in ("[", "{"):
-        message = "inside [...] and {...}, Hydra wants a text that is more than words in quotes"
-        return _problem(line, message, _quoted_inside(key, value), value=True)
-    return _problem(line, f"Hydra cannot read this value: {_detail(error)}", None, value=True)
-
-
 def _slashed(line: str, key: str, value: str) -> Problem:
     """An id with a `/` in it, which belongs into the entry's name."""
     parts = key.split(".")
@@ -137,59 +120,18 @@ def _slashed(line: str, key: str, value: str) -> Problem:
         inside = "expr: ..." if call is None else f"expr: {call[2]}, reduce: {call[1]}"
         fix = f"{'.'.join([*parts[:place], plain])}={{{inside}, name: {name}}}"
     message = f"a key cannot hold `/`: `{name}` may be the entry's `name`, its id is an identifier"
-    return _problem(line, message, _pasted(fix), span=(start, start + len(name)))
+    return _problem(line, message, pasted(fix), span=(start, start + len(name)))
 
 
-def _detail(error: Exception) -> str:
+def _detail(line: str) -> str:
     """What Hydra's parser says, without the override, the caret and the link around it."""
     noise = ("LexerNoViableAltException", "Error parsing override", "^", "See https")
-    told = [line.strip() for line in str(error).splitlines() if not line.strip().startswith(noise)]
-    return told[0] if told else "its grammar has no such form"
-
-
-def _quoted(key: str, value: str) -> str | None:
-    """The override with its value quoted for Hydra and the whole for a shell, if Hydra then reads it back."""
-    if value[:1] in ("'", '"', "[", "{") or "${" in value:
-        return None
-    line = key + '="' + value.replace('"', '\\"') + '"'
-    try:
-        (parsed,) = OverridesParser.create().parse_overrides([line])
-    except HydraException:
-        return None
-    return shlex.quote(line) if parsed.value() == value else None
-
-
-def _quoted_inside(key: str, value: str) -> str | None:
-    """The override with each text in its braces quoted that Hydra would not read, if it then reads the whole."""
-    line = f"{key}={_requoted(value)}"
     try:
         OverridesParser.create().parse_overrides([line])
-    except HydraException:
-        return None
-    return shlex.quote(line)
-
-
-def _requoted(value: str) -> str:
-    if value[:1] in ("[", "{") and value[-1:] in ("]", "}"):
-        parts = (part.strip() for part in _parts(value[1:-1]))
-        return value[0] + ", ".join(map(_requoted, parts)) + value[-1]
-    name, colon, rest = value.partition(":")
-    if colon and name.strip().isidentifier():
-        return f"{name}: {_requoted(rest.strip())}"
-    if re.fullmatch(r"[\w.+ /-]*", value) or value[:1] in ("'", '"'):
-        return value
-    return '"' + value.replace('"', '\\"') + '"'
-
-
-def _parts(text: str) -> Iterator[str]:
-    """A text cut at the commas that stand in no brackets."""
-    depth, start = 0, 0
-    for at, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and depth == 0:
-            yield text[start:at]
-            start = at + 1
-    yield text[start:]
+    except HydraException as error:
+        lines = [line.strip() for line in str(error).splitlines() if not line.strip().startswith(noise)]
+        return lines[0] if lines else "its grammar has no such form"
+    return "its grammar has no such form"
 
 
 def _explained(
@@ -199,9 +141,8 @@ def _explained(
     key, value = override.key_or_group, line.partition("=")[2]
     if override.is_sweep_override():
         message = f"`{value}` is a sweep over several values, which needs --multirun"
-        return _problem(
-            line, f"{message}; a list has brackets", f"{key}=[{value}]  or  {_quoted(key, value)}", value=True
-        )
+        fix = f"{key}=[{value}]  or  {shlex.quote(f'{key}={quoted(value)}')}"
+        return _problem(line, f"{message}; a list has brackets", fix, value=True)
     if loader.repository.group_exists(key):
         return _group_problem(loader, override, line, error, config)
     if "/" in key:
@@ -254,12 +195,12 @@ def _key_problem(
         return _problem(line, message, fix, span=span)
     message = f"there is no key `{wrong}` in {here}" if here else f"there is no key `{wrong}` at the top"
     if not known and wrong in _names(config[GROUP]):
-        return _problem(line, message, _pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1)), span=span)
+        return _problem(line, message, pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1)), span=span)
     close = nearest(wrong, names)
-    fixes = [_pasted(line[: span[0]] + close + line[span[1] :])] if close else []
+    fixes = [pasted(line[: span[0]] + close + line[span[1] :])] if close else []
     if not override.is_delete():
         message += f"; + adds {'one' if close else 'it'}"
-        fixes.append(_pasted(f"+{line}"))
+        fixes.append(pasted(f"+{line}"))
     elif not close:
         fixes.append(did_you_mean(wrong, names, what="known keys"))
     return _problem(line, message, "  or  ".join(fixes), span=span)
@@ -270,35 +211,19 @@ def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error
     if override.is_delete() and node is None:
         return _problem(line, f"{key} is null already: an earlier layer deleted it", "leave this override out")
     if override.is_add() and not isinstance(value, dict | list):
-        return _problem(line, f"{key} is there already, and + only adds", _pasted(line.removeprefix("+")))
+        return _problem(line, f"{key} is there already, and + only adds", pasted(line.removeprefix("+")))
     if isinstance(node, DictConfig) and isinstance(value, list):
         group = key.replace(".", "/")
         fix = line.replace(key, group, 1) if loader.repository.group_exists(group) else f"'{key}={{entry: ...}}'"
         return _problem(line, f"{key} is a mapping, which cannot become a list", fix, value=True)
     if isinstance(node, DictConfig) and isinstance(value, dict):
         new = [name for name in value if name not in list(node)]
-        lines = [shlex.quote(f"+{key}.{name}={_written(value[name])}") for name in new]
+        lines = [shlex.quote(f"+{key}.{name}={written(value[name])}") for name in new]
         message = f"{key} is a map, and has no `{'`, `'.join(map(str, new))}`: + adds a key to it"
         return _problem(line, message, " ".join(lines), value=True)
     if isinstance(node, ListConfig) and isinstance(value, dict):
         return _problem(line, f"{key} is a list, which cannot become a mapping", f"{key}=[...]", value=True)
     return _problem(line, first_line(error), None)
-
-
-def _written(value: object) -> str:
-    """A value as an override has it."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_written(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_written, value)) + "]"
-    if isinstance(value, QuotedString):
-        return value.with_quotes()
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _pasted(line: str) -> str:
-    """An override as one word of a shell, in quotes only where it needs them."""
-    return line if re.fullmatch(r"[+\w./@=,:\[\]-]+", line) else shlex.quote(line)
 
 
 def _problem(

@@ -42,13 +42,6 @@ class Resolved:
     masks: Mapping[Path, str]
     secrets: Mapping[str, str]
 
-    def masked(self, text: str) -> str:
-        """A text without anything that the environment gave; values of less than four characters are no secrets."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            if len(secret) >= 4:
-                text = text.replace(secret, self.secrets[secret])
-        return text
-
 
 def resolved(node: DictConfig) -> Resolved:
     """The node, and what of it could not be resolved."""

@@ -1,14 +1,15 @@
-"""The overrides of declog's own command line: relative to the profile, expressions without a second pair of quotes.
+"""Overrides as people write them: relative to the profile, expressions without a second pair of quotes.
 
 ``metrics.p=p95(reward)`` becomes ``++declog.metrics.p="p95(reward)"``, which any Hydra application takes as well. What
-is already in Hydra's words stays as it is. Imports Hydra, for its grammar, and OmegaConf.
+is already in Hydra's words stays as it is. Imports Hydra, for its grammar, OmegaConf, and the keys of the language.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -18,10 +19,10 @@ from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from declog.config.compose import composed
 from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, config_loader, current_hydra
 from declog.errors import CompositionError
+from declog.language.spec import SECTIONS, LogSpec
 
 _WORD = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<equals>=?)(?P<value>.*)\Z", re.DOTALL)
 
@@ -29,10 +30,14 @@ _WORD = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<equals>=?)(?P<value>.
 # What a plain ``=`` may add where nobody wrote it: whatever a key holds, whole entries of a map, or nothing new. Below
 # an entry that is there, any key; below one that is not, none: it is a typo, mostly.
 Adds = Literal["anything", "entries", "nothing"]
+ADDS: dict[str, Adds] = {key: "entries" if key in SECTIONS else "anything" for key in LogSpec.model_fields}
+ADDS["constants"] = "nothing"
 
 
-def in_hydras_words(words: Sequence[str], base: Origin, adds: Mapping[str, Adds]) -> Origin:
-    """``base`` with the overrides that ``words`` mean; ``adds`` says for each key of a profile what ``=`` may add."""
+def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin], DictConfig]) -> Origin:
+    """``base`` with the overrides that ``words`` mean. ``load`` composes, to see what a plain ``=`` would add to."""
+    if not words:
+        return base
     with current_hydra():
         groups = config_loader(base.config_dir).list_groups(GROUP)
     name, lines, plain = base.config_name, list[str](), list[int]()
@@ -40,7 +45,7 @@ def in_hydras_words(words: Sequence[str], base: Origin, adds: Mapping[str, Adds]
     for word in words:
         found = _WORD.match(word)
         assert found is not None
-        sign, key, equals, value = found.group("sign", "key", "equals", "value")
+        sign, key, equals, value = map(str.strip, found.group("sign", "key", "equals", "value"))
         if key == GROUP and not sign:
             name = value
             continue
@@ -54,13 +59,13 @@ def in_hydras_words(words: Sequence[str], base: Origin, adds: Mapping[str, Adds]
     if plain:
         choices = tuple(line for line in lines if "/" in line.partition("=")[0])
         try:
-            known = composed(replace(base, config_name=name, overrides=choices))
+            known = load(replace(base, config_name=name, overrides=choices))
         except CompositionError:
             plain = []  # what is wrong will be told when all of it is composed
     for place in plain:
         path = _path(lines[place].partition("=")[0])
         is_map = lines[place].partition("=")[2].startswith("{")
-        if path[:2] in added or _may_be_added(known, path, adds.get(path[0] if path else ""), is_map=is_map):
+        if path[:2] in added or _may_be_added(known, path, ADDS.get(path[0] if path else ""), is_map=is_map):
             added |= {path[:2]} if is_map else set()
             lines[place] = f"++{lines[place]}"
     return replace(base, config_name=name, overrides=tuple(lines))
@@ -73,11 +78,43 @@ def _path(key: str) -> tuple[str, ...]:
 
 def taken(value: str) -> str:
     """A value as Hydra's grammar takes it: in quotes where it would refuse or change the text."""
-    override = _parsed(value)
+    override = parsed(f"key={value}")
     if override is None:
-        return _literal(value) or _quoted(value)
+        return _requoted(value) or _literal(value) or quoted(value)
     read = override._value
-    return _quoted(value) if isinstance(read, str) and not isinstance(read, QuotedString) and read != value else value
+    return quoted(value) if isinstance(read, str) and not isinstance(read, QuotedString) and read != value else value
+
+
+def pasted(line: str) -> str:
+    """An override as one word of a shell, in quotes only where it needs them."""
+    return line if re.fullmatch(r"[+\w./@=,:\[\]-]+", line) else shlex.quote(line)
+
+
+def parsed(line: str) -> Override | None:
+    """An override that Hydra's grammar takes; None for another."""
+    try:
+        (override,) = OverridesParser.create().parse_overrides([line])
+    except HydraException:
+        return None
+    return override
+
+
+def written(data: object) -> str:
+    """A value in Hydra's grammar."""
+    if isinstance(data, dict):
+        return "{" + ", ".join(f"{key}: {written(value)}" for key, value in data.items()) + "}"
+    if isinstance(data, list):
+        return "[" + ", ".join(map(written, data)) + "]"
+    if not isinstance(data, str):
+        return json.dumps(data, default=str)
+    override = parsed(f"key={data}")
+    return data if override is not None and override._value == data else quoted(data)
+
+
+def quoted(text: str) -> str:
+    """A text in double quotes. Backslashes count double before a quote only."""
+    inside = re.sub(r'(\\*)"', lambda found: f'{found[1] * 2}\\"', text)
+    return f'"{inside}{chr(92) * (len(inside) - len(inside.rstrip(chr(92))))}"'
 
 
 def _is_choice(key: str, value: str, groups: Collection[str]) -> bool:
@@ -97,39 +134,39 @@ def _may_be_added(config: DictConfig, path: tuple[str, ...], adds: Adds | None, 
     return is_map and isinstance(node, DictConfig)
 
 
-def _parsed(value: str) -> Override | None:
-    try:
-        (override,) = OverridesParser.create().parse_overrides([f"key={value}"])
-    except HydraException:
-        return None
-    return override
+def _requoted(value: str) -> str | None:
+    """A list or a map, each text in it in quotes that Hydra would not read without; None where that is not enough."""
+
+    def inside(text: str) -> str:
+        if text[:1] in ("[", "{") and text[-1:] in ("]", "}"):
+            return text[0] + ", ".join(inside(part.strip()) for part in _parts(text[1:-1])) + text[-1]
+        name, colon, rest = text.partition(":")
+        if colon and name.strip().isidentifier():
+            return f"{name}: {inside(rest.strip())}"
+        return text if re.fullmatch(r"[\w.+ /-]*", text) or text[:1] in ("'", '"') else quoted(text)
+
+    line = inside(value) if value[:1] in ("[", "{") else ""
+    return line if line and parsed(f"key={line}") is not None else None
 
 
-def _quoted(value: str) -> str:
-    inside = re.sub(r'(\\*)"', lambda found: f'{found[1] * 2}\\"', value)
-    return f'"{inside}{_trailing(inside)}"'
-
-
-def _trailing(text: str) -> str:
-    """Backslashes before the closing quote count double."""
-    return "\\" * (len(text) - len(text.rstrip("\\")))
+def _parts(text: str) -> Iterator[str]:
+    """A text cut at the commas that stand in no brackets."""
+    depth, start = 0, 0
+    for at, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
 
 
 def _literal(value: str) -> str | None:
-    """A list or a map that is good YAML, ``{expr: length > 512}``, in Hydra's grammar."""
+    """A list or a map that is good YAML, in Hydra's grammar."""
     if value[:1] not in ("[", "{"):
         return None
     try:
         data = yaml.safe_load(value)
     except yaml.YAMLError:
         return None
-    line = _written(data)
-    return line if isinstance(data, dict | list) and _parsed(line) is not None else None
-
-
-def _written(data: object) -> str:
-    if isinstance(data, dict):
-        return "{" + ", ".join(f"{key}: {_written(value)}" for key, value in data.items()) + "}"
-    if isinstance(data, list):
-        return "[" + ", ".join(map(_written, data)) + "]"
-    return _quoted(data) if isinstance(data, str) else json.dumps(data, default=str)
+    line = written(data)
+    return line if isinstance(data, dict | list) and parsed(f"key={line}") is not None else None

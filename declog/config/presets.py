@@ -10,17 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path as FilePath
-from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigSource
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
 
-from declog.config.provenance import ORIGIN, Origin, source_file
-from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, config_loader, current_hydra
-from declog.errors import Problem
+from declog.config.provenance import source_file
+from declog.config.search_path import GROUP, PROVIDER, config_loader, current_hydra
 
 
 @dataclass(frozen=True)
@@ -53,42 +48,12 @@ def options(config_dir: str | FilePath | None = None) -> list[Option]:
         return [_option(loader, group, name) for group in groups for name in loader.get_group_options(group)]
 
 
-def clashes(config: Any) -> list[Problem]:
-    """The options that a composed configuration uses and two installed packages ship: nobody could say which is meant.
-
-    None where it is not known how it was composed.
-    """
-    root = config._get_root() if isinstance(config, DictConfig) else None
-    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
-    if not isinstance(origin, Origin):
-        return []
-    with current_hydra():
-        loader = config_loader(origin.config_dir)
-        twice = _shipped_twice(loader)
-        if not twice:
-            return []  # as good as always: which options a profile uses takes Hydra a while to say
-        try:
-            used = loader.compute_defaults_list(origin.root, list(origin.lines), RunMode.RUN).defaults
-        except HYDRA_ERRORS:
-            return []
-        names = dict.fromkeys(each.config_path for each in used if each.config_path in twice)
-        fix = "uninstall one of them, or let its package call it something else"
-        return [
-            Problem("DL101", f"`{name}` is shipped by {' and by '.join(map(str, twice[str(name)]))}", (), fix)
-            for name in names
-        ]
-
-
-def _shipped_twice(loader: ConfigLoaderImpl) -> dict[str, list[Home]]:
-    """The options that several packages have, each with its packages in their order."""
-    found: dict[str, list[Home]] = {}
+def shipped_sources(loader: ConfigLoaderImpl) -> Iterator[tuple[ConfigSource, str]]:
+    """The places of presets that packages ship, with each group that they have."""
     groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
     for source in loader.get_sources():
         if source.scheme() == "pkg" or source.provider == PROVIDER:
-            for group in groups:
-                for name in source.list(group, ObjectType.CONFIG) if source.is_group(group) else ():
-                    found.setdefault(f"{group}/{name}", []).append(_home(source, None))
-    return {name: homes for name, homes in found.items() if len(homes) > 1}
+            yield from ((source, group) for group in groups if source.is_group(group))
 
 
 def _option(loader: ConfigLoaderImpl, group: str, name: str) -> Option:
@@ -100,10 +65,11 @@ def _homes(loader: ConfigLoaderImpl, name: str) -> Iterator[Home]:
     for source in loader.get_sources():
         if source.available() and source.is_config(name):
             file = source_file(source, name)
-            yield _home(source, None if file is None else file[0])
+            yield home_of(source, None if file is None else file[0])
 
 
-def _home(source: ConfigSource, file: str | None) -> Home:
+def home_of(source: ConfigSource, file: str | None) -> Home:
+    """The package, or the folder, that a place of presets is."""
     package = source.path.partition(".")[0] if source.scheme() == "pkg" else None
     if package is None and source.provider != PROVIDER:
         return Home(source.path or source.provider, None, file)

@@ -21,16 +21,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigSource
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from declog.config.search_path import (
     GROUP,
-    HYDRA_ERRORS,
     ROOT,
     FolderOfPresets,
     config_loader,
     current_hydra,
-    team_folders,
 )
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
 from declog.errors import Path
@@ -42,30 +40,27 @@ MERGE_TAG = "tag:yaml.org,2002:merge"
 Effect = Literal["replaces", "merges", "leaves"]
 Setting = tuple[Path, Place, Effect]
 
-# Under this name a configuration that declog composed remembers how, in OmegaConf's own cache (which
-# copies and pickles along with it).
-ORIGIN = "declog.origin"
-
 
 @dataclass(frozen=True)
 class Origin:
     """How a configuration was composed: enough to compose it again.
 
     ``config_dir`` is a folder, or a place as Hydra's search path names it. ``application``: ``config_name`` is the
-    primary configuration of somebody's application, not a preset. ``imports``: modules that were named beside it, and
-    never in it.
+    primary configuration of somebody's application, not a preset; ``running``: of the one that runs, whose own loader
+    composes it again. ``imports``: modules that were named beside it, and never in it.
     """
 
-    config_name: str
-    overrides: tuple[str, ...]
+    config_name: str | None
+    overrides: tuple[str, ...] = ()
     config_dir: FilePath | str | None = None
     application: bool = False
+    running: bool = False
     imports: tuple[str, ...] = ()
 
     @property
     def root(self) -> str:
         """The primary configuration."""
-        return self.config_name if self.application else ROOT
+        return str(self.config_name) if self.application else ROOT
 
     @property
     def choice(self) -> list[str]:
@@ -77,84 +72,22 @@ class Origin:
         """All overrides of the primary configuration, the choice of the preset included."""
         return [*self.choice, *self.overrides]
 
+    def layers(self) -> Provenance:
+        """Every key, and the files and overrides that set it. Raises what Hydra raises."""
+        if self.running:
+            loader = GlobalHydra.instance().config_loader()
+            assert isinstance(loader, ConfigLoaderImpl)
+            return layers_of(loader, self.config_name, [*HydraConfig.get().overrides.hydra, *self.lines])
+        with current_hydra():
+            return layers_of(config_loader(self.config_dir), self.root, self.lines)
 
-def provenance(
-    config_name: str = "grpo", overrides: Sequence[str] = (), *, config_dir: str | FilePath | None = None
-) -> Provenance:
-    """Where every key of ``compose(config_name, overrides, config_dir=config_dir)`` comes from."""
-    directory = None if config_dir is None else FilePath(config_dir).absolute()
-    return _of_origin(Origin(config_name, tuple(overrides), directory))
-
-
-def provenance_of(config: object) -> Provenance | None:
-    """Where the keys of a composed configuration, or of a node of it, come from; None if nobody knows.
-
-    Known are the configurations of ``declog.compose``, and that of a running ``@hydra.main`` application,
-    as long as their files can be read.
-    """
-    root = config._get_root() if isinstance(config, DictConfig) else None
-    if not isinstance(root, DictConfig):
-        return None
-    origin = OmegaConf.get_cache(root).get(ORIGIN)
-    try:
-        return _of_origin(origin) if isinstance(origin, Origin) else _of_application()
-    except (*HYDRA_ERRORS, OSError):
-        # A file was edited or removed since it was composed: what is to be reported is not this.
-        return None
-
-
-def overrides_of(config: object) -> Sequence[str]:
-    """The overrides that a configuration was composed with; none where nobody knows."""
-    root = config._get_root() if isinstance(config, DictConfig) else None
-    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
-    if isinstance(origin, Origin):
-        return origin.overrides
-    return HydraConfig.get().overrides.task if root is not None and HydraConfig.initialized() else ()
-
-
-def packages_of(config: object) -> list[str]:
-    """The installed packages whose presets a configuration is composed of; none where nobody knows."""
-    if not team_folders():  # composing again takes time, and mostly there are none
-        return []
-    found = provenance_of(config)
-    return sorted(
-        {name for name, folder in team_folders() for file in (found.texts if found else ()) if _inside(file, folder)}
-    )
-
-
-def package_of(config: object, path: Path) -> str | None:
-    """The installed package whose preset sets a key; None where it is declog's or one's own, or nobody knows."""
-    found = provenance_of(config) if team_folders() else None
-    layers = () if found is None else found.find(path)[1]
-    place = layers[-1].place if layers else None
-    file = place.file if isinstance(place, FilePlace) else ""
-    return next((name for name, folder in team_folders() if _inside(file, folder)), None)
-
-
-def _inside(file: str, folder: str) -> bool:
-    return FilePath(folder) in FilePath(file).parents
-
-
-def imports_of(config: object) -> Sequence[str]:
-    """The modules that were named beside a configuration when it was composed."""
-    root = config._get_root() if isinstance(config, DictConfig) else None
-    origin = OmegaConf.get_cache(root).get(ORIGIN) if isinstance(root, DictConfig) else None
-    return origin.imports if isinstance(origin, Origin) else ()
-
-
-def _of_application() -> Provenance | None:
-    if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
-        return None
-    loader = GlobalHydra.instance().config_loader()
-    if not isinstance(loader, ConfigLoaderImpl):
-        return None
-    running = HydraConfig.get()
-    return layers_of(loader, running.job.config_name, [*running.overrides.hydra, *running.overrides.task])
-
-
-def _of_origin(origin: Origin) -> Provenance:
-    with current_hydra():
-        return layers_of(config_loader(origin.config_dir), origin.root, origin.lines)
+    def folders(self) -> list[FilePath]:
+        """The folders that may hold files of one's own."""
+        if self.running:
+            sources = HydraConfig.get().runtime.config_sources
+            return [FilePath(source.path) for source in sources if source.schema == "file"]
+        place = str(self.config_dir or "").removeprefix("declog://")
+        return [FilePath(place)] if place else []
 
 
 def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequence[str]) -> Provenance:

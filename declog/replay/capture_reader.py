@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from declog.api import locate
+from declog.api import locate, plan
 from declog.compiler import compile
-from declog.config.compose import effective, located, profile_of
+from declog.config.compose import compose
+from declog.config.composed import Composed
 from declog.config.project import load_imports
 from declog.errors import ConfigError, UsageError
 from declog.language.functions import DEFAULT as FUNCTIONS
@@ -24,9 +25,7 @@ from declog.language.reductions import DEFAULT as REDUCTIONS
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
-from declog.language.spec import LogSpec
 from declog.language.validation import validate
-from declog.planning import plan
 from declog.replay.playback import Events, Rehearsal, rehearse
 from declog.runtime.capture import FORMAT, SUFFIX, Call
 from declog.runtime.snapshots import decode
@@ -109,13 +108,14 @@ def replay(
     default profile's records are under ``<code>``. Raises what ``start`` and the run would raise.
     """
     capture = load(path)
-    made = plan_for(capture, config, functions=functions, reductions=reductions, columns=columns)
-    return execute(capture, made, config, functions=functions).events
+    composed = None if config is None else compose(config)
+    made = plan_for(capture, composed, functions=functions, reductions=reductions, columns=columns)
+    return execute(capture, made, composed, functions=functions).events
 
 
 def plan_for(
     capture: Capture,
-    config: Any = None,
+    config: Composed | None = None,
     *,
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
@@ -124,39 +124,35 @@ def plan_for(
     """The plan of a profile, with the constants that the run's adapter gave."""
     run = capture.run
     if config is not None:
-        wanted = [_default(profile_of(config))] if run["wanted"] or not profile_of(config).get("sinks") else []
+        wanted = [config.profile] if run["wanted"] or not config.data.get("sinks") else []
         return plan(
             config, constants=run["constants"], profiles=wanted,
             functions=functions, reductions=reductions, columns=columns,
         )  # fmt: skip
-    data = effective(run["profile"])  # what the environment gave the run is not in its capture
+    had = compose(run["profile"])  # what the environment gave the run is not in its capture
+    data = had.data
+    profiles = run["wanted"] or (() if data.get("sinks") else (had.profile,))
     defaulted = None if run["defaulted"] is None else frozenset(run["defaulted"])
     try:
         return compile(
-            validate(data), constants=run["constants"], profiles=run["wanted"] or _wanted(data),
+            validate(data), constants=run["constants"], profiles=profiles,
             functions=functions, reductions=reductions, columns=columns, config=data, defaulted=defaulted,
             imports=load_imports(),
         )  # fmt: skip
     except ConfigError as error:
-        raise located(error, data) from None
+        raise had.located(error) from None
 
 
-def execute(capture: Capture, made: Plan, config: Any = None, *, functions: Functions = FUNCTIONS) -> Rehearsal:
+def execute(
+    capture: Capture, made: Plan, config: Composed | None = None, *, functions: Functions = FUNCTIONS
+) -> Rehearsal:
     """Execute a plan over a capture."""
-    data = effective(capture.run["profile"]) if config is None else config
-    profile = _default(effective(data)) if capture.run["wanted"] or not made.sinks else None
+    config = compose(capture.run["profile"]) if config is None else config
+    profile = config.profile if capture.run["wanted"] or not made.sinks else None
     scripts = {rank: partial(capture.calls, rank) for rank in capture.files}
     return rehearse(
-        made, scripts, capture.world_size, profile=profile, functions=functions, locate=partial(locate, data)
+        made, scripts, capture.world_size, profile=profile, functions=functions, locate=partial(locate, config)
     )
-
-
-def _wanted(data: Mapping[str, Any]) -> Sequence[str]:
-    return () if data.get("sinks") else (_default(data),)
-
-
-def _default(data: Mapping[str, Any]) -> str:
-    return str(data.get("profile") or LogSpec().profile)
 
 
 def _folder(path: Path) -> Path:

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from declog.compiler import compile
-from declog.config.compose import columns_settled, compose, defaulted, located, profile_of, working_directory
+from declog.config.compose import compose, working_directory
+from declog.config.lint import columns_settled, with_defaults
 from declog.config.project import load_imports
-from declog.config.provenance import imports_of
 from declog.engine.publish import CODE
 from declog.errors import ConfigError, DeclogError, Problem, did_you_mean
 from declog.language.functions import DEFAULT as FUNCTIONS
@@ -92,15 +92,15 @@ def profile_tests(
 ) -> list[ProfileTest]:
     """The tests of a profile, those whose name contains ``select`` or matches it as a pattern.
 
-    ``config`` is a composed config, a mapping, or a preset's name (with ``overrides``). Raises ``ConfigError`` with
+    ``config`` is what ``declog.compose`` takes, with ``overrides``. Raises ``ConfigError`` with
     everything that is wrong with the profile, or with all that tests name and the profile does not have.
     """
-    if isinstance(config, str):
-        config = compose(config, overrides)
-    data = columns_settled(config, profile_of(config))
-    known = defaulted(config) if "metric_defaults" in data else None
-    make = partial(compile, functions=functions, reductions=reductions, columns=columns, defaulted=known,
-                   imports={*load_imports(working_directory()), *imports_of(config)})  # fmt: skip
+    composed = compose(config, overrides)
+    data = columns_settled(composed, composed.resolved())
+    make = partial(
+        compile, functions=functions, reductions=reductions, columns=columns, defaulted=with_defaults(composed),
+        imports={*load_imports(working_directory()), *composed.imports},
+    )  # fmt: skip
     problems: list[Problem] = []
     tests = []
     try:
@@ -112,7 +112,7 @@ def profile_tests(
         if problems:
             raise ConfigError(problems)
     except ConfigError as error:
-        raise located(error, config) from None
+        raise composed.located(error) from None
     return tests
 
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from declog.errors import Problem, SinkError, UsageError, did_you_mean
-from declog.installed import home, installed, provided
 from declog.records import Records, RunInfo
+from declog.registry import home, installed, provided
 
 SCALAR, HISTOGRAM, TABLE, ALERT = "scalar", "histogram", "table", "alert"
 

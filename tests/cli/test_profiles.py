@@ -58,8 +58,8 @@ def test_a_file_that_is_not_there_has_a_neighbour(small: Path, cli: Cli) -> None
     """The nearest file of the folder is named."""
     found = cli("check", "declog/smal.yaml")
     assert (found.code, found.err) == (
-        2,
-        "declog: there is no file declog/smal.yaml\n  fix: did you mean `declog/small.yaml`?\n",
+        3,
+        "error[DL101] <profile>\n  there is no file declog/smal.yaml\n  fix: did you mean `declog/small.yaml`?\n",
     )
 
 

@@ -10,9 +10,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declog.config.compose import profile_of
+from declog.config.compose import compose, profile_of
 from declog.config.overrides import taken
-from declog.config.provenance import Origin
 from tests.cli.conftest import Cli
 
 
@@ -73,10 +72,7 @@ def test_maps_and_lists_are_read_as_yaml_where_hydra_refuses(text: str, value: A
 
 def profile(small: Path, *words: str, name: str = "small") -> dict[str, Any]:
     """The profile that a command line composes."""
-    from declog.cli.profiles import _in_hydras_words
-    from declog.config.compose import composed
-
-    return profile_of(composed(_in_hydras_words(words, Origin(name, (), small))))
+    return profile_of(compose(name, words, config_dir=small))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 
-from declog.config.compose import compose, located, prefix_of, presets, profile_of
+from declog.config.compose import compose, presets, profile_of
+from declog.config.composed import Composed
 from declog.config.search_path import DeclogSearchPath, conf_location, register
 from declog.errors import CompositionError, ConfigError, Problem
 from declog.sinks import built_in
@@ -72,9 +73,18 @@ def refusal(directory: Path, *overrides: str, name: str = "base") -> str:
     return str(caught.value)
 
 
+@pytest.fixture
+def application(base: Path) -> Path:
+    """A configuration that chooses the preset ``base``; its overrides are in Hydra's words."""
+    file = base / "train.yaml"
+    file.write_text("defaults: [{declog: base}]\n")
+    return file
+
+
 def test_a_preset_is_composed_with_its_default_sinks(base: Path) -> None:
     """A preset stands under `declog`, with the options that its defaults list chose."""
-    assert OmegaConf.to_container(compose("base", config_dir=base)) == {"declog": BASE_PROFILE}
+    config = compose("base", config_dir=base)
+    assert (config.data, config.prefix, config.overrides) == (BASE_PROFILE, ("declog",), ())
 
 
 @pytest.mark.parametrize(
@@ -377,9 +387,11 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
         ),
     ],
 )
-def test_a_wrong_override_says_what_to_type_instead(base: Path, override: str, expected: str) -> None:
+def test_a_wrong_override_says_what_to_type_instead(application: Path, override: str, expected: str) -> None:
     """Every way in which Hydra refuses an override becomes a place, a plain cause and a fix."""
-    assert refusal(base, override) == dedent(expected)
+    with pytest.raises(CompositionError) as caught:
+        compose(application, [override])
+    assert str(caught.value) == dedent(expected)
 
 
 @pytest.mark.parametrize(
@@ -398,11 +410,11 @@ def test_the_fixes_can_be_pasted(base: Path, fix: str) -> None:
     assert composed(base, fix) != BASE_PROFILE
 
 
-def test_all_wrong_overrides_are_told_at_once_and_in_order(base: Path) -> None:
+def test_all_wrong_overrides_are_reported_at_once_and_in_order(application: Path) -> None:
     """Hydra stops at the first; here each wrong override is one problem, and the good ones are none."""
     overrides = ["declog.metrics.rewrd=1", "declog.profile=slim", "+declog.x=a > b", "declog/sinks=[wandb,jsnl]"]
     with pytest.raises(CompositionError) as caught:
-        compose("base", overrides, config_dir=base)
+        compose(application, overrides)
     assert [(each.code, each.source) for each in caught.value.problems] == [
         ("DL101", "declog.metrics.rewrd=1"),
         ("DL101", "+declog.x=a > b"),
@@ -410,11 +422,11 @@ def test_all_wrong_overrides_are_told_at_once_and_in_order(base: Path) -> None:
     ]
 
 
-def test_an_override_may_need_one_that_stands_behind_it(base: Path) -> None:
+def test_an_override_may_need_one_that_stands_behind_it(application: Path) -> None:
     """Groups are chosen before keys are set, so a good pair is not blamed for another's mistake."""
     overrides = ["declog.sinks.trackio.profile=slim", "declog/sinks=[trackio]", "declog.wrong=1"]
     with pytest.raises(CompositionError) as caught:
-        compose("base", overrides, config_dir=base)
+        compose(application, overrides)
     assert [each.source for each in caught.value.problems] == ["declog.wrong=1"]
 
 
@@ -538,7 +550,7 @@ def test_prefix_of_follows_the_node() -> None:
         {"eval_log": {"name": "x"}, "logging": {"declog": {"name": "y"}}, "declog": "${eval_log}"}
     )
     given: list[Any] = [config.eval_log, config.logging, config, {"name": "z"}]
-    assert [prefix_of(each) for each in given] == [("eval_log",), ("logging", "declog"), ("eval_log",), ()]
+    assert [compose(each).prefix for each in given] == [("eval_log",), ("logging", "declog"), ("eval_log",), ()]
 
 
 def test_everything_that_does_not_resolve_is_told_with_its_place(base: Path, write_preset: WritePreset) -> None:
@@ -632,8 +644,8 @@ def test_places_survive_a_copy_and_a_pickle(base: Path) -> None:
             7 | metrics:
               | ^^^^^^^
     """)
-    given: list[DictConfig] = [config, config.declog, copy.deepcopy(config), pickle.loads(pickle.dumps(config))]
-    assert [str(located(error, each)) for each in given] == [expected] * 4
+    given: list[Composed] = [config, copy.deepcopy(config), pickle.loads(pickle.dumps(config))]
+    assert [str(each.located(error)) for each in given] == [expected] * 3
 
 
 def test_places_that_can_no_longer_be_read_do_not_hide_the_error(base: Path) -> None:
@@ -641,7 +653,7 @@ def test_places_that_can_no_longer_be_read_do_not_hide_the_error(base: Path) -> 
     config = compose("base", config_dir=base)
     (base / "declog" / "base.yaml").write_text("a: b: c\n")
     error = ConfigError([Problem("DL201", "unknown key `metrics`", ("metrics",))])
-    assert str(located(error, config)) == "error[DL201] metrics\n  unknown key `metrics`"
+    assert str(config.located(error)) == "error[DL201] metrics\n  unknown key `metrics`"
 
 
 def run_app(tmp_path: Path, *arguments: str) -> list[str]:

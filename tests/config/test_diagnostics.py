@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from declog.config.compose import compose
 from declog.config.diagnostics import as_dict, attach_places, located
-from declog.config.provenance import provenance
 from declog.config.source_map import Provenance
 from declog.errors import CompositionError, ConfigError, Problem
 from tests.conftest import WritePreset
@@ -55,6 +56,11 @@ def directory(write_preset: WritePreset) -> Path:
 
 def render(problems: list[Problem], known: Provenance | None, **options: Any) -> str:
     return ConfigError(located(problems, known, **options)).text()
+
+
+def provenance(name: str, overrides: Sequence[str] = (), *, config_dir: Path) -> Provenance | None:
+    """The layers of a preset with overrides."""
+    return compose(name, overrides, config_dir=config_dir).provenance
 
 
 def shown(directory: Path, problem: Problem, *overrides: str, name: str = "base") -> str:
@@ -402,7 +408,9 @@ def test_a_file_elsewhere_is_shown_with_its_whole_path(directory: Path, monkeypa
 
 def test_the_profile_may_stand_elsewhere(directory: Path) -> None:
     """`prefix` is the node under which the profile was composed."""
-    known = provenance("team", ["+declog@eval_log=base", "eval_log.profile=slm"], config_dir=directory)
+    application = directory / "train.yaml"
+    application.write_text("defaults: [{declog: team}]\n")
+    known = compose(application, ["+declog@eval_log=base", "eval_log.profile=slm"]).provenance
     problem = Problem("DL403", "no such profile", ("profile",), source="slm")
     assert render([problem], known, prefix=("eval_log",)) == golden("""
         error[DL403] override 'eval_log.profile=slm'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,18 @@ from hydra.core.config_store import ConfigStore
 
 from declog.config.compose import compose, profile_of
 from declog.config.diagnostics import shown_path
-from declog.config.provenance import provenance
 from declog.config.source_map import FilePlace, OverridePlace, Provenance, Span
 from declog.errors import Path as KeyPath
 from tests.conftest import WritePreset
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+def provenance(name: str, overrides: Sequence[str] = (), *, config_dir: Path) -> Provenance:
+    """The layers of a preset with overrides."""
+    known = compose(name, overrides, config_dir=config_dir).provenance
+    assert known is not None
+    return known
 
 
 def places(known: Provenance, *path: str | int) -> list[str]:

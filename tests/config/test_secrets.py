@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 import declog
 from declog.cli import main
-from declog.config.compose import masked
+from declog.config.compose import compose
 from declog.errors import ConfigError
 from declog.replay import capture_reader
 from declog.testing import MemorySink
@@ -53,7 +53,7 @@ def configuration(**profile: Any) -> Any:
 )
 def test_the_way_by_which_a_value_came_from_the_environment_does_not_matter(value: Any, expected: Any) -> None:
     """Through a text, a key, a resolver, a list or a map: it is masked, and nothing else is."""
-    shown = masked(configuration(name="plain", run_config={"value": value}))
+    shown = compose(configuration(name="plain", run_config={"value": value})).shown
     assert expected == shown["run_config"]["value"]
 
 
@@ -61,7 +61,7 @@ def test_a_mapping_and_a_node_are_masked_like_a_configuration() -> None:
     """What `start` takes in its other shapes is masked as well."""
     profile = {**BASE, "run_config": {"key": "${oc.env:MY_KEY}"}}
     node = OmegaConf.create({"declog": profile}).declog
-    assert {"key": "${oc.env:MY_KEY}"} == masked(profile)["run_config"] == masked(node)["run_config"]
+    assert {"key": "${oc.env:MY_KEY}"} == compose(profile).shown["run_config"] == compose(node).shown["run_config"]
 
 
 def test_no_file_of_a_run_holds_what_the_environment_gave(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def arguments(parser: Parser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Compile it."""
     clock = [time.perf_counter()]
+    from declog.api import plan
     from declog.cli.profiles import chosen
-    from declog.planning import plan
 
     clock.append(time.perf_counter())
     config = chosen(given)

@@ -34,8 +34,8 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Compare them."""
+    from declog.api import plan
     from declog.cli.profiles import configured
-    from declog.planning import plan
 
     first, second = _sides(given.words, application=given.config_name is not None)
     before, after = plan(configured(given, first)), plan(configured(given, second))

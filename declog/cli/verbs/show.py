@@ -19,9 +19,8 @@ from declog.errors import ConfigError, Path
 from declog.visible import visible, visible_lines
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from declog.cli.layers import Layered
+    from declog.config.composed import Composed
     from declog.plans.ops import Plan
 
 COMMENTS_AT = 64  # no comment starts further to the right, unless its line is longer
@@ -44,8 +43,8 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Show it."""
+    from declog.api import plan
     from declog.cli.profiles import chosen
-    from declog.planning import plan
 
     config = chosen(given)
     if given.plan or given.names or given.inactive:
@@ -111,7 +110,7 @@ def _output_text(output: Mapping[str, Any]) -> str:
 # ---- the profile itself -----------------------------------------------------------------------------
 
 
-def _profile(config: DictConfig, given: argparse.Namespace) -> None:
+def _profile(config: Composed, given: argparse.Namespace) -> None:
     from declog.cli.layers import at, layered, leaves
     from declog.cli.verbs.why import known_key
 
@@ -130,8 +129,8 @@ def _profile(config: DictConfig, given: argparse.Namespace) -> None:
         print(paint(f"# this profile does not compile ({broken}): `declog check` says what is wrong", DIM))
 
 
-def _inactive(config: DictConfig) -> tuple[dict[str, str], str | None]:
-    from declog.planning import plan
+def _inactive(config: Composed) -> tuple[dict[str, str], str | None]:
+    from declog.api import plan
 
     try:
         return dict(plan(config).inactive), None

@@ -19,9 +19,8 @@ from declog.cli.output import BOLD, DIM, columns, paint, write_json
 from declog.errors import ConfigError, Path, did_you_mean
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from declog.cli.layers import Layered
+    from declog.config.composed import Composed
     from declog.config.source_map import Layer
     from declog.plans.ops import Plan
 
@@ -74,9 +73,9 @@ def _split(key: str) -> Path:
     return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
-def _plan(config: DictConfig) -> Plan | None:
+def _plan(config: Composed) -> Plan | None:
     """The plan, if the profile compiles: layers are told of one that does not, too."""
-    from declog.planning import plan
+    from declog.api import plan
 
     try:
         return plan(config)

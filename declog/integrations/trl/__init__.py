@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import declog
-from declog.errors import ConfigError, Problem, UsageError, did_you_mean
+from declog.errors import UsageError, did_you_mean
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.settings import constants_of
@@ -42,7 +42,7 @@ def attach(
 ) -> declog.Recorder:
     """Log what a TRL trainer trains as a profile says; call it on every rank, before ``trainer.train()``.
 
-    ``config`` is a preset's name with ``overrides``, or anything that ``declog.start`` takes; by default the preset of
+    ``config`` and ``overrides`` are what ``declog.start`` takes; by default the preset of
     the trainer's own names, ``trl_grpo`` or ``trl_rloo``. Constants of the profile are filled from the trainer's
     arguments. Log events are the trainer's, each ``logging_steps`` and at each evaluation.
 
@@ -70,11 +70,7 @@ def attach(
     sight = sight_of(trainer)
     if config is None:
         config = "trl_rloo" if sight.method == "rloo" else "trl_grpo"
-    if isinstance(config, str):
-        config = declog.compose(config, overrides)
-    elif overrides:
-        problem = "overrides go with a preset's name; this configuration is composed already"
-        raise ConfigError([Problem("DL101", problem, fix="pass them to declog.compose")])
+    config = declog.compose(config, overrides)
     constants = constants_of(trainer, sight)
     made = declog.plan(config, constants=constants)
     folder = Path(output_dir or made.output_dir or Path(trainer.args.output_dir) / FOLDER)

@@ -11,7 +11,7 @@ from hydra.core.utils import JobRuntime
 from omegaconf import DictConfig
 
 import declog  # noqa: F401  (makes the presets known to Hydra)
-from declog.config.compose import compose, located, profile_of
+from declog.config.compose import compose, profile_of
 from declog.errors import ConfigError, Problem
 
 
@@ -21,13 +21,13 @@ def main(cfg: DictConfig) -> None:
         print("profile", json.dumps(profile_of(cfg)))
     elif cfg.do == "fail":
         problem = Problem("DL310", "it is per token", ("filters", "hard", "where"), source="kl > 1", span=(0, 2))
-        print(located(ConfigError([problem]), cfg))
+        print(compose(cfg).located(ConfigError([problem])))
     elif cfg.do == "compose":
         state = (GlobalHydra.instance(), HydraConfig.get(), JobRuntime.instance().get("name"), hydra.version.getbase())
         inner = compose("app", ["declog.profile=slim"], config_dir=hydra.utils.to_absolute_path("conf"))
         after = (GlobalHydra.instance(), HydraConfig.get(), JobRuntime.instance().get("name"), hydra.version.getbase())
         same = [a is b or a == b for a, b in zip(state, after, strict=True)]
-        print("inner", json.dumps({"profile": inner.declog.profile, "same": same, "base": str(after[-1])}))
+        print("inner", json.dumps({"profile": inner.profile, "same": same, "base": str(after[-1])}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,214 @@
+"""A profile taken out of its configuration, once: what it says, where it stands, and how it came to be.
+
+From here on nobody looks at Hydra's configuration again. Imports Hydra, OmegaConf and the keys of the
+language; torch and the compiler stay out.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path as FilePath
+from typing import Any, TypeVar, cast
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
+
+from declog.config.diagnostics import attach_places
+from declog.config.file_errors import first_line
+from declog.config.interpolation import at, has, key_path, resolved
+from declog.config.provenance import Origin
+from declog.config.search_path import GROUP, HYDRA_ERRORS, team_folders
+from declog.config.source_map import FilePlace, Provenance
+from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
+from declog.language.spec import LogSpec
+
+Error = TypeVar("Error", bound=ConfigError)
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A profile as plain data, and the way back to the files and overrides that say so.
+
+    ``data`` is what is in effect, and ``written`` what stands in the files, with ``${...}`` and ``???``. ``prefix`` is
+    where the profile stands in its configuration, ``origin`` is None where nobody knows how it was made: of a mapping.
+    ``problems`` are what has no value (DL102) or does not resolve (DL103); there, ``data`` has what was written.
+    ``masks`` are the values that the environment had a part in, by key, each with the text that stands for it.
+    """
+
+    data: Mapping[str, Any]
+    written: Mapping[str, Any]
+    prefix: Path = ()
+    origin: Origin | None = None
+    problems: tuple[Problem, ...] = ()
+    masks: Mapping[Path, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def shown(self) -> Mapping[str, Any]:
+        """The profile, fit to be written down: what the environment gave is as it was written.
+
+        That holds however it came in: ``${oc.env:KEY}``, a part of a text, through another key or another resolver.
+        """
+        data = copy.deepcopy(dict(self.data))
+        for path, mask in self.masks.items():
+            if has(data, path):
+                at(data, path[:-1])[path[-1]] = mask
+        return data
+
+    @cached_property
+    def provenance(self) -> Provenance | None:
+        """Every key of the whole configuration with its layers; None where nobody knows, or the files are gone."""
+        try:
+            return None if self.origin is None else self.origin.layers()
+        except (*HYDRA_ERRORS, OSError):
+            # A file was edited or removed since it was composed: what is to be reported is not this.
+            return None
+
+    @property
+    def profile(self) -> str:
+        """The profile, slim or full, of sinks that name none."""
+        return str(self.data.get("profile") or LogSpec.model_fields["profile"].default)
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The overrides that it was composed with, in Hydra's words."""
+        return () if self.origin is None else self.origin.overrides
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The modules that were named beside it."""
+        return () if self.origin is None else self.origin.imports
+
+    @property
+    def deleted(self) -> frozenset[str]:
+        """The entries, such as ``metrics.kl``, that overrides took out with ``~``; ``null`` stays in the data."""
+        start = f"~{'.'.join(map(str, self.prefix))}."
+        lines = [line for line in self.overrides if line.startswith(start)]
+        return frozenset(line.removeprefix(start).partition("=")[0] for line in lines)
+
+    def own_files(self) -> list[FilePath]:
+        """The files that may hold a profile of one's own: what is installed was tested where it was made."""
+        folders = () if self.origin is None else self.origin.folders()
+        return [file for folder in folders for file in (*folder.glob("*.yaml"), *(folder / GROUP).rglob("*.yaml"))]
+
+    def packages(self) -> list[str]:
+        """The installed packages whose presets it is composed of."""
+        if not team_folders() or self.provenance is None:  # composing again takes time, and mostly there are none
+            return []
+        return sorted({name for file in self.provenance.texts if (name := _package(file)) is not None})
+
+    def package(self, path: Path) -> str | None:
+        """The installed package whose preset sets a key; None where it is declog's or one's own, or nobody knows."""
+        if not team_folders() or self.provenance is None:
+            return None
+        layers = self.provenance.find((*self.prefix, *path))[1]
+        place = layers[-1].place if layers else None
+        return _package(place.file) if isinstance(place, FilePlace) else None
+
+    def resolved(self) -> dict[str, Any]:
+        """The profile; raises ``CompositionError`` with every ``???`` and every interpolation that does not resolve."""
+        if self.problems:
+            raise self.located(CompositionError(self.problems))
+        return dict(self.data)
+
+    def located(self, error: Error) -> Error:
+        """The same error, each problem with its file, line and column or its override, where that is known.
+
+        Nothing in it is what the environment gave: a value stands there as it was written.
+        """
+        cleaned = type(error)([self._clean(each) for each in error.problems]) if self.secrets else error
+        return attach_places(cleaned, self.provenance, prefix=self.prefix)
+
+    def _clean(self, problem: Problem) -> Problem:
+        above = [problem.path[:depth] for depth in range(len(problem.path), 0, -1)]
+        mask = next((self.masks[path] for path in above if path in self.masks), None)
+        given = str(at(self.data, problem.path)) if has(self.data, problem.path) else ""
+        short = {} if mask is None else {given: mask, **self.secrets}
+
+        def clean(text: str) -> str:
+            for value, shown in short.items():
+                if value:
+                    text = re.sub(rf"(?<![\w$:]){re.escape(value)}(?!\w)", shown.replace("\\", "\\\\"), text)
+            for secret in sorted(self.secrets, key=len, reverse=True):
+                if len(secret) >= 4:  # what is shorter is no secret
+                    text = text.replace(secret, self.secrets[secret])
+            return text
+
+        source = (problem.source, problem.span) if mask is None else (None, None)
+        fix = None if problem.fix is None else clean(problem.fix)
+        return replace(problem, message=clean(problem.message), fix=fix, source=source[0], span=source[1])
+
+
+def of_config(config: object) -> Composed:
+    """The profile in a configuration that has been composed: all of it with a node ``declog``, that node, or a mapping.
+
+    Interpolations are resolved against the whole configuration. Raises ``ConfigError`` for what is no profile.
+    """
+    return of_node(node_of(config), _running() if isinstance(config, DictConfig) else None)
+
+
+def of_node(node: DictConfig, origin: Origin | None) -> Composed:
+    """The profile at a node that is still attached to its configuration."""
+    found, written = resolved(node), cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
+    for problem in found.problems:
+        if has(written, problem.path):
+            at(found.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
+    return Composed(found.data, written, key_path(node), origin, found.problems, found.masks, found.secrets)
+
+
+def _running() -> Origin | None:
+    """The application that runs, if Hydra can still say how its configuration was made."""
+    if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
+        return None
+    if not isinstance(GlobalHydra.instance().config_loader(), ConfigLoaderImpl):
+        return None
+    known = HydraConfig.get()
+    return Origin(str(known.job.config_name), tuple(known.overrides.task), application=True, running=True)
+
+
+def _package(file: str) -> str | None:
+    parents = FilePath(file).parents
+    return next((name for name, folder in team_folders() if FilePath(folder) in parents), None)
+
+
+_OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "profile"})  # it is a profile
+
+
+def node_of(config: object) -> DictConfig:
+    """The profile's node, still attached to its configuration."""
+    whole = config if isinstance(config, DictConfig) else _wrapped(config)
+    if GROUP not in list(whole):  # `GROUP in whole` is also false for one that is ??? or does not resolve
+        if whole is whole._get_root() and HydraConfig.initialized() and not _OWN_KEYS.intersection(map(str, whole)):
+            message = f"this configuration has no node `{GROUP}`: no preset is chosen"
+            raise CompositionError([Problem("DL101", message, fix=f"defaults: [{GROUP}: grpo, _self_]")])
+        return whole
+    if OmegaConf.is_missing(whole, GROUP):
+        raise CompositionError([Problem("DL102", f"the node `{GROUP}` has no value yet (???)")])
+    try:
+        node = whole[GROUP]
+    except OmegaConfBaseException as error:
+        raise CompositionError([Problem("DL103", first_line(error))]) from None
+    if not isinstance(node, DictConfig):
+        kind = "empty" if node is None else f"a {type(node).__name__}"
+        raise ConfigError([Problem("DL202", f"the node `{GROUP}` is {kind}; a profile is a mapping")])
+    return node
+
+
+def _wrapped(config: object) -> DictConfig:
+    if not isinstance(config, Mapping):
+        raise ConfigError([Problem("DL202", f"a profile is a mapping, not a {type(config).__name__}")])
+    if (problem := nesting(config)) is not None:
+        raise ConfigError([problem])
+    try:
+        return OmegaConf.create(dict(config))
+    except OmegaConfBaseException as error:
+        path = tuple(re.findall(r"[^.\[\]]+", str(error.full_key or "")))
+        code = "DL202" if isinstance(error, UnsupportedValueType) else "DL103"
+        raise ConfigError([Problem(code, first_line(error), path)]) from None

@@ -1,0 +1,216 @@
+"""What a profile says to no effect, or to another than it looks; only the layers of a composed configuration tell.
+
+They are read where something is suspicious, and else not. Imports Hydra, for the names of options.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path as FilePath
+from pathlib import PurePosixPath
+from typing import Any
+
+from hydra.core.object_type import ObjectType
+from hydra.types import RunMode
+
+from declog.config.composed import Composed
+from declog.config.diagnostics import shown_path, written_key, written_value
+from declog.config.interpolation import at
+from declog.config.presets import home_of, shipped_sources
+from declog.config.provenance import defaults_of
+from declog.config.search_path import HYDRA_ERRORS, config_loader, current_hydra, preset_folders
+from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
+from declog.config.yaml_lint import surprise, suspicious
+from declog.errors import Path, Problem, did_you_mean
+
+_NULL = ("", "~", "null", "Null", "NULL")
+_SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something stands behind it
+
+
+def lint(config: Composed, nulls: Iterable[Path]) -> list[Problem]:
+    """All that is refused although it can be read. ``nulls`` are those at keys that users name."""
+    found = [*surprises(config), *null_of_nothing(config, nulls), *outside_folders(config), *clashes(config)]
+    return list(found)
+
+
+def surprises(config: Composed) -> Iterator[Problem]:
+    """Numbers with a zero in front (DL202), words as keys (DL204): those that are in effect."""
+    if not any(suspicious(_text(file)) for file in config.own_files()) or (known := config.provenance) is None:
+        return
+    size = len(config.prefix)
+    for path, layers in known.layers.items():
+        place = layers[-1].place
+        if path[:size] != config.prefix or known.find(path)[0] != path or not isinstance(place, FilePlace):
+            continue
+        below, text = path[size:], known.texts[place.file]
+        if below[:1] != ("run_config",) and (odd := surprise(written_key(place, text))) is not None:
+            yield Problem("DL204", odd[0], below, odd[1])
+        word = written_value(place, text) if place.style == "plain" else ""
+        if word[:1].isdigit() or word[:1] in ("-", "+"):
+            odd = surprise(word)
+            yield from [] if odd is None else [Problem("DL202", odd[0], below, odd[1])]
+
+
+def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem]:
+    """Each `null` for an entry that no earlier layer has (DL201)."""
+    paths = list(nulls)
+    known = config.provenance if paths else None
+    if known is None:  # a mapping: nobody knows what it was made of
+        return
+    for path in paths:
+        layers = known.layers.get((*config.prefix, *path), ())
+        if not layers or any(not _is_null(layer, known) for layer in layers):
+            continue
+        above = path[:-1]
+        beside = [
+            str(name)
+            for name, entry in at(config.data, above).items()
+            if entry is not None
+            or any(not _is_null(layer, known) for layer in known.layers.get((*config.prefix, *above, name), ()))
+        ]
+        what = ".".join(map(str, above))
+        message = f"`{path[-1]}: null` deletes nothing: there is no such entry in {what}"
+        yield Problem("DL201", message, path, did_you_mean(str(path[-1]), beside, what=f"entries of {what}"))
+
+
+def _is_null(layer: Layer, known: Provenance) -> bool:
+    place = layer.place
+    if isinstance(place, FilePlace):
+        return place.style is not None and written_value(place, known.texts[place.file]).strip() in _NULL
+    if isinstance(place, OverridePlace):
+        return place.text.startswith("~") or place.text.partition("=")[2].strip() in _NULL
+    return False
+
+
+def outside_folders(config: Composed) -> Iterator[Problem]:
+    """DL202 for each folder outside of the run's that somebody else's preset sets: a user may, in a file of his own."""
+    for path, text in _folders(config.data):
+        if isinstance(text, str) and (PurePosixPath(text).is_absolute() or ".." in PurePosixPath(text).parts):
+            package = config.package(path)
+            if package is not None:
+                message = f"`{path[-1]}: {text}` is outside of the run's folder, and {package}'s preset asks for it"
+                yield Problem(
+                    "DL202", message, path, "where it is wanted, say it in a file of your own, or as an override"
+                )
+
+
+def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:
+    yield ("output_dir",), data.get("output_dir")
+    for section, names in (("sinks", data.get("sinks")), ("capture", {"": data.get("capture")})):
+        for name, entry in names.items() if isinstance(names, Mapping) else ():
+            key = "folder" if section == "capture" else "dir"
+            if isinstance(entry, Mapping):
+                yield tuple(filter(None, (section, str(name), key))), entry.get(key)
+
+
+def clashes(config: Composed) -> list[Problem]:
+    """The options in use that two installed packages ship: nobody could say which of them is meant."""
+    origin = config.origin
+    if origin is None or origin.running:
+        return []
+    with current_hydra():
+        loader = config_loader(origin.config_dir)
+        homes: dict[str, list[str]] = {}
+        for source, group in shipped_sources(loader):
+            for name in source.list(group, ObjectType.CONFIG):
+                homes.setdefault(f"{group}/{name}", []).append(str(home_of(source, None)))
+        twice = {name: places for name, places in homes.items() if len(places) > 1}
+        if not twice:
+            return []  # as good as always: which options a profile uses takes Hydra a while to say
+        try:
+            used = loader.compute_defaults_list(origin.root, list(origin.lines), RunMode.RUN).defaults
+        except HYDRA_ERRORS:
+            return []
+    names = dict.fromkeys(str(each.config_path) for each in used if each.config_path in twice)
+    fix = "uninstall one of them, or let its package call it something else"
+    return [Problem("DL101", f"`{name}` is shipped by {' and by '.join(twice[name])}", (), fix) for name in names]
+
+
+def self_first(config: Composed) -> Iterator[str]:
+    """A warning for each own file whose keys are overridden by what it extends, since `_self_` stands before that."""
+    if not any(_SELF_FIRST.search(_text(file)) for file in config.own_files()) or (known := config.provenance) is None:
+        return
+    for file, text in known.texts.items():
+        names = [option.value for _, option in defaults_of(text)] if _SELF_FIRST.search(text) else []
+        later = names[names.index("_self_") + 1 :] if "_self_" in names else []
+        winners = _extended(later, known.texts)
+        lost: dict[str, str] = {}
+        for path, layers in known.layers.items():
+            *before, last = layers
+            places = [layer.place for layer in before if layer.replaces]
+            own = any(isinstance(place, FilePlace) and place.file == file for place in places)
+            if own and isinstance(last.place, FilePlace) and last.replaces and last.place.file in winners - {file}:
+                lost[".".join(map(str, path[len(config.prefix) :]))] = FilePath(last.place.file).stem
+        if lost:
+            keys = ", ".join(list(lost)[:3]) + (", ..." if len(lost) > 3 else "")
+            message = f"`_self_` stands before `{later[0]}`, which overrides what this file says of {keys}"
+            yield f"{shown_path(file)}: {message}; write `_self_` last: [{', '.join(later)}, _self_]"
+
+
+def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
+    """The files of options, and of all that these extend."""
+    found: set[str] = set()
+    waiting = [name.partition("@")[0].rpartition("/")[2] for name in names]
+    while waiting:
+        name = waiting.pop()
+        for file in [file for file in texts if FilePath(file).stem == name and file not in found]:
+            found.add(file)
+            waiting += [option.value.partition("@")[0].rpartition("/")[2] for _, option in defaults_of(texts[file])]
+    return found
+
+
+def _text(file: FilePath) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+# -- what depends on who declared a thing first
+
+
+def with_defaults(config: Composed) -> frozenset[str] | None:
+    """The metrics that `metric_defaults` are for: those first declared in a file that sets some.
+
+    None where there are none, or where nobody knows what was declared where: for a mapping.
+    """
+    if "metric_defaults" not in config.data or (known := config.provenance) is None:
+        return None
+    setters = {
+        layer.place.file
+        for path, layers in known.layers.items()
+        if path[: len(config.prefix) + 1] == (*config.prefix, "metric_defaults")
+        for layer in layers
+        if isinstance(layer.place, FilePlace)
+    }
+    return frozenset(name for name, file in _declared(config, "metrics", known).items() if file in setters)
+
+
+def columns_settled(config: Composed, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The profile, in which signals that an installed package declares say `extra: false`, unless they say something.
+
+    So what a reward function logs is never such a signal because of its name. Of a mapping nobody knows who declared
+    what: there nothing is added.
+    """
+    if (known := config.provenance) is None:
+        return data
+    folders = [FilePath(place) for place in preset_folders()]
+    settled = dict(data)
+    for section in ("signals", "metrics"):
+        entries = data.get(section)
+        homes = _declared(config, section, known)
+        for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+            file = homes.get(str(name))
+            packaged = file is not None and any(FilePath(file).is_relative_to(folder) for folder in folders)
+            if packaged and isinstance(entry, Mapping) and entry.get("axis") and entry.get("extra") is None:
+                settled[section] = {**settled[section], name: {**entry, "extra": False}}
+    return settled
+
+
+def _declared(config: Composed, section: str, known: Provenance) -> dict[str, str | None]:
+    """The file that first has something of each entry of a section; None for an override."""
+    first: dict[str, str | None] = {}
+    size = len(config.prefix)
+    for path, layers in known.layers.items():
+        if len(path) > size + 1 and path[: size + 1] == (*config.prefix, section):
+            place = layers[0].place
+            first.setdefault(str(path[size + 1]), place.file if isinstance(place, FilePlace) else None)
+    return first
