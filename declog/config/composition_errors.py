@@ -50,7 +50,7 @@ def unreadable(line: str, sign: str = "") -> Problem:
     key, equals, value = line.partition("=")
     if "/" in key and "." in key:
         return _slashed(line, key, value)
-    if not equals:
+    if not equals or not key:
         if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
             return _problem(line, "this override has no value", f"{line}=...")
         return _problem(line, "this is no override", "an override is key=value, +key=value or ~key")

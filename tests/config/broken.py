@@ -2,7 +2,7 @@
 
 A case is one text of sections in ``tests/data/broken``: files, ``overrides``, the ``error``, and behind ``fixed`` the
 files and overrides that are other ones once the advice is taken. Without a file ``declog/mine.yaml`` the overrides are
-those of the preset ``grpo``. Cases ``app_*`` run in an application with ``@hydra.main``, cases ``team_*`` beside an
+those of the preset ``grpo``, in Hydra's words. Cases ``app_*`` run in an application with ``@hydra.main``, cases ``team_*`` beside an
 installed package, ``tests/data/team``. ``python -m tests.config.broken --update`` writes the errors; read the
 difference before it is committed: these texts are what people see.
 """
@@ -118,9 +118,11 @@ def plan(files: Mapping[str, str]) -> declog.Plan:
     """The plan of a case's files and overrides."""
     overrides = files.get("overrides", "").splitlines()
     with laid_out(files) as folder:
-        if not (folder / "declog").is_dir():
-            return declog.plan(declog.compose("grpo", overrides))
-        return declog.plan(declog.compose("mine", overrides, config_dir="."))
+        name = "mine" if (folder / "declog").is_dir() else "grpo"
+        if overrides:
+            (folder / "train.yaml").write_text(f"defaults: [{{declog: {name}}}]\n", encoding="utf-8")
+            return declog.plan("train.yaml", overrides)
+        return declog.plan(declog.compose(name, config_dir="."))
 
 
 def said(files: Mapping[str, str]) -> str:

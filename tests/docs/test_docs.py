@@ -156,10 +156,9 @@ def _launcher(block: Block, words: list[str]) -> None:
 
 
 def preset_plan(overrides: list[str]) -> declog.Plan:
-    """The plan of a preset, ``declog=NAME`` among the overrides or ``grpo``."""
-    names = [word.partition("=")[2] for word in overrides if word.startswith("declog=")]
-    others = [word for word in overrides if not word.startswith("declog=")]
-    return declog.plan(declog.compose(names[-1] if names else "grpo", others))
+    """The plan of an application whose preset is ``grpo``."""
+    Path("train.yaml").write_text("defaults: [{declog: grpo}]\n", encoding="utf-8")
+    return declog.plan("train.yaml", overrides)
 
 
 def compose_all(block: Block, words: list[str], plan: Callable[[list[str]], declog.Plan]) -> None:
