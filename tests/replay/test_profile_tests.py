@@ -243,7 +243,8 @@ def test_a_profile_test_does_what_a_run_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_tests_of_a_shipped_preset(preset: str) -> None:
     """Small numbers, worked by hand."""
-    assert run_profile_tests(preset) == list(declog.profile_of(declog.compose(preset))["tests"])
+    tests = declog.profile_of(preset)["tests"]
+    assert run_profile_tests(preset) == [name for name, test in tests.items() if test is not None]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
