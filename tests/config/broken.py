@@ -3,8 +3,8 @@
 A case is one text of sections in ``tests/data/broken``: files, ``overrides``, the ``error``, and behind ``fixed`` the
 files and overrides that are other ones once the advice is taken. Without a file ``declog/mine.yaml`` the overrides are
 those of the preset ``grpo``, in Hydra's words. Cases ``app_*`` run in an application with ``@hydra.main``, cases
-``team_*`` beside an installed package, ``tests/data/team``. ``python -m tests.config.broken --update`` writes the errors; read the
-difference before it is committed: these texts are what people see.
+``team_*`` beside an installed package, ``tests/data/team``. ``python -m tests.config.broken --update`` writes the
+errors; read the difference before it is committed: these texts are what people see.
 """
 
 from __future__ import annotations
