@@ -7,15 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
 Number = float | int | bool
-ColumnType = Literal["int", "float", "bool", "text", "json"]
 Level = Literal["info", "warn", "error"]
 
 SELF = "declog/"  # the prefix of what declog logs about itself
 RANKS = SELF + "ranks"  # how many ranks there are rows of; logged under every profile where some are missing
+
+
+class DType(StrEnum):
+    """What a value is: of a signal, of an expression, of a table's column; the words that YAML has for it.
+
+    ``OBJECT`` is anything that JSON can hold.
+    """
+
+    FLOAT = "float"
+    INT = "int"
+    BOOL = "bool"
+    TEXT = "text"
+    OBJECT = "object"
+
+    def holds(self, other: DType) -> bool:
+        """Whether a column of this type may be given values of another."""
+        return other is self or self is DType.OBJECT or other in _HOLDS.get(self, ())
+
+
+_HOLDS = {DType.INT: (DType.BOOL,), DType.FLOAT: (DType.INT, DType.BOOL)}
 
 
 @dataclass(frozen=True)
@@ -46,9 +66,12 @@ class Column:
     """A table column's contract. ``role``: its text is a message of the row's conversation, and who says it."""
 
     name: str
-    type: ColumnType
+    type: DType
     nullable: bool = True
     role: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", DType(self.type))  # a sink's test may give the plain word
 
 
 @dataclass(frozen=True)
@@ -56,8 +79,8 @@ class Table:
     """Rows picked at one log event, by column. Every list of ``data`` has ``rows`` entries; None is null.
 
     ``table`` is the id in the profile, ``name`` what trackers show. Values are Python ints, floats,
-    bools and strings; a ``json`` column holds values made of dicts, lists and those. ``as_trace``: each row is a
-    conversation, whose messages are those of its ``json`` columns and the texts of columns with a ``role``; what
+    bools and strings; an ``object`` column holds values made of dicts, lists and those. ``as_trace``: each row is a
+    conversation, whose messages are those of its ``object`` columns and the texts of columns with a ``role``; what
     cannot show one shows a table. ``cut``: how many more rows were picked, which `max_bytes` left out.
     """
 

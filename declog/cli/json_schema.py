@@ -18,6 +18,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from declog import sinks
 from declog.language import spec
 from declog.language.spec import SECTIONS, LogSpec, SinkSpec
+from declog.records import DType
 
 Schema = dict[str, Any]
 
@@ -124,6 +125,8 @@ def _value(annotation: Any) -> Schema:
     origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return {"enum": list(inside)}
+    if annotation is DType:
+        return {"enum": [dtype.value for dtype in DType]}
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [_value(each) for each in inside]}
     if origin is dict:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import typing
-
 from declog.compiler.draft import Draft, SwitchedOff, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import UsageError, did_you_mean
-from declog.language.dtypes import Axis, per
+from declog.language.dtypes import Axis, DType, per
 from declog.language.expression import compile_expression
 from declog.language.nodes import Node
 from declog.language.row_functions import RowFunction
-from declog.language.spec import ColumnSpec, TypeName
+from declog.language.spec import ColumnSpec
 from declog.plans.ops import ColumnOp
 
 Path = tuple[str, ...]
 _REGISTER = "register it with @declog.column; on the command line, `--import MODULE` loads the module that does"
-_COLUMN: dict[TypeName, typing.Literal["int", "float", "bool", "text", "json"]] = {
-    "int": "int", "float": "float", "bool": "bool", "text": "text", "object": "json",
-}  # fmt: skip
 
 
 def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
@@ -43,29 +38,29 @@ def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> 
         return None
     if spec.name is not None and "{" in spec.name.replace("{id}", ""):
         draft.report("DL404", f"the name `{spec.name}` has fields that are not known here", *path, "name", fix="{id}")
-    if (spec.max_chars or spec.redact) and type not in (None, "text", "object"):
+    if (spec.max_chars or spec.redact) and type not in (None, DType.TEXT, DType.OBJECT):
         draft.report("DL202", "`max_chars` and `redact` are for text", *path, fix="drop them")
-    if spec.role is not None and type not in (None, "text"):
+    if spec.role is not None and type not in (None, DType.TEXT):
         draft.report("DL202", "`role` is of a text: messages say theirs", *path, "role", fix="drop it")
     if type is None or len(draft.problems) > before:
         return None
     template = (spec.name or name).replace("{id}", name)
     redact = tuple(spec.redact.items())
     return ColumnOp(
-        id=name, template=template, type=_COLUMN[type], expr=None, family=False, nullable=spec.nullable,
+        id=name, template=template, type=type, expr=None, family=False, nullable=spec.nullable,
         max_chars=spec.max_chars, redact=redact, call=function, args=args,
         role=spec.role,
     )  # fmt: skip
 
 
-def _type(draft: Draft, function: RowFunction, name: str, spec: ColumnSpec, path: Path) -> TypeName | None:
+def _type(draft: Draft, function: RowFunction, name: str, spec: ColumnSpec, path: Path) -> DType | None:
     """The declared type, or what the function's annotation says; the two must agree."""
-    promised = typing.cast("TypeName | None", function.returns)
+    promised = function.returns
     if spec.type is None and promised is None:
         draft.report("DL203", f"the column `{name}` has a `call` and no `type`", *path, fix="type: text")
     if spec.type is None or promised is None or promised == spec.type:
         return spec.type or promised
-    if (promised, spec.type) != ("int", "float") and spec.type != "object":
+    if (promised, spec.type) != (DType.INT, DType.FLOAT) and spec.type is not DType.OBJECT:
         draft.report(
             "DL305",
             f"the column `{name}` is declared {spec.type}, and `{function.name}` returns {promised}",

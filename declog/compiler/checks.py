@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from declog.compiler.draft import Draft
 from declog.errors import Path, told
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.language.nodes import Node, walk
 from declog.language.reductions import quantile_level
 from declog.plans.ops import FilterOp
@@ -72,7 +72,7 @@ def surprises(draft: Draft) -> None:
 
 
 def tensors(draft: Draft) -> None:
-    """Run users' functions on `meta` tensors: shape and kind must be what their registration says."""
+    """Run users' functions on `meta` tensors: shape and dtype must be what their registration says."""
     seen: set[str] = set()
     for path, root in expressions(draft):
         for node in walk(root):
@@ -80,7 +80,7 @@ def tensors(draft: Draft) -> None:
             if function is None or not function.tensors or function.name in seen:
                 continue
             seen.add(function.name)
-            problem = _lie(function.run, len(node.args), node.type.kind, per_token=node.type.axis is Axis.TOKEN)
+            problem = _lie(function.run, len(node.args), node.type.dtype, per_token=node.type.axis is Axis.TOKEN)
             if problem is not None:
                 draft.report(
                     "DL314",
@@ -90,7 +90,7 @@ def tensors(draft: Draft) -> None:
                 )
 
 
-def _lie(run: object, arity: int, kind: Kind, *, per_token: bool) -> str | None:
+def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | None:
     import torch  # only where a profile uses a function of a user's
 
     shape = (3, 5) if per_token else (3,)
@@ -107,6 +107,6 @@ def _lie(run: object, arity: int, kind: Kind, *, per_token: bool) -> str | None:
         return f"returned {type(result).__name__}, not a tensor"
     if result.shape != shape:
         return f"returned shape {list(result.shape)} for arguments of shape {list(shape)}"
-    if (kind is Kind.BOOL) != (result.dtype is torch.bool):
-        return f"returned {str(result.dtype).removeprefix('torch.')}, and is registered to return {kind.value}"
+    if (dtype is DType.BOOL) != (result.dtype is torch.bool):
+        return f"returned {str(result.dtype).removeprefix('torch.')}, and is registered to return {dtype}"
     return None

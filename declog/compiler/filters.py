@@ -5,7 +5,7 @@ from __future__ import annotations
 from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import did_you_mean
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType, any_of
 from declog.language.expression import compile_expression, join
 from declog.language.nodes import Node
 from declog.language.spec import FilterSpec
@@ -81,8 +81,8 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
             fix="set `axes.group`, or `within: step`",
         )
     key, where = (
-        _row_value(draft, name, "key", spec.key, tuple(Kind) if spec.kind == "unique" else (Kind.NUMBER, Kind.INT)),
-        _row_value(draft, name, "where", spec.where, (Kind.BOOL,)),
+        _row_value(draft, name, "key", spec.key, tuple(DType) if spec.kind == "unique" else (DType.FLOAT, DType.INT)),
+        _row_value(draft, name, "where", spec.where, (DType.BOOL,)),
     )
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
@@ -109,30 +109,30 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     )
 
 
-def _row_value(draft: Draft, name: str, field: str, text: str | None, kinds: tuple[Kind, ...]) -> Node | None:
+def _row_value(draft: Draft, name: str, field: str, text: str | None, dtypes: tuple[DType, ...]) -> Node | None:
     if text is None:
         return None
     with draft.at("filters", name, field, off=f"filters.{name}"):
         node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
         path = ("filters", name, field)
-        if node.type.kind not in kinds:
+        if node.type.dtype not in dtypes:
             fix = (
                 f"compare it, such as `{node} > 0`"
-                if kinds == (Kind.BOOL,)
+                if dtypes == (DType.BOOL,)
                 else f"`1 if {node} else 0`"
-                if node.type.kind is Kind.BOOL
+                if node.type.dtype is DType.BOOL
                 else None
             )
             draft.report(
                 "DL305",
-                f"`{field}` needs {' or '.join(k.value for k in kinds)}, and `{node}` is {node.type.kind.value}",
+                f"`{field}` needs {any_of(dtypes)}, and `{node}` is {node.type.dtype}",
                 *path,
                 fix=fix,
             )
         elif not needs_axis(node.type, Axis.COMPLETION):
             fix = (
                 f"any({node}, over=token)  or  all({node}, over=token)"
-                if kinds == (Kind.BOOL,)
+                if dtypes == (DType.BOOL,)
                 else f"mean({node}, over=token)"
             )
             draft.report(

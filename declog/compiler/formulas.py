@@ -9,7 +9,7 @@ from dataclasses import replace
 from declog.compiler.draft import Draft
 from declog.compiler.metrics import names_of, of_every_output
 from declog.compiler.scopes import MetricScope
-from declog.language.dtypes import Kind
+from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import Node, walk
 from declog.language.spec import MetricSpec
@@ -79,8 +79,8 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     if not used:
         refuse("DL310", "the formula reads no metric", text, "use `expr:` for signals")
     _comparable(draft, [ops[key] for key in used], text)
-    if node.type.kind in (Kind.TEXT, Kind.OBJECT):
-        refuse("DL305", f"a formula gives a number, and this is {node.type.kind.value}", text, "`1 if ... else 0`")
+    if node.type.dtype in (DType.TEXT, DType.OBJECT):
+        refuse("DL305", f"a formula gives a number, and this is {node.type.dtype}", text, "`1 if ... else 0`")
     if any(isinstance(op := ops[key], MetricOp) and op.by is not None for key in used):
         refuse("DL205", "a formula over a metric with `by` is not executed yet", text, "a metric without `by`")
     first = ops[used[0]]
@@ -169,8 +169,8 @@ def condition(draft: Draft, text: str, path: tuple[str, ...], *, off: str | None
     """A bool over metrics' values."""
     with draft.at(*path, off=off):
         node = over_metrics(draft, text)
-        if node.type.kind is Kind.BOOL:
+        if node.type.dtype is DType.BOOL:
             return node
         fix = f"compare it, such as `{node} > 0`"
-        draft.report("DL305", f"a condition is a bool, and `{node}` is {node.type.kind.value}", *path, fix=fix)
+        draft.report("DL305", f"a condition is a bool, and `{node}` is {node.type.dtype}", *path, fix=fix)
     return None

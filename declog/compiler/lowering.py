@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import signal_node
-from declog.language.dtypes import AXES, KINDS, Axis, Kind
+from declog.language.dtypes import AXES, Axis, DType
 from declog.language.moments import FORMULAS
 from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import (
@@ -124,9 +124,9 @@ class _Lowering:
             return self._leaf(node, name, node.op)
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
             return self._leaf(node, self.fold(phase, None, node.mask, ("n",)), "count")
-        if any(arg.type.kind in (Kind.TEXT, Kind.OBJECT) for arg in node.args) and node.type.kind not in (
-            Kind.TEXT,
-            Kind.OBJECT,
+        if any(arg.type.dtype in (DType.TEXT, DType.OBJECT) for arg in node.args) and node.type.dtype not in (
+            DType.TEXT,
+            DType.OBJECT,
         ):
             return self._local(node, phase)
         args = [self.lower(arg, phase) for arg in node.args]
@@ -166,7 +166,7 @@ class _Lowering:
             assert isinstance(leaf, Node)
             for one in (source, phase):
                 self.recorded.add(self.place(leaf, one))
-                if leaf.type.kind is Kind.TEXT:
+                if leaf.type.dtype is DType.TEXT:
                     self.travels.add((one, ids))
         return self.draft.pool.make(CARRIED, type=node.type, name=name)
 
@@ -179,8 +179,8 @@ class _Lowering:
     def picked(self, node: Node, phase: str) -> Node:
         """A node that is wanted of some rows only: its text stays where it is until they are picked."""
         phase = node.type.phase or phase
-        texts = [item for item in walk(node) if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT)]
-        if node.type.kind not in (Kind.TEXT, Kind.OBJECT) or node.op == SIGNAL or not texts:
+        texts = [item for item in walk(node) if item.op == SIGNAL and item.type.dtype in (DType.TEXT, DType.OBJECT)]
+        if node.type.dtype not in (DType.TEXT, DType.OBJECT) or node.op == SIGNAL or not texts:
             return self.lower(node, phase)
         split = self.draft.grouping is not None and self.draft.grouping.split == "ranks"
         far = any(item.op in (JOIN, "prev") for item in walk(node)) or reads_other_ranks(node, split)
@@ -191,7 +191,7 @@ class _Lowering:
         phase = node.type.phase or phase
         lowered = self.lower(node, phase)
         for item in walk(lowered):
-            if item.op == SIGNAL and item.type.kind in (Kind.TEXT, Kind.OBJECT):
+            if item.op == SIGNAL and item.type.dtype in (DType.TEXT, DType.OBJECT):
                 self.travels.add((phase, str(item.param("name"))))
         return lowered
 
@@ -260,7 +260,7 @@ def _table(work: _Lowering, table: TableOp) -> TableOp:
     texts = dict.fromkeys(
         str(node.param("name"))
         for node in read
-        if node.op in (SIGNAL, TEXTVALUE) and node.type.kind in (Kind.TEXT, Kind.OBJECT)
+        if node.op in (SIGNAL, TEXTVALUE) and node.type.dtype in (DType.TEXT, DType.OBJECT)
     )
     return replace(table, columns=columns, filter=chosen, texts=tuple(texts))
 
@@ -270,8 +270,8 @@ def _filter(work: _Lowering, op: FilterOp, table: TableOp) -> FilterOp:
     if op.within == "group":
         work.grouped.add(phase)
     keyed = None
-    if op.key is not None and op.key.type.kind in (Kind.TEXT, Kind.OBJECT):
-        type = op.key.type.with_kind(Kind.BOOL)
+    if op.key is not None and op.key.type.dtype in (DType.TEXT, DType.OBJECT):
+        type = op.key.type.with_dtype(DType.BOOL)
         keyed = work.lower(work.draft.pool.make("present", (op.key,), type=type), phase)
     return replace(
         op, phase=phase, axis=table.axis, keyed=keyed, ids=_ids(work, op, table),
@@ -292,7 +292,7 @@ def _ids(work: _Lowering, op: FilterOp, table: TableOp) -> Node | None:
     node = signal_node(work.draft, name)
     assert isinstance(node, Node)
     work.wished.add((table.phase, name))
-    if node.type.kind is Kind.TEXT:
+    if node.type.dtype is DType.TEXT:
         work.travels.add((table.phase, name))
     if table.axis is Axis.GROUP:
         return work.draft.pool.make("first", (node,), type=node.type.with_axis(Axis.GROUP), over=Axis.COMPLETION)
@@ -311,7 +311,7 @@ def _groups(work: _Lowering) -> None:
     assert isinstance(node, Node)
     for phase in sorted(work.grouped):
         work.recorded.add(work.place(node, phase))
-        if node.type.kind is Kind.TEXT:
+        if node.type.dtype is DType.TEXT:
             work.travels.add((phase, name))
 
 
@@ -324,7 +324,7 @@ def _logged(draft: Draft) -> None:
         draft.logged = SignalOp(
             name=LOGGED,
             source=LOGGED,
-            kind=KINDS[spec.type],
+            dtype=spec.type,
             axis=Axis.STEP,
             family=True,
             phase=phase,
@@ -347,7 +347,7 @@ def _events(work: _Lowering) -> None:
             message = f"`{name}` is per group, and groups are spread over ranks: none of them has its values"
             draft.report("DL310", message, *draft.signal_paths[name], "axis", fix="axis: completion, or split: none")
         op = SignalOp(
-            name=name, source=spec.from_ or name, kind=KINDS[spec.type], axis=AXES[spec.axis],
+            name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis],
             family=spec.family, phase=phase,
             optional=spec.optional or (phase, name) not in needed,
             recorded=(phase, name) in work.recorded | work.wished, folded=(phase, name) in work.folded,
@@ -387,7 +387,7 @@ def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]
             op = SignalOp(
                 name=name,
                 source=source,
-                kind=Kind.INT,
+                dtype=DType.INT,
                 axis=Axis.COMPLETION,
                 family=False,
                 phase=phase,

@@ -13,7 +13,7 @@ from declog.compiler import intended
 from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
-from declog.language.dtypes import Axis, Kind, per
+from declog.language.dtypes import Axis, DType, per
 from declog.language.expression import Compiler, compile_expression, join
 from declog.language.functions import REQUIRED
 from declog.language.nodes import SIGNAL, Node, walk
@@ -255,7 +255,7 @@ class _Metric:
             draft.report("DL312", f"`{reduction.name}` reduces {wanted}, and {given} given", *place, fix=fix)
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
         for node in args:
-            if node.type.kind not in reduction.accepts:
+            if node.type.dtype not in reduction.accepts:
                 draft.report(
                     "DL312",
                     f"`{reduction.name}` needs numbers, and `{node}` is {node.type}",
@@ -271,9 +271,9 @@ class _Metric:
                 *self._where_from(),
                 fix="pick a member: column(family, 'name')",
             )
-        self._fits("where", where, axis, (Kind.BOOL,))
-        self._fits("by", by, axis, (Kind.TEXT, Kind.INT, Kind.BOOL))
-        self._fits("weight", weight, axis, (Kind.NUMBER, Kind.INT))
+        self._fits("where", where, axis, (DType.BOOL,))
+        self._fits("by", by, axis, (DType.TEXT, DType.INT, DType.BOOL))
+        self._fits("weight", weight, axis, (DType.FLOAT, DType.INT))
         if axis is Axis.TOKEN and by is not None and by.type.axis is Axis.TOKEN:
             draft.report(
                 "DL310",
@@ -302,9 +302,9 @@ class _Metric:
                 fix="drop `weight`",
             )
         phase, args, where, by, weight = self._together(axis, args, where, by, weight)
-        kind = first.type.kind if reduction.keeps_kind else Kind.NUMBER
-        if (reduction.name in ("sum", "count") and first.type.kind is Kind.BOOL) or reduction.name == "count":
-            kind = Kind.INT
+        dtype = first.type.dtype if reduction.keeps_dtype else DType.FLOAT
+        if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
+            dtype = DType.INT
         key = self.id if suffix is None else f"{self.id}.{suffix}"
         if spec.cumulative and (reduction.name not in ("sum", "count") or (spec.pool or "window") != "window"):
             message = "`cumulative` runs sums and counts over the window from the start of the run"
@@ -318,7 +318,7 @@ class _Metric:
             draft.report("DL205", message, "metrics", self.id, "nan", fix="drop `nan`")
         return MetricOp(
             id=self.id, key=key, suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=phase,
-            axis=axis, family=first.type.family, kind=kind, where=where, by=by, weight=weight,
+            axis=axis, family=first.type.family, dtype=dtype, where=where, by=by, weight=weight,
             every=draft.window(spec.every), pool=pool, combine=combine,
             nan=nan, names=self._names(suffix, first.type.family, by is not None), cumulative=spec.cumulative,
             ranks=spec.ranks, max_labels=spec.max_labels, **of_every_output(draft, self.id, spec),
@@ -370,29 +370,27 @@ class _Metric:
             message = f"`{reduction.name}` over tokens is a histogram per batch, and has no labels"
             self.draft.report("DL312", message, "metrics", self.id, "by", fix=fix)
         if where is not None and any(
-            node.type.kind is Kind.TEXT or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in walk(where)
+            node.type.dtype is DType.TEXT or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in walk(where)
         ):
             message = f"`{reduction.name}` over tokens is a histogram per batch: `where` cannot read groups or texts"
             self.draft.report("DL312", message, "metrics", self.id, "where", fix=fix)
 
-    def _fits(self, key: str, node: Node | None, axis: Axis, kinds: tuple[Kind, ...]) -> None:
+    def _fits(self, key: str, node: Node | None, axis: Axis, kinds: tuple[DType, ...]) -> None:
         if node is None:
             return
         path = ("metrics", self.id, key)
-        if node.type.kind not in kinds:
+        if node.type.dtype not in kinds:
             wanted, fix = {
                 "where": ("bool", f"compare it, such as `{node} > 0`"),
                 "by": ("text, int or bool", f"`bucket({node}, 32, 64)`"),
-                "weight": ("number", f"`1 if {node} else 0`" if node.type.kind is Kind.BOOL else "weigh by a number"),
+                "weight": ("number", f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else "weigh by a number"),
             }[key]
-            self.draft.report(
-                "DL305", f"`{key}` needs {wanted}, and `{node}` is {node.type.kind.value}", *path, fix=fix
-            )
+            self.draft.report("DL305", f"`{key}` needs {wanted}, and `{node}` is {node.type.dtype}", *path, fix=fix)
         if not needs_axis(node.type, axis):
             finer = node.type.axis
             fix = (
                 f"any({node}, over={finer.label})  or  all({node}, over={finer.label})"
-                if finer is not None and node.type.kind is Kind.BOOL
+                if finer is not None and node.type.dtype is DType.BOOL
                 else f"mean({node}, over={finer.label if finer else 'token'})"
             )
             self.draft.report(

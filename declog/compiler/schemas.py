@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from declog.compiler import calls
 from declog.compiler.draft import Draft, needs_axis
@@ -11,26 +10,12 @@ from declog.compiler.intended import quoted
 from declog.compiler.metrics import FIELDS
 from declog.compiler.scopes import SignalScope
 from declog.language import patterns
-from declog.language.dtypes import KINDS, Axis, Kind, per
+from declog.language.dtypes import Axis, DType, per
 from declog.language.expression import compile_expression
 from declog.language.nodes import Node
 from declog.language.spec import ColumnSpec
 from declog.plans.ops import ColumnOp
 
-ColumnType = Literal["int", "float", "bool", "text", "json"]
-_TYPES: dict[str, ColumnType] = {"int": "int", "float": "float", "bool": "bool", "text": "text", "object": "json"}
-_NATURAL: dict[Kind, ColumnType] = {
-    Kind.INT: "int",
-    Kind.NUMBER: "float",
-    Kind.BOOL: "bool",
-    Kind.TEXT: "text",
-    Kind.OBJECT: "json",
-}
-_ACCEPTS: dict[ColumnType, tuple[Kind, ...]] = {
-    "int": (Kind.INT, Kind.BOOL), "float": (Kind.NUMBER, Kind.INT, Kind.BOOL), "bool": (Kind.BOOL,),
-    "text": (Kind.TEXT,),
-    "json": (Kind.OBJECT, Kind.TEXT, Kind.INT, Kind.NUMBER, Kind.BOOL),
-}  # fmt: skip
 ROWS: dict[str, str] = {"completion": "completion", "group": "group", "step": "batch"}  # what a row is
 
 
@@ -99,7 +84,7 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: tupl
     return ColumnOp(
         id=name,
         template="{column}",
-        type="json",
+        type=DType.OBJECT,
         expr=None,
         family=False,
         nullable=True,
@@ -112,7 +97,7 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: tupl
 def _typed_column(
     draft: Draft, name: str, spec: ColumnSpec, node: Node, row: Axis, path: tuple[str, ...]
 ) -> ColumnOp | None:
-    type = _TYPES[spec.type] if spec.type else _NATURAL[node.type.kind]
+    type = spec.type or node.type.dtype
     if not needs_axis(node.type, row):
         draft.report(
             "DL310",
@@ -122,19 +107,18 @@ def _typed_column(
             fix=f"expr: {quoted(coarser(draft, node, row))}",
         )
         return None
-    if node.type.kind not in _ACCEPTS[type]:
-        wanted = next((label for label, kind in KINDS.items() if kind is node.type.kind), node.type.kind.value)
+    if not type.holds(node.type.dtype):
         draft.report(
             "DL305",
-            f"the column `{name}` is declared {spec.type}, and `{node}` is {node.type.kind.value}",
+            f"the column `{name}` is declared {type}, and `{node}` is {node.type.dtype}",
             *path,
             "type",
-            fix=f"type: {wanted}",
+            fix=f"type: {node.type.dtype}",
         )
         return None
-    if (spec.max_chars or spec.redact) and type not in ("text", "json"):
+    if (spec.max_chars or spec.redact) and type not in (DType.TEXT, DType.OBJECT):
         draft.report("DL202", "`max_chars` and `redact` are for text", *path, fix="drop them")
-    if spec.role is not None and type != "text":
+    if spec.role is not None and type is not DType.TEXT:
         draft.report("DL202", "`role` is of a text: messages say theirs", *path, "role", fix="drop it")
     template = spec.name or ("{id}/{column}" if node.type.family else "{id}")
     for field in sorted(set(re.findall(r"\{(\w*)\}", template)) - (FIELDS - {"reduce", "label"})):
@@ -170,7 +154,9 @@ def _typed_column(
 
 def coarser(draft: Draft, node: Node, axis: Axis) -> str:
     """What one could write to have a value for each row of ``axis``."""
-    how = "first" if node.type.kind in (Kind.TEXT, Kind.OBJECT) else "any" if node.type.kind is Kind.BOOL else "mean"
+    how = (
+        "first" if node.type.dtype in (DType.TEXT, DType.OBJECT) else "any" if node.type.dtype is DType.BOOL else "mean"
+    )
     text, at = str(node), node.type.axis
     for fine, below in ((Axis.TOKEN, Axis.COMPLETION), (Axis.COMPLETION, Axis.GROUP), (Axis.GROUP, Axis.BATCH)):
         if at is fine and axis < fine and (fine is Axis.TOKEN or draft.grouping is not None):

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, did_you_mean
-from declog.language.dtypes import AXES, KINDS, Axis, Kind, Type
+from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
 from declog.language.nodes import BUILTIN, LEAVES, METRIC, SIGNAL, Node
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import MetricOp
 
 BUILTINS: dict[str, Type] = {
-    "step": Type(Kind.INT, Axis.STEP),
-    "rank": Type(Kind.INT, Axis.STEP),
-    "elapsed": Type(Kind.NUMBER, Axis.STEP),
+    "step": Type(DType.INT, Axis.STEP),
+    "rank": Type(DType.INT, Axis.STEP),
+    "elapsed": Type(DType.FLOAT, Axis.STEP),
 }
 
 
@@ -126,7 +126,7 @@ class MetricScope(ConstantScope):
             raise ExpressionError(self._deleted(name))
         if found is None:
             return None
-        return self.draft.pool.make(METRIC, type=Type(Kind.INT), name=f"{function}:{found.key}")
+        return self.draft.pool.make(METRIC, type=Type(DType.INT), name=f"{function}:{found.key}")
 
     def resolve(self, name: str) -> Node | Problem | None:
         draft = self.draft
@@ -178,7 +178,7 @@ class MetricScope(ConstantScope):
         return [*self.draft.output_keys, *self.draft.constants]
 
     def _metric(self, key: str, family: bool) -> Node:
-        return self.draft.pool.make(METRIC, type=Type(Kind.NUMBER, None, family), name=key)
+        return self.draft.pool.make(METRIC, type=Type(DType.FLOAT, None, family), name=key)
 
     def _deleted(self, name: str) -> Problem:
         if self.optional:
@@ -241,7 +241,7 @@ def _observed(draft: Draft, name: str) -> Node:
     phase = spec.phase if isinstance(spec.phase, str) else None  # of several phases, or of those that need it
     if spec.phase is None and not draft.phase_order:
         phase = draft.default_phase
-    type = Type(KINDS[spec.type], axis, spec.family, phase)
+    type = Type(spec.type, axis, spec.family, phase)
     mask = mask_of(draft, name) if axis is Axis.TOKEN else frozenset()
     return draft.pool.make(SIGNAL, type=type, mask=mask, name=name)
 
@@ -276,7 +276,7 @@ def _mask(draft: Draft, text: str, path: Path) -> frozenset[Node]:
     draft.typing.append(label)
     try:
         node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
-        if node.type.kind is not Kind.BOOL or node.type.axis is not Axis.TOKEN:
+        if node.type.dtype is not DType.BOOL or node.type.axis is not Axis.TOKEN:
             raise ExpressionError(
                 Problem(
                     "DL310",

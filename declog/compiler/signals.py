@@ -8,7 +8,7 @@ from typing import Any
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Problem, did_you_mean
-from declog.language.dtypes import KINDS, Kind
+from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import CONST
 from declog.language.spec import MetricSpec, ModeSpec, SignalSpec
@@ -51,10 +51,10 @@ def switches(draft: Draft) -> None:
             text = entry.enabled if isinstance(entry.enabled, str) else "false"
             with draft.at(section, name, "enabled"):
                 node = compile_expression(text, ConstantScope(draft), draft.pool, draft.functions)
-                if node.op != CONST or node.type.kind is not Kind.BOOL:
+                if node.op != CONST or node.type.dtype is not DType.BOOL:
                     draft.report(
                         "DL305",
-                        f"`enabled` is true or false, and `{text}` is {node.type.kind.value}",
+                        f"`enabled` is true or false, and `{text}` is {node.type.dtype}",
                         section,
                         name,
                         "enabled",
@@ -183,7 +183,7 @@ def groups(draft: Draft) -> None:
                 "of",
                 fix=did_you_mean(spec.of, draft.signal_names, what="signals"),
             )
-        elif signal.axis != "completion" or KINDS[signal.type] not in (Kind.INT, Kind.TEXT) or signal.family:
+        elif signal.axis != "completion" or signal.type not in (DType.INT, DType.TEXT) or signal.family:
             draft.report(
                 "DL310",
                 f"`{spec.of}` must be an int or a text per completion",

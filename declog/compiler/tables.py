@@ -11,7 +11,7 @@ from declog.compiler.intended import quoted
 from declog.compiler.schemas import ROWS, coarser, columns
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean
-from declog.language.dtypes import AXES, Axis, Kind, per
+from declog.language.dtypes import AXES, Axis, DType, per
 from declog.language.expression import compile_expression
 from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
 from declog.language.spec import AlertSpec, TableSpec
@@ -101,7 +101,7 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     if made is None or len(draft.problems) > before:
         return None
     if spec.as_ == "trace" and all(
-        (column.type != "json" and column.role is None) or column.undeclared for column in made
+        (column.type is not DType.OBJECT and column.role is None) or column.undeclared for column in made
     ):
         draft.report(
             "DL203",
@@ -220,10 +220,10 @@ def alerts(draft: Draft) -> None:
             if spec.metric is not None:
                 compile_expression(spec.metric, scope, draft.pool, draft.functions)  # an error shows the name alone
             node = over_metrics(draft, text, optional=spec.optional)
-            if node.type.kind is not Kind.BOOL:
+            if node.type.dtype is not DType.BOOL:
                 draft.report(
                     "DL305",
-                    f"an alert's condition is a bool, and `{node}` is {node.type.kind.value}",
+                    f"an alert's condition is a bool, and `{node}` is {node.type.dtype}",
                     *path,
                     "when",
                     fix=f"compare it, such as `{node} > 0`",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.language.segmented import Segments, present, truth
 from declog.plans.ops import MetricOp
 
@@ -108,11 +108,11 @@ def frequent(counts: Array, limit: int) -> tuple[Array, Array]:
     return chosen, place
 
 
-def shown(value: Label, kind: Kind) -> str:
+def shown(value: Label, dtype: DType) -> str:
     """A label in a name."""
     if isinstance(value, str):
         return value
-    if kind is Kind.BOOL:
+    if dtype is DType.BOOL:
         return "true" if value else "false"
     return str(int(value)) if float(value).is_integer() else str(value)
 

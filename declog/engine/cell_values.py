@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from declog.language.patterns import redacted
 from declog.plans.ops import ColumnOp
-from declog.records import Column, ColumnType
+from declog.records import Column, DType
 
 INT64 = range(-(2**63), 2**63)
 
@@ -41,34 +41,34 @@ def _json(item: Any) -> Any:
     return item
 
 
-CONVERT: Mapping[ColumnType, Callable[[Any], Any]] = {
-    "int": int, "float": float, "bool": bool, "text": str, "json": _json,
+CONVERT: Mapping[DType, Callable[[Any], Any]] = {
+    DType.INT: int, DType.FLOAT: float, DType.BOOL: bool, DType.TEXT: str, DType.OBJECT: _json,
 }  # fmt: skip
 
 
-def natural(values: Iterable[Any]) -> ColumnType | None:
+def natural(values: Iterable[Any]) -> DType | None:
     """The type of a run-time column, by its first values; None where all are null."""
     items = [item for item in values if item is not None]
-    kinds = {type(item) for item in items}
-    if not kinds:
+    types = {type(item) for item in items}
+    if not types:
         return None
-    if kinds == {int}:
-        return "int" if all(item in INT64 for item in items) else "json"
-    if kinds <= {int, float}:
-        return "float"
-    return "bool" if kinds == {bool} else "text" if kinds == {str} else "json"
+    if types == {int}:
+        return DType.INT if all(item in INT64 for item in items) else DType.OBJECT
+    if types <= {int, float}:
+        return DType.FLOAT
+    return DType.BOOL if types == {bool} else DType.TEXT if types == {str} else DType.OBJECT
 
 
-def fits(type: ColumnType, item: Any) -> bool:
+def fits(type: DType, item: Any) -> bool:
     """Whether a value can stand in a column of this type without a loss."""
-    if item is None or type == "json":
+    if item is None or type is DType.OBJECT:
         return True
-    if type == "int":
+    if type is DType.INT:
         whole = isinstance(item, int) or (isinstance(item, float) and item.is_integer())
         return whole and not isinstance(item, bool) and int(item) in INT64
-    if type == "float":
+    if type is DType.FLOAT:
         return isinstance(item, float) or (isinstance(item, int) and not isinstance(item, bool) and _is_float(item))
-    return isinstance(item, bool if type == "bool" else str)
+    return isinstance(item, bool if type is DType.BOOL else str)
 
 
 def _is_float(item: int) -> bool:
@@ -78,7 +78,7 @@ def _is_float(item: int) -> bool:
         return False
 
 
-def returned(type: ColumnType, item: Any) -> Any:
+def returned(type: DType, item: Any) -> Any:
     """What a registered function returned, as the column holds it; raises ``TypeError`` where it is something else."""
     item = _plain(item)
     if not fits(type, item):
@@ -114,10 +114,10 @@ def row_bytes(columns: Sequence[Column], data: Mapping[str, Sequence[Any]], rows
     return sizes
 
 
-def _size(type: ColumnType, item: Any) -> int:
+def _size(type: DType, item: Any) -> int:
     if item is None:
         return 0
-    if type in ("text", "json"):
+    if type in (DType.TEXT, DType.OBJECT):
         text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
         return len(text.encode("utf-8", "surrogatepass"))
-    return 1 if type == "bool" else 8
+    return 1 if type is DType.BOOL else 8

@@ -18,7 +18,7 @@ from declog.engine.evaluator import View
 from declog.engine.partials import Piece, State, fold_states, state_of
 from declog.language import reductions
 from declog.language.absence import either
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.language.moments import FORMULAS, Moments
 from declog.language.segmented import Segments, present
 from declog.language.sketch import Sketch
@@ -123,8 +123,8 @@ def _turned(values: Array, _: float = 0.0) -> Array:
     return np.swapaxes(values, 1, 2)
 
 
-def _kind(op: MetricOp) -> Kind:
-    return Kind.TEXT if op.by is None else op.by.type.kind
+def _kind(op: MetricOp) -> DType:
+    return DType.TEXT if op.by is None else op.by.type.dtype
 
 
 def _by_values(op: MetricOp, view: View) -> Cells:
@@ -139,7 +139,7 @@ def _by_values(op: MetricOp, view: View) -> Cells:
     cell = label * max(shape[1], 1) + placed.piece
     columns = [np.asarray(view.judged(node, axis)) for node in op.args]
     columns = [
-        column if column.dtype.kind in "fiu" and op.reduction.keeps_kind else column.astype(np.float64)
+        column if column.dtype.kind in "fiu" and op.reduction.keeps_dtype else column.astype(np.float64)
         for column in columns
     ]
     columns = [column[None] if column.ndim == 1 else column for column in columns]

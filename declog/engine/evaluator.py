@@ -17,7 +17,7 @@ from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import COMPARISONS, Absence, either, elementwise
-from declog.language.dtypes import COLUMN, Axis, Kind
+from declog.language.dtypes import COLUMN, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
 from declog.language.moments import AGGREGATES, FORMULAS, floats
 from declog.language.nodes import LEAVES, Node
@@ -90,7 +90,7 @@ class View:
     def undecided(self, node: Node) -> Absence:
         """Where a bool is neither true nor false, since something that it compares is missing."""
         function = self._functions.get(node.op)
-        if node.type.kind is not Kind.BOOL or function is None or function.stage != "elementwise" or not node.args:
+        if node.type.dtype is not DType.BOOL or function is None or function.stage != "elementwise" or not node.args:
             return False
         values = [self.value(arg) for arg in node.args]
         if node.op in COMPARISONS:
@@ -200,7 +200,7 @@ class View:
         An integer keeps its bits also where others are missing: the values are objects then.
         """
         values = self._picked(node, axis, rows)
-        if node.type.kind is Kind.INT and values.dtype.kind == "f" and self.came(node):
+        if node.type.dtype is DType.INT and values.dtype.kind == "f" and self.came(node):
             values = self._at(node, self._whole(node), axis, rows)
         height = (len(self.members(node)),) if node.type.family else ()
         return values if values.ndim else np.broadcast_to(values, (*height, *rows.shape))
@@ -267,10 +267,10 @@ class View:
         name = node.param("name")
         values = self.frame.column(name)
         if values is None:
-            return np.asarray(None, object) if node.type.kind in (Kind.TEXT, Kind.OBJECT) else np.asarray(np.nan)
+            return np.asarray(None, object) if node.type.dtype in (DType.TEXT, DType.OBJECT) else np.asarray(np.nan)
         if node.type.family:
             self._members[node.index] = self.frame.members(name)
-        return typed(values, node.type.kind)
+        return typed(values, node.type.dtype)
 
     def _builtin(self, node: Node) -> Array:
         batches = self.frame.batches
@@ -351,7 +351,7 @@ def reads_groups(node: Node) -> bool:
 
 def _nothing(node: Node) -> Array:
     """The value of what is absent altogether."""
-    return np.asarray(None, object) if node.type.kind in (Kind.TEXT, Kind.OBJECT) else np.asarray(np.nan)
+    return np.asarray(None, object) if node.type.dtype in (DType.TEXT, DType.OBJECT) else np.asarray(np.nan)
 
 
 def _blanked(values: Array, gone: Array) -> Array:
@@ -359,9 +359,9 @@ def _blanked(values: Array, gone: Array) -> Array:
     return np.where(gone, segmented.NOTHING if values.dtype.kind == "O" else np.nan, values)
 
 
-def typed(values: Array, kind: Kind) -> Array:
-    """A recorded column as the evaluators want it: by its kind, and by whether something is missing."""
-    if kind in (Kind.TEXT, Kind.OBJECT):
+def typed(values: Array, dtype: DType) -> Array:
+    """A recorded column as the evaluators want it: by its dtype, and by whether something is missing."""
+    if dtype in (DType.TEXT, DType.OBJECT):
         return values
     if values.dtype.kind == "O":  # given as a list with None in it
         values = (
@@ -369,11 +369,11 @@ def typed(values: Array, kind: Kind) -> Array:
             if values.size
             else values.astype(np.float64)
         )
-    if kind is Kind.NUMBER:
+    if dtype is DType.FLOAT:
         return values if values.dtype == np.float64 else values.astype(np.float64)
     if values.dtype.kind == "f":  # something is missing
-        return values if kind is Kind.INT or np.isnan(values).any() else values != 0
-    if kind is Kind.BOOL:
+        return values if dtype is DType.INT or np.isnan(values).any() else values != 0
+    if dtype is DType.BOOL:
         return values if values.dtype.kind == "b" else values != 0
     return values if values.dtype == np.int64 else values.astype(np.int64)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from declog.errors import RuntimeFailure
 from declog.language.absence import Absence
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.language.segmented import NOTHING, Segments
 from declog.plans.ops import Grouping
 
@@ -275,15 +275,15 @@ class Frame:
         return Frame(self.phase, self.batches.take(order), blocks, texts, self.grouping)
 
     def with_column(
-        self, name: str, axis: Axis, values: Array, kind: Kind, members: Sequence[str] = (), *, gone: Absence = False
+        self, name: str, axis: Axis, values: Array, dtype: DType, members: Sequence[str] = (), *, gone: Absence = False
     ) -> Frame:
         """The frame with one more column ``[rows]``, or one more family ``[members, rows]``; ``gone``: where absent."""
         keys = tuple((name, member) for member in members) if members else ((name, None),)
         if gone is not False:
             marks = np.array(np.broadcast_to(gone, (len(keys), values.shape[-1])))
             marked = Block(axis, tuple((name + ABSENT, member) for _, member in keys), marks)
-            return replace(self, blocks=[*self.blocks, marked]).with_column(name, axis, values, kind, members)
-        if kind in (Kind.TEXT, Kind.OBJECT):
+            return replace(self, blocks=[*self.blocks, marked]).with_column(name, axis, values, dtype, members)
+        if dtype in (DType.TEXT, DType.OBJECT):
             return replace(self, texts={**self.texts, (name, None): (axis, values)})
         if values.dtype.kind == "O":
             block = Block.of_integers(axis, keys, values)

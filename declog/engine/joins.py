@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import JoinOp, Plan, PreviousOp
 
@@ -93,12 +93,12 @@ class Carry:
                 pending[rank] = (step, float(values[place]))
         known.update(pending)
         column[gone] = np.nan
-        return frame.with_column(op.name, Axis.STEP, column, Kind.NUMBER, gone=gone if gone.any() else False)
+        return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, gone=gone if gone.any() else False)
 
     # -- joins
 
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
-        text = op.expr.type.kind in (Kind.TEXT, Kind.OBJECT)
+        text = op.expr.type.dtype in (DType.TEXT, DType.OBJECT)
         if source is None:
             raise RuntimeFailure(
                 "DL511", f"nothing of phase `{op.source}` came before `{op.target}`: `{op.expr}` has no rows to match"
@@ -115,7 +115,7 @@ class Carry:
         if gone is not True and gone is not False:
             assert op.expr.type.axis is not None
             gone = source.spread(gone, op.expr.type.axis, Axis.COMPLETION)[..., places]
-        return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.kind, members, gone=gone)
+        return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, gone=gone)
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> NDArray[np.int64]:
         """For each row of the target, its row in the source: by id, or by position where that is unambiguous."""

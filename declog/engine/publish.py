@@ -22,7 +22,7 @@ from declog.engine.reduce import Reductions
 from declog.engine.tables import Tables
 from declog.engine.window_state import Held
 from declog.errors import RuntimeFailure, told
-from declog.language.dtypes import Kind
+from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import Node
 from declog.language.segmented import present
@@ -435,7 +435,7 @@ def _number(value: Any, op: MetricOp | FormulaOp) -> float | int:
     number = float(value)
     whole = (
         isinstance(op, MetricOp)
-        and op.kind is Kind.INT
+        and op.dtype is DType.INT
         and op.combine in ("sum", "min", "max", "last", "mean")
         and op.pool == "window"
     )

@@ -15,10 +15,10 @@ from declog.engine.evaluator import View
 from declog.engine.filters import Rows, Selection, select
 from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure, told
-from declog.language.dtypes import Kind
+from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import ColumnOp, TableOp
-from declog.records import Column, ColumnType, Table
+from declog.records import Column, Table
 
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
@@ -42,7 +42,7 @@ class Tables:
 
     def __init__(self, functions: Functions = DEFAULT) -> None:
         self._functions = functions
-        self._types: dict[str, dict[str, ColumnType]] = {}  # of run-time columns, by table, in order of appearance
+        self._types: dict[str, dict[str, DType]] = {}  # of run-time columns, by table, in order of appearance
         self._members: dict[str, dict[str, None]] = {}  # of families, by table and column
         self._told: set[tuple[str, ...]] = set()
 
@@ -180,7 +180,7 @@ class Tables:
             return [{member: column[row] for member, column in zip(members, columns, strict=True)}
                     for row in range(len(rows))]  # fmt: skip
         items = plain(values)
-        return copy.deepcopy(items) if node.type.kind is Kind.OBJECT else items
+        return copy.deepcopy(items) if node.type.dtype is DType.OBJECT else items
 
     # -- limits, and what is said once
 
@@ -225,7 +225,9 @@ class Tables:
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
-        self._types = {table: dict(types) for table, types in data["types"].items()}
+        self._types = {
+            table: {name: DType(type) for name, type in types.items()} for table, types in data["types"].items()
+        }
         self._members = {key: dict.fromkeys(members) for key, members in data["members"].items()}
 
 

@@ -1,13 +1,18 @@
-"""Axes, kinds and value types: what a value is and what it has one of.
+"""Axes and types: what a value is and what it has one of.
 
 Axes nest: token in completion in group in step; a coarser value repeats over the finer axis. The column
-axis of a family stands beside them. Imports nothing but errors.
+axis of a family stands beside them. Imports records only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum
+from enum import IntEnum
+
+from declog.records import DType
+
+__all__ = ["AXES", "COLUMN", "NUMERIC", "Axis", "DType", "Type", "any_of", "finest", "per"]
 
 
 class Axis(IntEnum):
@@ -37,47 +42,28 @@ AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.B
 COLUMN = "column"  # the axis of a family, by name in `over=column`
 
 
-class Kind(Enum):
-    """What one value is. ``NUMBER`` is a float; an ``INT`` or a ``BOOL`` is also accepted as a number."""
-
-    NUMBER = "number"
-    INT = "int"
-    BOOL = "bool"
-    TEXT = "text"
-    OBJECT = "object"
-
-
-KINDS: dict[str, Kind] = {
-    "float": Kind.NUMBER,
-    "int": Kind.INT,
-    "bool": Kind.BOOL,
-    "text": Kind.TEXT,
-    "object": Kind.OBJECT,
-}
-
-
 @dataclass(frozen=True)
 class Type:
-    """A value's kind, its finest axis (None: a constant), whether it is a family, and its phase.
+    """A value's dtype, its finest axis (None: a constant), whether it is a family, and its phase.
 
     ``phase`` is None for constants and for values that every phase has, such as ``step``.
     """
 
-    kind: Kind
+    dtype: DType
     axis: Axis | None = None
     family: bool = False
     phase: str | None = None
 
-    def with_kind(self, kind: Kind) -> Type:
-        """The same shape with another kind."""
-        return replace(self, kind=kind)
+    def with_dtype(self, dtype: DType) -> Type:
+        """The same shape with another dtype."""
+        return replace(self, dtype=dtype)
 
     def with_axis(self, axis: Axis | None) -> Type:
-        """The same kind on another axis."""
+        """The same dtype on another axis."""
         return replace(self, axis=axis)
 
     def __str__(self) -> str:
-        noun = f"{self.kind.value} family" if self.family else self.kind.value
+        noun = f"{self.dtype} family" if self.family else str(self.dtype)
         return f"constant {noun}" if self.axis is None else f"{noun} per {self.axis.label}"
 
 
@@ -90,3 +76,13 @@ def finest(*axes: Axis | None) -> Axis | None:
 def per(axis: Axis | None) -> str:
     """``per token`` and so on, for messages."""
     return "a constant" if axis is None else f"per {axis.label}"
+
+
+NUMERIC = (DType.FLOAT, DType.INT)
+
+
+def any_of(dtypes: Iterable[DType]) -> str:
+    """Some dtypes in words, for messages: ``number or text``; an int is a number, too."""
+    some = list(dtypes)
+    whole = DType.FLOAT in some
+    return " or ".join(dict.fromkeys("number" if whole and one in NUMERIC else one.value for one in some))

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from declog.errors import Problem, did_you_mean
-from declog.language.dtypes import AXES, COLUMN, Axis, Kind, Type
+from declog.language.dtypes import AXES, COLUMN, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.nodes import CONST, JOIN, Node, Pool
 from declog.language.reductions import quantile_level
@@ -176,7 +176,7 @@ class Compiler:
         kept: list[tuple[Node, ast.expr]] = []
         for value in node.values:
             item = self.visit(value)
-            if item.op == CONST and item.type.kind is Kind.BOOL:
+            if item.op == CONST and item.type.dtype is DType.BOOL:
                 if item.param("value") is decisive:
                     if not kept:
                         return item
@@ -188,11 +188,11 @@ class Compiler:
             return self.pool.constant(not decisive)
         result, first = kept[0]
         if len(kept) == 1:
-            if result.type.kind is not Kind.BOOL:
+            if result.type.dtype is not DType.BOOL:
                 self.fail(
                     first,
                     "DL305",
-                    f"`{name}` needs bool, and `{result}` is {result.type.kind.value}",
+                    f"`{name}` needs bool, and `{result}` is {result.type.dtype}",
                     f"compare it first, such as `{result} > 0`",
                 )
             return result
@@ -230,7 +230,7 @@ class Compiler:
 
     def _choice(self, node: ast.IfExp) -> Node:
         condition = self.visit(node.test)
-        if condition.op == CONST and condition.type.kind is Kind.BOOL:
+        if condition.op == CONST and condition.type.dtype is DType.BOOL:
             return self.visit(node.body if condition.param("value") else node.orelse)
         places = [node.test, node.body, node.orelse]
         return self.build("if", node, [condition, self.visit(node.body), self.visit(node.orelse)], places)
@@ -372,7 +372,7 @@ class Compiler:
                 value = np.asarray(function.run(np, *values)).item()
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
             self.fail(node, "DL308", f"the constant cannot be computed: {error}")
-        if type.kind is Kind.INT and isinstance(value, float):  # digits of what was written would be lost
+        if type.dtype is DType.INT and isinstance(value, float):  # digits of what was written would be lost
             self.fail(node, "DL308", "the constant does not fit 64 bits", "write it as a float, such as 1e20")
         return self.pool.constant(value)
 

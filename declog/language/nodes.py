@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from declog.language.dtypes import Axis, Kind, Type
+from declog.language.dtypes import Axis, DType, Type
 
 CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
 CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a previous value
@@ -154,13 +154,13 @@ class Pool:
 
     def constant(self, value: float | int | bool | str) -> Node:
         """A constant."""
-        kind = (
-            Kind.BOOL if isinstance(value, bool)
-            else Kind.INT if isinstance(value, int)
-            else Kind.NUMBER if isinstance(value, float)
-            else Kind.TEXT
+        dtype = (
+            DType.BOOL if isinstance(value, bool)
+            else DType.INT if isinstance(value, int)
+            else DType.FLOAT if isinstance(value, float)
+            else DType.TEXT
         )  # fmt: skip
-        return self.make(CONST, type=Type(kind), value=value)
+        return self.make(CONST, type=Type(dtype), value=value)
 
 
 def reads_other_ranks(node: Node, split: bool) -> bool:

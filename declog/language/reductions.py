@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.language import moments, sketch
-from declog.language.dtypes import Kind
+from declog.language.dtypes import DType
 from declog.language.moments import STATS, Formula, Stat
 from declog.registry import REQUIRED, Registry
 
@@ -38,8 +38,8 @@ class Reduction:
     stats: frozenset[Stat] = frozenset()
     arity: int = 1
     params: Mapping[str, Any] | None = None
-    accepts: frozenset[Kind] = frozenset({Kind.NUMBER, Kind.INT, Kind.BOOL})
-    keeps_kind: bool = False  # an int stays an int
+    accepts: frozenset[DType] = frozenset({DType.FLOAT, DType.INT, DType.BOOL})
+    keeps_dtype: bool = False  # an int stays an int
     weighted: bool = False
     ordered: bool = False  # it depends on which row is the latest
     histogram: bool = False
@@ -89,25 +89,25 @@ def _quantile(name: str, level: float) -> Reduction:
     return Reduction(name, run, sketch=lambda counts: counts.quantile(level), help=help)
 
 
-def _moments(name: str, *, help: str, keeps_kind: bool = False, weighted: bool = False) -> Callable[[Any], None]:
+def _moments(name: str, *, help: str, keeps_dtype: bool = False, weighted: bool = False) -> Callable[[Any], None]:
     """Register ``run(xp, *statistics)``, whose parameters are named as the statistics of ``Moments`` that it takes."""
 
     def register(run: Callable[..., Any]) -> None:
         formula = Formula(run)
         stats = frozenset(stat for stat in STATS if stat in formula.stats)
-        BUILTIN.add(Reduction(name, formula.of, stats, keeps_kind=keeps_kind, weighted=weighted, help=help))
+        BUILTIN.add(Reduction(name, formula.of, stats, keeps_dtype=keeps_dtype, weighted=weighted, help=help))
 
     return register
 
 
 _moments("mean", weighted=True, help="the mean over all rows; of bools the fraction that is true")(moments.mean)
-_moments("sum", keeps_kind=True, weighted=True, help="the sum; of bools how many are true")(moments.total)
-_moments("min", keeps_kind=True, help="the smallest value")(moments.minimum)
-_moments("max", keeps_kind=True, help="the greatest value")(moments.maximum)
+_moments("sum", keeps_dtype=True, weighted=True, help="the sum; of bools how many are true")(moments.total)
+_moments("min", keeps_dtype=True, help="the smallest value")(moments.minimum)
+_moments("max", keeps_dtype=True, help="the greatest value")(moments.maximum)
 _moments("var", help="the sample variance (n-1); of one value absent")(moments.var)
 _moments("std", help="the sample standard deviation (n-1), as torch; of one value absent")(moments.std)
 _moments("pstd", help="the population standard deviation, numpy's default; of one value 0")(moments.pstd)
-_moments("count", keeps_kind=True, help="how many values are not missing")(moments.count)
+_moments("count", keeps_dtype=True, help="how many values are not missing")(moments.count)
 
 
 def _values(name: str, **entry: Any) -> Callable[[Callable[..., Any]], None]:
@@ -119,7 +119,9 @@ def _values(name: str, **entry: Any) -> Callable[[Callable[..., Any]], None]:
     return register
 
 
-@_values("last", keeps_kind=True, ordered=True, help="the latest value: of the last step and batch, of the lowest rank")
+@_values(
+    "last", keeps_dtype=True, ordered=True, help="the latest value: of the last step and batch, of the lowest rank"
+)
 def _last(values: Array) -> Any:
     return values[-1].item()
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import UsageError
+from declog.records import DType
 from declog.registry import Registry
 
-_TYPES = {int: "int", float: "float", bool: "bool", str: "text"}  # what an annotation says of a column's type
+_TYPES = {int: DType.INT, float: DType.FLOAT, bool: DType.BOOL, str: DType.TEXT}  # by annotation
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RowFunction:
     name: str
     params: tuple[tuple[str, bool], ...]
     run: Callable[..., Any]
-    returns: str | None = None
+    returns: DType | None = None
     help: str = ""
 
 
@@ -56,7 +57,7 @@ def _signature(name: str, run: Callable[..., Any]) -> inspect.Signature:
         raise UsageError("DL304", f"the parameters of the column function `{name}` are not known: {error}") from error
 
 
-def _returned(run: Callable[..., Any]) -> str | None:
+def _returned(run: Callable[..., Any]) -> DType | None:
     """The type of column that an annotation promises; None where it says nothing that a schema could hold it to."""
     try:
         hint = typing.get_type_hints(run).get("return")
@@ -66,7 +67,7 @@ def _returned(run: Callable[..., Any]) -> str | None:
         parts = [item for item in typing.get_args(hint) if item is not type(None)]
         hint = parts[0] if len(parts) == 1 else None
     if typing.get_origin(hint) in (list, dict, tuple) or hint in (list, dict, tuple):
-        return "object"
+        return DType.OBJECT
     return _TYPES.get(hint) if isinstance(hint, type) else None
 
 

@@ -1,6 +1,6 @@
 """The YAML of a profile as pydantic models, nothing else; ``validation.py`` makes them from plain data.
 
-Only shapes and literals are checked here: names, axes and expressions are the compiler's. Imports pydantic only.
+Only shapes and literals are checked here: names, axes and expressions are the compiler's. Imports pydantic and dtypes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from declog.language.dtypes import DType
 from declog.language.model import FIX, Model, Scalar
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
 Every = int | Literal["trainer"]
 AxisName = Literal["step", "group", "completion", "token"]
-TypeName = Literal["float", "int", "bool", "text", "object"]
 Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
 Combine = Literal["mean", "min", "max", "sum", "last", "var"]
 
@@ -86,7 +86,7 @@ class SignalSpec(Model):
     """A signal: observed (it has an axis), or derived (it has an expression). A string is an expression."""
 
     axis: AxisName | None = None
-    type: TypeName = "float"
+    type: DType = DType.FLOAT
     family: bool = False
     """One value per member: a mapping of member to values is observed."""
     phase: str | dict[str, str] | None = None
@@ -173,7 +173,7 @@ class MetricSpec(Model):
     ranks: Literal["all", "main"] = "all"
     axis: AxisName | None = None
     """Declares a signal of the metric's id in place."""
-    type: TypeName = "float"
+    type: DType = DType.FLOAT
     family: bool = False
     phase: str | None = None
     optional: bool = False
@@ -217,7 +217,7 @@ class FilterSpec(Model):
 class ColumnSpec(Model):
     """One column of a schema: its type is a contract."""
 
-    type: TypeName | None = None
+    type: DType | None = None
     name: str | None = None
     expr: Scalar | None = None
     call: str | None = None

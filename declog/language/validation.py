@@ -220,7 +220,7 @@ def _problem(item: Any) -> Problem | None:
     if kind == "value_error":
         message, _, fix = message.removeprefix("Value error, ").partition(FIX)
         return Problem("DL202", message, path, fix or None)
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])
         names = [text or number for text, number in choices]
         close = nearest(str(item["input"])[:80], names)

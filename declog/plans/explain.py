@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.language.nodes import LEAVES, Node, definition, walk
 from declog.plans.ops import ColumnOp, FormulaOp, MetricOp, PhaseOp, Plan
 
@@ -20,7 +20,7 @@ def explain(plan: Plan) -> str:
             family = " family" if signal.family else ""
             optional = ", optional" if signal.optional else ""
             lines.append(
-                f"  signal {signal.name}: {signal.kind.value}{family} per {signal.axis.label}, {use}{source}{optional}"
+                f"  signal {signal.name}: {signal.dtype}{family} per {signal.axis.label}, {use}{source}{optional}"
             )
         for fold in phase.folds:
             mask = " and ".join(sorted(str(node) for node in fold.mask)) or "every token"
@@ -86,7 +86,7 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-_BYTES = {Kind.NUMBER: 4, Kind.INT: 8, Kind.BOOL: 1}  # floats are recorded as they come, mostly float32
+_BYTES = {DType.FLOAT: 4, DType.INT: 8, DType.BOOL: 1}  # floats are recorded as they come, mostly float32
 _ROWS = {
     Axis.TOKEN: "tokens",
     Axis.COMPLETION: "completions",
@@ -99,7 +99,7 @@ _ROWS = {
 def completion_bytes(phase: PhaseOp) -> int:
     """How much a phase records per completion; texts and what a family has more of are not counted."""
     signals = [signal for signal in phase.signals if signal.recorded and signal.axis is Axis.COMPLETION]
-    size = sum(_BYTES.get(signal.kind, 0) for signal in signals)
+    size = sum(_BYTES.get(signal.dtype, 0) for signal in signals)
     return size + sum(8 if stat == "n" else 4 for fold in phase.folds for stat in fold.stats if stat != "hist")
 
 

@@ -42,7 +42,7 @@ OWN: Mapping[str, str] = {
 # where the field's name is not the profile's word for it
 _WORDS: Mapping[str, str] = {
     "Plan.grouping": "axes.group", "Plan.ids": "axes.completion.ids", "Plan.via": "comm", "Plan.formulas": "metrics",
-    "MetricOp.reduction": "reduce", "MetricOp.args": "expr", "SignalOp.source": "from", "SignalOp.kind": "type",
+    "MetricOp.reduction": "reduce", "MetricOp.args": "expr", "SignalOp.source": "from", "SignalOp.dtype": "type",
     "ColumnOp.template": "name", "TableOp.axis": "rows",
 }  # fmt: skip
 _FIRST = ("name", "every", "grouping", "ids", "modes", "metrics", "formulas", "tables", "alerts", "functions")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, Node, walk
 from declog.language.reductions import Reduction
 from declog.language.row_functions import RowFunction
@@ -26,7 +26,7 @@ class SignalOp:
 
     name: str
     source: str
-    kind: Kind
+    dtype: DType
     axis: Axis
     family: bool
     phase: str
@@ -36,17 +36,15 @@ class SignalOp:
     packed: bool = False  # per token, and the tokens of all completions lie in one row
     unmasked: bool = False  # per token, and nothing says which tokens exist
 
-    # what every `observe` asks of a signal, ready to read: its column's key, its kind and shape by name, what rows are
+    # what every `observe` asks of a signal, ready to read: its column's key, its shape by name, what rows are
     key: tuple[str, None] = field(init=False, repr=False, compare=False)
-    kind_name: str = field(init=False, repr=False, compare=False)
     shape_name: str = field(init=False, repr=False, compare=False)
     counted: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         counted = "groups" if self.axis is Axis.GROUP else "tokens" if self.packed else "completions"
         ready = {
-            "key": (self.name, None), "kind_name": self.kind.value,
-            "shape_name": "packed" if self.packed else self.axis.label, "counted": counted,
+            "key": (self.name, None), "shape_name": "packed" if self.packed else self.axis.label, "counted": counted,
         }  # fmt: skip
         for name, value in ready.items():
             object.__setattr__(self, name, value)
@@ -146,7 +144,7 @@ class MetricOp(OutputOp):
     fold: str | None
     phase: str
     axis: Axis
-    kind: Kind
+    dtype: DType
     where: Node | None
     by: Node | None
     weight: Node | None
@@ -200,7 +198,7 @@ class ColumnOp:
 
     id: str
     template: str
-    type: Literal["int", "float", "bool", "text", "json"]
+    type: DType
     expr: Node | None
     family: bool
     nullable: bool

@@ -17,7 +17,7 @@ from declog.engine.joins import Carry
 from declog.engine.publish import Dispatcher
 from declog.engine.window_state import Held
 from declog.errors import CommError, RuntimeFailure
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import PhaseOp, Plan
 from declog.runtime import self_metrics
@@ -234,8 +234,8 @@ def fits(mine: Handoff | Told, told: Told) -> bool:
 def _check_columns(phase: PhaseOp, frame: Frame) -> None:
     """Raise where a column that the plan knows is of another axis, or is no number where it should be one."""
     known: dict[str, tuple[Axis | None, bool]] = {}
-    known |= {op.name: (op.axis, op.kind in (Kind.TEXT, Kind.OBJECT)) for op in phase.signals if op.recorded}
-    known |= {op.name: (op.expr.type.axis, op.expr.type.kind in (Kind.TEXT, Kind.OBJECT)) for op in phase.locals}
+    known |= {op.name: (op.axis, op.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.signals if op.recorded}
+    known |= {op.name: (op.expr.type.axis, op.expr.type.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.locals}
     for fold in phase.folds:
         known |= {fold.column(stat): (Axis.COMPLETION, False) for stat in fold.stats if stat != "hist"}
     found = [(name, block.axis, False) for block in frame.blocks for name, _ in block.keys]

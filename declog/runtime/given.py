@@ -62,7 +62,7 @@ class Given:
         if (  # the common case, without a call
             type(value) is not Tensor
             or value.requires_grad
-            or value.dtype not in DTYPES[op.kind_name]
+            or value.dtype not in DTYPES[op.dtype]
             or value.layout is not torch.strided
             or value.is_nested
             or value.ndim != NDIM[op.shape_name]

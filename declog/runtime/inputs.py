@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from declog.errors import InputError
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.plans.ops import SignalOp
 from declog.runtime.extras import plain_value
 from declog.runtime.tensors import FLOATS, INTEGERS, readable
@@ -25,7 +25,7 @@ Observed = Tensor | float | int | bool | list[Any] | str | None | Timed
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:
     """The value as it can be recorded: a tensor of numbers, which may still be the trainer's, a list, or a number."""
-    if op.kind in (Kind.TEXT, Kind.OBJECT):
+    if op.dtype in (DType.TEXT, DType.OBJECT):
         return _texts(op, label, value)
     if isinstance(value, Tensor):
         return _tensor(op, label, value)
@@ -42,7 +42,9 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
     )
 
 
-DTYPES = {"number": INTEGERS | FLOATS, "int": INTEGERS, "bool": INTEGERS, "text": (), "object": ()}
+DTYPES = {
+    DType.FLOAT: INTEGERS | FLOATS, DType.INT: INTEGERS, DType.BOOL: INTEGERS, DType.TEXT: (), DType.OBJECT: (),
+}  # fmt: skip
 NDIM = {"step": 0, "group": 1, "completion": 1, "token": 2, "packed": 1}
 _SHAPES = {
     Axis.STEP: "one number",
@@ -65,7 +67,7 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
                 _shape_fix(op, value.ndim),
             )
     dtype = value.dtype
-    if dtype.is_complex or (op.kind in (Kind.INT, Kind.BOOL) and dtype.is_floating_point):
+    if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
         raise InputError(
             "DL504",
             f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came",
@@ -76,7 +78,7 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
 
 def _readable(op: SignalOp, label: str, value: Tensor) -> Tensor:
     try:
-        if value.dtype is torch.uint64 and op.kind is Kind.NUMBER:
+        if value.dtype is torch.uint64 and op.dtype is DType.FLOAT:
             value = value.double()
         return readable(value)
     except ValueError as error:
@@ -109,7 +111,7 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
             f"`{label}` is declared {_declared(op)}: one number is expected, and {describe(value)} came",
             _shape_fix(op, value.ndim if isinstance(value, np.ndarray) else 1),
         )
-    if isinstance(value, str) or (op.kind in (Kind.INT, Kind.BOOL) and isinstance(value, float)):
+    if isinstance(value, str) or (op.dtype in (DType.INT, DType.BOOL) and isinstance(value, float)):
         kind = "text" if isinstance(value, str) else "float"
         raise InputError(
             "DL504",
@@ -117,7 +119,7 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
             f"convert it, or declare `{op.name}: {{type: {kind}}}`",
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        if op.kind is not Kind.NUMBER or abs(value) >= 2**1023:
+        if op.dtype is not DType.FLOAT or abs(value) >= 2**1023:
             raise _too_great(op, label)
         return float(value)
     return value
@@ -134,7 +136,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     if any(issubclass(type_, np.generic) for type_ in types):
         return _list(op, label, [item.item() if isinstance(item, np.generic) else item for item in value])
     wrong = types - {float, int, bool, type(None)}
-    if op.kind in (Kind.INT, Kind.BOOL):
+    if op.dtype in (DType.INT, DType.BOOL):
         wrong |= types & {float}
     if wrong:
         at = next(place for place, item in enumerate(value) if type(item) in wrong)
@@ -143,17 +145,17 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
             f"`{label}` is declared {_declared(op)}, and its value {at} is {describe(value[at])}",
             f"convert it, or declare another type for `{op.name}`",
         )
-    if op.kind is Kind.INT and type(None) in types and not op.folded:  # as floats they would lose bits
+    if op.dtype is DType.INT and type(None) in types and not op.folded:  # as floats they would lose bits
         if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
             raise _too_great(op, label)
         return list(value)
     try:
-        if op.kind is Kind.NUMBER or type(None) in types:  # NaN is what is missing, also among bools
-            if op.kind is Kind.INT and any(item is not None and abs(item) > 2**53 for item in value):
+        if op.dtype is DType.FLOAT or type(None) in types:  # NaN is what is missing, also among bools
+            if op.dtype is DType.INT and any(item is not None and abs(item) > 2**53 for item in value):
                 raise _too_great(op, label, "53 bits, as it must where tokens are folded with it")
             floats = [np.nan if item is None else float(item) for item in value]
             return torch.tensor(floats, dtype=torch.float64, device="cpu")
-        return torch.tensor(value, dtype=torch.bool if op.kind is Kind.BOOL else torch.int64, device="cpu")
+        return torch.tensor(value, dtype=torch.bool if op.dtype is DType.BOOL else torch.int64, device="cpu")
     except (OverflowError, RuntimeError, ValueError) as error:
         raise _too_great(op, label) from error
 
@@ -173,7 +175,7 @@ def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed
             "DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came", "convert it to numbers"
         )
     if isinstance(value, np.ma.MaskedArray):
-        if op.kind is not Kind.NUMBER and value.ndim == 1 and np.ma.is_masked(value):
+        if op.dtype is not DType.FLOAT and value.ndim == 1 and np.ma.is_masked(value):
             return _list(op, label, value.tolist())
         value = _unmasked(op, label, value)
     kept = value.astype(np.float64) if value.dtype.itemsize > 8 else np.array(value, value.dtype.newbyteorder("="))
@@ -184,11 +186,11 @@ def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> n
     """A masked array with NaN where nothing is."""
     if not np.ma.is_masked(value):
         return np.asarray(value.data)
-    if op.kind is Kind.NUMBER:
+    if op.dtype is DType.FLOAT:
         return np.ma.filled(value.astype(np.float64), np.nan)
     raise InputError(
         "DL504",
-        f"`{label}` is declared {_declared(op)}, and a masked array came: no {op.kind.value} per token is missing",
+        f"`{label}` is declared {_declared(op)}, and a masked array came: no {op.dtype} per token is missing",
         "fill it, and observe its mask as a signal",
     )
 
@@ -216,7 +218,7 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
         rows = [row.to(wide) for row in rows]
     if op.packed:
         return torch.stack(rows) if rows[0].ndim == 0 else torch.cat(rows)
-    if op.kind is Kind.BOOL:
+    if op.dtype is DType.BOOL:
         return torch.nn.utils.rnn.pad_sequence([row != 0 for row in rows], batch_first=True, padding_value=False)
     if len({len(row) for row in rows}) > 1 and op.unmasked:
         raise InputError(
@@ -224,7 +226,7 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
             f"`{label}` came as lists of different lengths, and the profile says that every token exists",
             "set `axes.token.mask` or `axes.token.lengths`",
         )
-    if len({len(row) for row in rows}) > 1 and op.kind is Kind.NUMBER:
+    if len({len(row) for row in rows}) > 1 and op.dtype is DType.FLOAT:
         rows = [row if row.is_floating_point() else row.double() for row in rows]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -237,7 +239,7 @@ def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
         item = _unmasked(op, label, item)
     row = np.array(item)
     if row.dtype.kind == "O" and all(isinstance(one, int) for one in row.flat):  # integers that no dtype holds
-        if op.kind is not Kind.NUMBER:
+        if op.dtype is not DType.FLOAT:
             raise _too_great(op, label)
         row = row.astype(np.float64)
     return _readable(op, label, torch.from_numpy(row))
@@ -245,10 +247,10 @@ def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
 
 def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
-        if op.kind is Kind.TEXT and value is not None and not isinstance(value, str):
+        if op.dtype is DType.TEXT and value is not None and not isinstance(value, str):
             raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came")
-        return [plain_value(value)] if op.kind is Kind.OBJECT else value
-    if op.kind is Kind.OBJECT and isinstance(value, Tensor):
+        return [plain_value(value)] if op.dtype is DType.OBJECT else value
+    if op.dtype is DType.OBJECT and isinstance(value, Tensor):
         value = plain_value(value)
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
         raise InputError(
@@ -257,9 +259,9 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
             "give one value per row",
         )
     items = list(value)
-    if op.kind is Kind.OBJECT:
+    if op.dtype is DType.OBJECT:
         return [plain_value(item) for item in items]
-    if op.kind is Kind.TEXT:
+    if op.dtype is DType.TEXT:
         for place, item in enumerate(items):
             if item is not None and not isinstance(item, str):
                 raise InputError(
@@ -278,8 +280,7 @@ def length(op: SignalOp, value: Observed) -> int | None:
 
 
 def _declared(op: SignalOp) -> str:
-    kind = {"number": "float"}.get(op.kind.value, op.kind.value)
-    return f"{kind} per {op.axis.label}"
+    return f"{op.dtype} per {op.axis.label}"
 
 
 def describe(value: Any) -> str:

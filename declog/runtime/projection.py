@@ -29,7 +29,7 @@ def with_locals(frame: Frame, phase: PhaseOp, functions: Functions = DEFAULT) ->
     for op in phase.locals:
         if (axis := op.expr.type.axis) is not None:
             values, gone = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr)
-            frame = frame.with_column(op.name, axis, values, op.expr.type.kind, gone=gone)
+            frame = frame.with_column(op.name, axis, values, op.expr.type.dtype, gone=gone)
     return frame
 
 

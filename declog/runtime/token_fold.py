@@ -21,7 +21,7 @@ import torch
 from declog.engine.frame import Key
 from declog.errors import RuntimeFailure
 from declog.language.absence import COMPARISONS, Absence, elementwise
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.language.moments import FORMULAS
 from declog.language.nodes import Node
@@ -125,7 +125,7 @@ class TokenView:
 
     def undecided(self, node: Node) -> Absence:
         """Where a bool is neither true nor false, since something that it compares is missing."""
-        if node.type.kind is not Kind.BOOL or not node.args:
+        if node.type.dtype is not DType.BOOL or not node.args:
             return False
         function = self._functions.get(node.op)
         if function is None or function.stage != "elementwise":
@@ -219,7 +219,7 @@ class TokenView:
         value = self._signals.get(node.param("name"))
         if value is None:
             return torch.tensor(math.nan)
-        if node.type.kind is Kind.BOOL:
+        if node.type.dtype is DType.BOOL:
             return value if value.dtype is torch.bool else value != 0
         return value.float() if value.dtype in HALF else value
 
@@ -227,8 +227,8 @@ class TokenView:
 def _promoted(node: Node, values: list[Any]) -> list[Any]:
     """Arguments as they are computed with: no integer is narrower than the numbers per completion are."""
     for place, (value, arg) in enumerate(zip(values, node.args, strict=True)):
-        if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.kind is not Kind.BOOL:
-            exact = node.op in COMPARISONS and all(one.type.kind is Kind.INT for one in node.args)
+        if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.dtype is not DType.BOOL:
+            exact = node.op in COMPARISONS and all(one.type.dtype is DType.INT for one in node.args)
             values[place] = value.to(torch.int64 if exact else torch.float64)
     return values
 

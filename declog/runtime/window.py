@@ -17,7 +17,7 @@ import torch
 from declog.engine.frame import Block, Frame, Key, batches_of, texts_of
 from declog.errors import RuntimeFailure, told
 from declog.language import sketch
-from declog.language.dtypes import Axis, Kind
+from declog.language.dtypes import Axis, DType
 from declog.plans.ops import Grouping, PhaseOp
 from declog.runtime.batch import BatchRecord, Pack
 
@@ -163,7 +163,7 @@ def _joined(
         if record.timed:
             record.read_timers()
     first = records[0]
-    integers = {signal.name for signal in phase.signals if signal.kind is Kind.INT}
+    integers = {signal.name for signal in phase.signals if signal.dtype is DType.INT}
     blocks = []
     for place, pack in enumerate(first.packs):
         with guarded(*pack.keys):

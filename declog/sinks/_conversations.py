@@ -1,4 +1,4 @@
-"""Conversations in ``json`` columns: lists of messages with a role, as chat templates and trainers have them.
+"""Conversations in ``object`` columns: lists of messages with a role, as chat templates and trainers have them.
 
 Standard library and declog's contracts only.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from declog.records import Table
+from declog.records import DType, Table
 from declog.sinks._shared import json_text
 
 Message = Mapping[str, Any]
@@ -29,7 +29,7 @@ def conversation(table: Table, row: int) -> tuple[list[Message], dict[str, Any]]
     others: dict[str, Any] = {}
     for column in table.columns:
         value = table.data[column.name][row]
-        if column.type == "json" and is_conversation(value):
+        if column.type is DType.OBJECT and is_conversation(value):
             messages += value
         elif column.role is not None and value is not None:
             messages.append({"role": column.role, "content": value})

@@ -24,7 +24,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from declog.records import Alert, Number, Records, RunInfo, Scalar, Table
+from declog.records import Alert, DType, Number, Records, RunInfo, Scalar, Table
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._shared import as_float, json_text, require
@@ -134,7 +134,7 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int) -> Iter
         return
     yield f"  {visible(table.name)}", "bold"
     yield f": {count} of {table.rows + table.cut} rows\n", ""
-    texts = [column.name for column in table.columns if column.type in ("text", "json")]
+    texts = [column.name for column in table.columns if column.type in (DType.TEXT, DType.OBJECT)]
     label_width = min(LABEL_WIDTH, max((len(name) for name in texts), default=0))
     for row in range(count):
         short = [

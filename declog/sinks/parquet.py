@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
-from declog.records import Alert, Column, Histogram, Records, RunInfo, Scalar, Table
+from declog.records import Alert, Column, DType, Histogram, Records, RunInfo, Scalar, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._parts import PartDataset, recover
 from declog.sinks._shared import (
@@ -241,12 +241,12 @@ class ParquetSink(BaseSink):
 
     def _column(self, column: Column, values: Sequence[Any]) -> tuple[Any, list[Any]]:
         pa = self._pa
-        if column.type == "float":
+        if column.type is DType.FLOAT:
             # pyarrow refuses integers beyond 2**53 in a float column.
             return pa.float64(), [None if value is None else as_float(value) for value in values]
-        if column.type == "json":
+        if column.type is DType.OBJECT:
             return pa.string(), [None if value is None else json_text(value) for value in values]
-        return {"int": pa.int64(), "bool": pa.bool_(), "text": pa.string()}[column.type], list(values)
+        return {DType.INT: pa.int64(), DType.BOOL: pa.bool_(), DType.TEXT: pa.string()}[column.type], list(values)
 
     def _frame(self, columns: Columns) -> Any:
         arrays = {}

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Literal
 
 from declog.errors import RuntimeFailure, SinkError, told
-from declog.records import Records, RunInfo, Table
+from declog.records import DType, Records, RunInfo, Table
 from declog.sinks import Coalescing, Movable, Rewindable, Sink
 
 logger = logging.getLogger("declog")
@@ -347,9 +347,9 @@ def _table_bytes(table: Table) -> int:
     for column in table.columns:
         values = table.data[column.name]
         size += 64 * len(values)
-        if column.type == "text":
+        if column.type is DType.TEXT:
             size += sum(map(len, filter(None, values)))
-        elif column.type == "json" and values:
+        elif column.type is DType.OBJECT and values:
             sample = values[:4]
             size += len(values) * sum(len(repr(value)) for value in sample) // len(sample)
     return size

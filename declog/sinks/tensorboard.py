@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from declog.records import Alert, Histogram, Records, RunInfo, Table
+from declog.records import Alert, DType, Histogram, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._files import fsync, put
 from declog.sinks._shared import SinkFolder, as_float, clean_text, json_text, require, tracker_config
@@ -167,7 +167,7 @@ def cut(text: str, max_chars: int) -> str:
 def _rows(table: Table) -> Iterator[list[str]]:
     columns = [
         [
-            "" if value is None else value if column.type == "text" else json_text(value)
+            "" if value is None else value if column.type is DType.TEXT else json_text(value)
             for value in table.data[column.name]
         ]
         for column in table.columns

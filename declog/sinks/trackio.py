@@ -1,7 +1,7 @@
 """The trackio sink: the local dashboard (``trackio show --project <project>``). It never leaves this machine.
 
 Scalars, histograms and tables of a log event go in one call at its step. A table is a ``trackio.Table`` whose
-``json`` columns are text, or with ``as: trace`` one ``trackio.Trace`` per row: its messages, and its other columns as
+``object`` columns are text, or with ``as: trace`` one ``trackio.Trace`` per row: its messages, and its other columns as
 metadata. An integer beyond 64 bits is text in a table, and a float as a scalar.
 
 trackio reads ``TRACKIO_DIR`` once, when it is imported, so the option ``dir`` works only where declog imports it
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
-from declog.records import Number, Records, RunInfo, Table
+from declog.records import DType, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import conversation
 from declog.sinks._shared import (
@@ -187,9 +187,9 @@ def rows(table: Table) -> list[dict[str, Any]]:
     columns: list[list[Any]] = []
     for column in table.columns:
         values = list(table.data[column.name])
-        if column.type == "json":
+        if column.type is DType.OBJECT:
             values = [None if value is None else json_text(value) for value in values]
-        columns.append(values if column.type == "float" else [storable(value) for value in values])
+        columns.append(values if column.type is DType.FLOAT else [storable(value) for value in values])
     names = [clean_text(column.name) for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
-from declog.records import Histogram, Number, Records, RunInfo, Table
+from declog.records import DType, Histogram, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._shared import clean_text, json_text, require, tracker_config
 from declog.visible import visible, visible_lines
@@ -30,7 +30,7 @@ INCREMENTS = 100
 MAX_BINS = 512
 TITLE_CHARS = 63
 KEY_BYTES = 90  # wandb adds a step and two digests to make a file's name
-TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "text": str, "json": str}
+TYPES = {DType.INT: int, DType.FLOAT: float, DType.BOOL: bool, DType.TEXT: str, DType.OBJECT: str}
 
 
 _opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs of wandb's that sinks opened: each is its recorder's own
@@ -157,7 +157,7 @@ class WandbSink(BaseSink):
             increments = 0
         columns = [
             [None if item is None else json_text(item) for item in table.data[column.name]]
-            if column.type == "json"
+            if column.type is DType.OBJECT
             else table.data[column.name]
             for column in table.columns
         ]

@@ -26,7 +26,7 @@ outputs
   - penalised: mean of penalised, over the completions of each step
 
 signals
-  - kl of default: number per completion
+  - kl of default: float per completion
 
 cost
   ~ operations: 10 -> 8

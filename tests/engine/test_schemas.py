@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declog.records import Column
+from declog.records import Column, DType
 from declog.runtime.recorder import Recorder
 from tests.running import rows, run, scores, tables_of
 
@@ -57,7 +57,7 @@ def test_columns_are_typed(tmp_path: Path) -> None:
         float,
         int,
     ]
-    assert table.columns[:2] == (Column("step", "int", False), Column("length", "int", False))
+    assert table.columns[:2] == (Column("step", DType.INT, False), Column("length", DType.INT, False))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_run_time_columns_have_the_type_of_their_values(tmp_path: Path) -> None:
 
     [(_, table)] = run(scores(None, schema=schema), body, tmp_path).tables("t")
     assert {column.name: column.type for column in table.columns} == {
-        "score": "float", "bools": "bool", "floats": "float", "gaps": "float", "ints": "int", "maps": "json",
+        "score": "float", "bools": "bool", "floats": "float", "gaps": "float", "ints": "int", "maps": "object",
         "numpy": "float", "texts": "text",
     }  # fmt: skip
     assert rows(table)[0] == {

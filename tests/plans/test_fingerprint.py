@@ -20,7 +20,7 @@ import torch
 
 import declog
 from declog.language import nodes, row_functions
-from declog.language.dtypes import Kind, Type
+from declog.language.dtypes import DType, Type
 from declog.language.functions import BUILTIN, DEFAULT, Functions
 from declog.language.origins import origin
 from declog.language.row_functions import RowFunctions
@@ -90,7 +90,7 @@ def changed(value: Any) -> Any:
     if isinstance(value, Enum):
         return next(one for one in type(value) if one is not value)
     if isinstance(value, nodes.Node):
-        return nodes.Pool().make("const", type=Type(Kind.NUMBER), value=12345.0)
+        return nodes.Pool().make("const", type=Type(DType.FLOAT), value=12345.0)
     if isinstance(value, tuple | frozenset):
         more = nodes.Pool().constant(1) if any(isinstance(one, nodes.Node) for one in value) else "more"
         return (*value, more) if isinstance(value, tuple) else value | {more}

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from declog.records import Alert, Column, Histogram, Records, RunInfo, Scalar, Table
+from declog.records import Alert, Column, DType, Histogram, Records, RunInfo, Scalar, Table
 from tests.forks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,11 +18,11 @@ HUGE = 2**2000
 SURROGATE = "broken \ud800 tail"
 
 COLUMNS = (
-    Column("id", "int"),
-    Column("reward", "float"),
-    Column("ok", "bool"),
-    Column("prompt", "text"),
-    Column("extra", "json"),
+    Column("id", DType.INT),
+    Column("reward", DType.FLOAT),
+    Column("ok", DType.BOOL),
+    Column("prompt", DType.TEXT),
+    Column("extra", DType.OBJECT),
 )
 
 

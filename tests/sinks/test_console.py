@@ -13,12 +13,17 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from declog.records import Alert, Column, Number, Records, Scalar, Table
+from declog.records import Alert, Column, DType, Number, Records, Scalar, Table
 from declog.sinks._conversations import spoken
 from declog.sinks.console import ConsoleSink, alert_line, number, sample, scalar_lines, table_cards
 from tests.sinks.samples import event, python, run_info
 
-COLUMNS = (Column("reward", "float"), Column("ok", "bool"), Column("prompt", "text"), Column("extra", "json"))
+COLUMNS = (
+    Column("reward", DType.FLOAT),
+    Column("ok", DType.BOOL),
+    Column("prompt", DType.TEXT),
+    Column("extra", DType.OBJECT),
+)
 
 
 def shown(records: Records, capsys: pytest.CaptureFixture[str], **options: Any) -> list[str]:
@@ -190,7 +195,7 @@ CHAT = [
 def chat(*conversations: Any, cut: int = 0) -> Table:
     """A table of conversations."""
     data: dict[str, list[Any]] = {"reward": [0.5] * len(conversations), "chat": list(conversations)}
-    columns = (Column("reward", "float"), Column("chat", "json"))
+    columns = (Column("reward", DType.FLOAT), Column("chat", DType.OBJECT))
     return Table("t", "t", columns, data, len(conversations), as_trace=True, cut=cut)
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from declog.errors import SinkError
-from declog.records import Column, Records, Scalar, Table
+from declog.records import Column, DType, Records, Scalar, Table
 from declog.sinks.jsonl import JsonlSink, LineFile, repair
 from tests.sinks.samples import EXACT, HUGE, SURROGATE, event, run_info
 
@@ -89,7 +89,7 @@ def test_tables_are_one_line_per_row(tmp_path: Path) -> None:
 
 def test_a_tables_own_step_column_is_kept(tmp_path: Path) -> None:
     """Where a schema has a step column, that is the one; the log event's step has a name of its own."""
-    own = Table("t", "t", (Column("step", "int"),), {"step": [41, 42]}, 2)
+    own = Table("t", "t", (Column("step", DType.INT),), {"step": [41, 42]}, 2)
     folder = written(tmp_path, (50, Records(tables=(own,))))
     assert lines(folder / "tables" / "t.jsonl") == [
         {"step": step, "mode": "train", "run_id": "run-7", "declog_step": 50} for step in (41, 42)
@@ -98,7 +98,7 @@ def test_a_tables_own_step_column_is_kept(tmp_path: Path) -> None:
 
 def test_a_tables_own_run_column_is_kept(tmp_path: Path) -> None:
     """Where a schema has a column run_id, that is the one; the run's id has a name of its own, and is what rewinds."""
-    own = Table("t", "t", (Column("run_id", "text"),), {"run_id": ["mine"]}, 1)
+    own = Table("t", "t", (Column("run_id", DType.TEXT),), {"run_id": ["mine"]}, 1)
     folder = written(tmp_path, (3, Records(tables=(own,))), (5, Records(tables=(own,))))
     row = {"mode": "train", "run_id": "mine", "declog_run_id": "run-7"}
     assert lines(folder / "tables" / "t.jsonl") == [{"step": step, **row} for step in (3, 5)]
@@ -130,7 +130,7 @@ def test_pandas_reads_the_files(tmp_path: Path) -> None:
 
 def test_a_lone_surrogate_comes_back_as_it_was(tmp_path: Path) -> None:
     """Text that UTF-8 cannot hold is written as the escape that JSON has for it."""
-    own = Table("t", "t", (Column("x", "text"),), {"x": [SURROGATE]}, 1)
+    own = Table("t", "t", (Column("x", DType.TEXT),), {"x": [SURROGATE]}, 1)
     folder = written(tmp_path, (0, Records(tables=(own,))))
     assert lines(folder / "tables" / "t.jsonl")[0]["x"] == SURROGATE
 

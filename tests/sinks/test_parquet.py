@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from declog.errors import SinkError
-from declog.records import Column, ColumnType, Records, Scalar, Table
+from declog.records import Column, DType, Records, Scalar, Table
 from declog.sinks.parquet import ParquetSink
 from tests.sinks.samples import EXACT, SURROGATE, event, parts, run_info
 
@@ -35,7 +35,7 @@ def written(folder: Path, *events: tuple[int, Records], **options: Any) -> Path:
     return folder / "files"
 
 
-def one_column(type_: ColumnType, values: list[Any], name: str = "x") -> Records:
+def one_column(type_: DType, values: list[Any], name: str = "x") -> Records:
     """A log event with a table of one column."""
     return Records(tables=(Table("t", "t", (Column(name, type_),), {name: values}, len(values)),))
 
@@ -126,7 +126,7 @@ def test_blocks_are_merged_and_the_dataset_stays_whole(tmp_path: Path) -> None:
 def test_a_block_ends_early_when_it_is_large(tmp_path: Path) -> None:
     """What is held for merging is bounded in bytes too, and no row minds."""
     texts = [chr(97 + step) * 12_000_000 for step in range(4)]
-    folder = written(tmp_path, *((i, one_column("text", [text])) for i, text in enumerate(texts)))
+    folder = written(tmp_path, *((i, one_column(DType.TEXT, [text])) for i, text in enumerate(texts)))
     assert parts(folder / "tables" / "t") == ["000000/part-000000-000002.parquet", "000001/part-000003.parquet"]
     assert pd.read_parquet(folder / "tables" / "t")["x"].tolist() == texts
 
@@ -136,9 +136,9 @@ def test_what_a_crash_left_is_merged_in_pieces(tmp_path: Path) -> None:
     sink = opened(tmp_path, compact_every=100)
     texts = [chr(97 + step) * 10_000_000 for step in range(3)]
     for step, text in enumerate(texts):
-        sink.write(step, one_column("text", [text]))
+        sink.write(step, one_column(DType.TEXT, [text]))
         shutil.copytree(tmp_path / "files" / "tables", tmp_path / "copy" / "files" / "tables", dirs_exist_ok=True)
-    later = written(tmp_path / "copy", (3, one_column("text", ["d"])), (4, one_column("text", ["e"])))
+    later = written(tmp_path / "copy", (3, one_column(DType.TEXT, ["d"])), (4, one_column(DType.TEXT, ["e"])))
     assert parts(later / "tables" / "t") == [
         "000000/part-000000-000002.parquet",
         "000001/part-000003.parquet",
@@ -173,7 +173,7 @@ def test_other_ranks_have_datasets_of_their_own(tmp_path: Path) -> None:
 
 def test_a_tables_own_step_column_is_kept(tmp_path: Path) -> None:
     """Where a schema has a step column, that is the one; the log event's step has a name of its own."""
-    folder = written(tmp_path, (50, one_column("int", [41, 42], name="step")))
+    folder = written(tmp_path, (50, one_column(DType.INT, [41, 42], name="step")))
     assert pl.read_parquet(folder / "tables" / "t").to_dict(as_series=False) == {
         "step": [41, 42],
         "mode": ["train", "train"],
@@ -184,7 +184,7 @@ def test_a_tables_own_step_column_is_kept(tmp_path: Path) -> None:
 
 def test_a_float_column_takes_integers(tmp_path: Path) -> None:
     """A reward function may return 1 or 2**53 + 1 for a float."""
-    folder = written(tmp_path, (0, one_column("float", [1, EXACT, None, math.nan])))
+    folder = written(tmp_path, (0, one_column(DType.FLOAT, [1, EXACT, None, math.nan])))
     values = pq.read_table(folder / "tables" / "t")["x"].to_pylist()
     assert values[:3] == [1.0, float(EXACT), None]
     assert math.isnan(values[3])
@@ -192,7 +192,7 @@ def test_a_float_column_takes_integers(tmp_path: Path) -> None:
 
 def test_a_lone_surrogate_is_escaped(tmp_path: Path) -> None:
     """Arrow's strings are UTF-8, so what UTF-8 cannot hold is written as its escape, also in a name."""
-    records = Records(scalars=(Scalar(SURROGATE, 1.0, "x"),), tables=one_column("text", [SURROGATE, None]).tables)
+    records = Records(scalars=(Scalar(SURROGATE, 1.0, "x"),), tables=one_column(DType.TEXT, [SURROGATE, None]).tables)
     folder = written(tmp_path, (0, records))
     assert pl.read_parquet(folder / "tables" / "t")["x"].to_list() == ["broken \\ud800 tail", None]
     assert pl.read_parquet(folder / "scalars")["name"].to_list() == ["broken \\ud800 tail"]
@@ -202,10 +202,10 @@ def test_a_new_column_is_null_in_the_rows_before_it(tmp_path: Path) -> None:
     """A table that gains a column, and one that later lacks it, stay one dataset for pandas and polars."""
     sink = opened(tmp_path, compact_every=2)
     for step in range(3):
-        sink.write(step, one_column("int", [step], name="a"))
-    wide = Table("t", "t", (Column("b", "text"), Column("a", "int")), {"b": ["neu"], "a": [3]}, 1)
+        sink.write(step, one_column(DType.INT, [step], name="a"))
+    wide = Table("t", "t", (Column("b", DType.TEXT), Column("a", DType.INT)), {"b": ["neu"], "a": [3]}, 1)
     sink.write(3, Records(tables=(wide,)))
-    sink.write(4, one_column("int", [4], name="a"))
+    sink.write(4, one_column(DType.INT, [4], name="a"))
     sink.close()
     folder = tmp_path / "files" / "tables" / "t"
     assert pl.read_parquet(folder).select("a", "b").to_dict(as_series=False) == {
@@ -218,7 +218,7 @@ def test_a_new_column_is_null_in_the_rows_before_it(tmp_path: Path) -> None:
 
 def test_opening_finishes_an_interrupted_new_column(tmp_path: Path) -> None:
     """A process that died between two parts left them with different columns; the next run makes them one."""
-    folder = written(tmp_path, *((step, one_column("int", [step], name="a")) for step in range(4)))
+    folder = written(tmp_path, *((step, one_column(DType.INT, [step], name="a")) for step in range(4)))
     part = folder / "tables" / "t" / "000000" / "part-000002.parquet"
     table = pq.read_table(part)
     pq.write_table(table.append_column("b", pa.array(["x"])), part)
@@ -230,18 +230,20 @@ def test_opening_finishes_an_interrupted_new_column(tmp_path: Path) -> None:
 def test_a_column_that_changes_its_type_is_refused_for_that_write(tmp_path: Path) -> None:
     """The error names the column and both types; the other datasets and the next write are not affected."""
     sink = opened(tmp_path)
-    sink.write(0, Records(scalars=event(0).scalars, tables=one_column("int", [1]).tables))
+    sink.write(0, Records(scalars=event(0).scalars, tables=one_column(DType.INT, [1]).tables))
     with pytest.raises(SinkError, match=r"tables/t: .*column `x` of `t` is string, and was int64 before"):
-        sink.write(1, Records(scalars=event(1).scalars, tables=one_column("text", ["one"]).tables))
-    sink.write(2, Records(scalars=event(2).scalars, tables=one_column("int", [3]).tables))
+        sink.write(1, Records(scalars=event(1).scalars, tables=one_column(DType.TEXT, ["one"]).tables))
+    sink.write(2, Records(scalars=event(2).scalars, tables=one_column(DType.INT, [3]).tables))
     sink.close()
     folder = tmp_path / "files"
     assert pl.read_parquet(folder / "tables" / "t")["x"].to_list() == [1, 3]
     assert pl.read_parquet(folder / "scalars").filter(name="reward")["step"].to_list() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("type_", "value"), [("int", 2**63), ("int", "seven"), ("bool", 3.5), ("text", 7)])
-def test_a_value_that_does_not_fit_is_an_error_with_its_column(tmp_path: Path, type_: ColumnType, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("type_", "value"), [(DType.INT, 2**63), (DType.INT, "seven"), (DType.BOOL, 3.5), (DType.TEXT, 7)]
+)
+def test_a_value_that_does_not_fit_is_an_error_with_its_column(tmp_path: Path, type_: DType, value: Any) -> None:
     """A broken contract costs that table's rows only, and says which column."""
     sink = opened(tmp_path)
     with pytest.raises(SinkError, match="column `x` does not fit"):

@@ -18,7 +18,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from declog.errors import SinkError
-from declog.records import Column, Records, RunInfo, Scalar, Table
+from declog.records import Column, DType, Records, RunInfo, Scalar, Table
 from declog.sinks import Rewindable, Sink, built_in, sink_class
 from declog.sinks.jsonl import JsonlSink
 from declog.sinks.parquet import ParquetSink
@@ -35,7 +35,7 @@ def windowed(step: int) -> Records:
     """A log event of a table whose rows have steps of their own: those of the window that ends here."""
     steps = [step - 1, step]
     return Records(
-        tables=(Table("w", "w", (Column("step", "int"), Column("x", "int")), {"step": steps, "x": steps}, 2),)
+        tables=(Table("w", "w", (Column("step", DType.INT), Column("x", DType.INT)), {"step": steps, "x": steps}, 2),)
     )
 
 

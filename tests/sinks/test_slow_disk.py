@@ -12,14 +12,14 @@ import polars as pl
 import pytest
 
 import declog
-from declog.records import Column, ColumnType, Records, RunInfo, Table
+from declog.records import Column, DType, Records, RunInfo, Table
 from declog.sinks import Coalescing, make_sink
 from declog.sinks.runner import TOGETHER, SinkRunner
 from tests.forks import PATIENCE_S
 from tests.sinks.samples import event, run_info
 
 
-def one_column(kind: ColumnType, values: list[Any]) -> Records:
+def one_column(kind: DType, values: list[Any]) -> Records:
     """A log event with a table of one column."""
     return Records(tables=(Table("t", "t", (Column("x", kind),), {"x": values}, len(values)),))
 
@@ -62,9 +62,9 @@ def test_one_event_that_cannot_be_written_costs_no_other_of_its_part(tmp_path: P
     sink = make_sink("parquet", {})
     assert isinstance(sink, Coalescing)
     sink.open(run_info(tmp_path, sink="log"))
-    events = [(step, one_column("int", [step])) for step in range(5)]
-    events[2] = (2, one_column("text", ["two"]))
-    events[3] = (3, one_column("int", [2**70]))
+    events = [(step, one_column(DType.INT, [step])) for step in range(5)]
+    events[2] = (2, one_column(DType.TEXT, ["two"]))
+    events[3] = (3, one_column(DType.INT, [2**70]))
     failed = sink.write_many(events)
     sink.close()
     assert sorted(failed) == [2, 3]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from declog.records import Column, Histogram, Records, Scalar, Table
+from declog.records import Column, DType, Histogram, Records, Scalar, Table
 from declog.sinks.tensorboard import TensorboardSink
 from tests.sinks.samples import SURROGATE, event, python, run_info
 
@@ -66,7 +66,7 @@ def test_an_empty_histogram_is_no_error(tmp_path: Path) -> None:
 
 def test_a_table_is_markdown(tmp_path: Path) -> None:
     """Pipes and line ends in a cell do not break the table; null is empty."""
-    columns = (Column("n", "int"), Column("text", "text"), Column("extra", "json"))
+    columns = (Column("n", DType.INT), Column("text", DType.TEXT), Column("extra", DType.OBJECT))
     data: dict[str, list[Any]] = {"n": [2**60, None], "text": ["a|b\nc", SURROGATE], "extra": [{"x": math.nan}, None]}
     found = logged(tmp_path, (0, Records(tables=(Table("t", "t", columns, data, 2),))))
     assert text(found, "t").splitlines() == [
@@ -79,7 +79,7 @@ def test_a_table_is_markdown(tmp_path: Path) -> None:
 
 def test_a_long_cell_is_cut(tmp_path: Path) -> None:
     """The Text tab is for reading; the files keep everything."""
-    table = Table("t", "t", (Column("text", "text"),), {"text": ["x" * 501, "y" * 500]}, 2)
+    table = Table("t", "t", (Column("text", DType.TEXT),), {"text": ["x" * 501, "y" * 500]}, 2)
     found = logged(tmp_path, (0, Records(tables=(table,))))
     assert text(found, "t").splitlines()[2:] == [f"| {'x' * 500}… |", f"| {'y' * 500} |"]
 

@@ -273,7 +273,7 @@ def test_conversations_are_traces(tmp_path: Path) -> None:
         """
 from declog.records import Column, Table
 columns = tuple(Column(n, t) for n, t in
-    {"prompt": "json", "reward": "float", "id": "int", "completion": "json", "note": "json"}.items())
+    {"prompt": "object", "reward": "float", "id": "int", "completion": "object", "note": "object"}.items())
 call = {"function": {"name": "add", "arguments": {"x": 2**70}}}
 data = {
     "prompt": [[{"role": "user", "content": "größer 漢字?"}], None],

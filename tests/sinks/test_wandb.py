@@ -13,7 +13,7 @@ import pytest
 import wandb
 
 from declog.errors import SinkError
-from declog.records import Alert, Column, Histogram, Records, Scalar, Table
+from declog.records import Alert, Column, DType, Histogram, Records, Scalar, Table
 from declog.sinks.runner import SinkRunner
 from declog.sinks.wandb import INCREMENTS, WandbSink
 from tests.sinks.samples import EXACT, SURROGATE, event, run_info, table
@@ -117,7 +117,7 @@ def test_train_and_eval_rows_of_one_table_stay_apart(folder: Path) -> None:
 
 def test_more_increments_than_wandb_shows_lose_no_row(folder: Path) -> None:
     """After 100 log events a new table object goes on under the same name."""
-    column = (Column("n", "int"),)
+    column = (Column("n", DType.INT),)
     count = INCREMENTS + 5
     events = ((n, Records(tables=(Table("t", "t", column, {"n": [n]}, 1),))) for n in range(count))
     run = logged(folder, *events)
@@ -130,7 +130,7 @@ def test_a_table_whose_columns_change_continues_under_another_name(folder: Path)
 
     def rows(step: int) -> Records:
         wide = step % 2
-        columns = (Column("n", "int"), *((Column("note", "text"),) if wide else ()))
+        columns = (Column("n", DType.INT), *((Column("note", DType.TEXT),) if wide else ()))
         data: dict[str, list[Any]] = {"n": [step], **({"note": ["x"]} if wide else {})}
         return Records(tables=(Table("t", "t", columns, data, 1),))
 

@@ -111,7 +111,7 @@ def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
     }
     signals = {
         f"{signal.source} of {phase.name}": (
-            f"{signal.kind.value}{' family' if signal.family else ''} per {signal.axis.label}"
+            f"{signal.dtype}{' family' if signal.family else ''} per {signal.axis.label}"
             + (", optional" if signal.optional else ""),
         )
         for phase in made.phases.values()

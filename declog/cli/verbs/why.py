@@ -188,7 +188,7 @@ def _notes(found: Layered, path: Path, made: Plan | None) -> Iterator[str]:
         for phase in made.phases.values():
             for signal in phase.signals:
                 if signal.name == name:
-                    what = f"{signal.kind.value} per {signal.axis.label}"
+                    what = f"{signal.dtype} per {signal.axis.label}"
                     yield f"observed as {signal.source} in the phase {phase.name}, {what}"
     if section in ("signals", "constants", "metrics", "filters", "schemas"):
         readers = dict.fromkeys(_readers(found, name, own=path))

@@ -18,6 +18,7 @@ import declog
 from declog.integrations.trl.given import Given
 from declog.integrations.trl.hook import Guard, Part, hook
 from declog.integrations.trl.sight import Sight
+from declog.records import DType
 
 Tensor = torch.Tensor
 ROW = "declog_row"  # among what a generation returns
@@ -52,7 +53,7 @@ class Capture:
             self.rollout: {name for name in BOTH if homes.get(name, self.rollout) != self.rollout},
             UPDATE: {name for name in BOTH if homes.get(name) == self.rollout != homes.get("logprobs")},
         }
-        self._texts = {name: ops[0].kind.value == "text" for name, ops in log.plan.sources.items()}
+        self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
         self._rloo = sight.method == "rloo"
         self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, as they come
         self._generated: tuple[Any, ...] = ()

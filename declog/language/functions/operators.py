@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from declog.language import segmented
-from declog.language.dtypes import Kind, Type
+from declog.language.dtypes import DType, Type
 from declog.language.functions.base import BUILTIN, Call
 from declog.language.functions.rules import broadcast, choice, equality, logic, number, predicate, same
 
@@ -178,11 +178,11 @@ def _clip(xp: Any, x: Any, low: Any, high: Any) -> Any:
     return _minimum(xp, _maximum(xp, x, low), high)
 
 
-def _any_kind(call: Call) -> Type:
-    return broadcast(call).with_kind(Kind.BOOL)
+def _any_dtype(call: Call) -> Type:
+    return broadcast(call).with_dtype(DType.BOOL)
 
 
-@BUILTIN.elementwise("present", "x", rule=_any_kind, help="whether the value is there: not NaN, not None")
+@BUILTIN.elementwise("present", "x", rule=_any_dtype, help="whether the value is there: not NaN, not None")
 def _present(xp: Any, x: Any) -> Any:
     if xp is np:
         return segmented.present(np.asarray(x, object) if x is None else np.asarray(x))

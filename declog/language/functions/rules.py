@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from declog.language.dtypes import Axis, Kind, Type, finest
+from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, finest
 from declog.language.functions.base import BUILTIN, Call
 from declog.language.nodes import BUILTIN as BUILTIN_NAME
 from declog.language.nodes import symbol, walk
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
-    """The shape of values combined by axis name; their kind is left to the rule."""
+    """The shape of values combined by axis name; their dtype is left to the rule."""
     nodes = call.args if args is None else args
     phases = {node.type.phase for node in nodes if node.type.phase is not None}
     if len(phases) > 1:
@@ -26,7 +26,7 @@ def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
     if axis is Axis.TOKEN:
         for place, node in enumerate(nodes):
             _on_device(call, place, node)
-    return Type(Kind.NUMBER, axis, family, phases.pop() if phases else None)
+    return Type(DType.FLOAT, axis, family, phases.pop() if phases else None)
 
 
 def _on_device(call: Call, place: int, node: Node) -> None:
@@ -42,37 +42,31 @@ def _on_device(call: Call, place: int, node: Node) -> None:
             call.fail(message, fix, arg=place, code="DL310")
         on_tokens = item.over is Axis.TOKEN or item.op == "size"
         if (
-            item.type.kind in (Kind.TEXT, Kind.OBJECT)
+            item.type.dtype in (DType.TEXT, DType.OBJECT)
             or item.op == BUILTIN_NAME
             or (function is not None and function.stage != "elementwise" and not on_tokens)
         ):
             call.fail(f"`{item}` in a per-token expression is not executed yet", fix, arg=place, code="DL205")
 
 
-def need(call: Call, *kinds: Kind, args: Sequence[int] | None = None) -> None:
-    """Refuse arguments of other kinds."""
+def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:
+    """Refuse arguments of other dtypes."""
     for place in range(len(call.args)) if args is None else args:
         node = call.args[place]
-        if node.type.kind not in kinds:
-            wanted = " or ".join(
-                dict.fromkeys(kind.value for kind in kinds if kind is not Kind.INT or Kind.NUMBER not in kinds)
-            )
+        if node.type.dtype not in dtypes:
             fix = None
-            if node.type.kind is Kind.BOOL:
-                fix = f"write `(1 if {node} else 0)`" if Kind.NUMBER in kinds else None
-            elif kinds == (Kind.BOOL,):
+            if node.type.dtype is DType.BOOL:
+                fix = f"write `(1 if {node} else 0)`" if DType.FLOAT in dtypes else None
+            elif dtypes == (DType.BOOL,):
                 fix = f"compare it first, such as `{node} > 0`"
-            elif node.type.kind is Kind.TEXT and Kind.NUMBER in kinds:
+            elif node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
                 fix = f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
             call.fail(
-                f"`{symbol(call.name)}` needs {wanted}, and `{node}` is {node.type.kind.value}",
+                f"`{symbol(call.name)}` needs {any_of(dtypes)}, and `{node}` is {node.type.dtype}",
                 fix,
                 arg=place,
                 code="DL305",
             )
-
-
-NUMERIC = (Kind.NUMBER, Kind.INT)
 
 
 def number(call: Call) -> Type:
@@ -84,42 +78,42 @@ def number(call: Call) -> Type:
 def same(call: Call) -> Type:
     """Numbers in; an int out where all are ints."""
     need(call, *NUMERIC)
-    kind = Kind.INT if all(node.type.kind is Kind.INT for node in call.args) else Kind.NUMBER
-    return broadcast(call).with_kind(kind)
+    dtype = DType.INT if all(node.type.dtype is DType.INT for node in call.args) else DType.FLOAT
+    return broadcast(call).with_dtype(dtype)
 
 
 def predicate(call: Call) -> Type:
     """Numbers in, a bool out."""
     need(call, *NUMERIC)
-    return broadcast(call).with_kind(Kind.BOOL)
+    return broadcast(call).with_dtype(DType.BOOL)
 
 
 def logic(call: Call) -> Type:
     """Bools in, a bool out."""
-    need(call, Kind.BOOL)
-    return broadcast(call).with_kind(Kind.BOOL)
+    need(call, DType.BOOL)
+    return broadcast(call).with_dtype(DType.BOOL)
 
 
 def equality(call: Call) -> Type:
     """Numbers with numbers, texts with texts, bools with bools."""
-    kinds = {_family_of_kinds(node.type.kind) for node in call.args}
-    if len(kinds) > 1 or Kind.OBJECT in kinds:
-        shown = " and ".join(f"`{node}` ({node.type.kind.value})" for node in call.args)
+    dtypes = {_broad(node.type.dtype) for node in call.args}
+    if len(dtypes) > 1 or DType.OBJECT in dtypes:
+        shown = " and ".join(f"`{node}` ({node.type.dtype})" for node in call.args)
         fix = "compare numbers with numbers, texts with texts: `len(x) > 3`, `x == '3'`"
         call.fail(f"these cannot be compared: {shown}", fix, code="DL305")
-    return broadcast(call).with_kind(Kind.BOOL)
+    return broadcast(call).with_dtype(DType.BOOL)
 
 
-def _family_of_kinds(kind: Kind) -> Kind:
-    return Kind.NUMBER if kind is Kind.INT else kind
+def _broad(dtype: DType) -> DType:
+    return DType.FLOAT if dtype is DType.INT else dtype
 
 
 def choice(call: Call) -> Type:
-    """``if``: a bool, and two values of one kind."""
-    need(call, Kind.BOOL, args=[0])
-    kinds = {_family_of_kinds(node.type.kind) for node in call.args[1:]}
-    if len(kinds) > 1:
-        shown = " and ".join(node.type.kind.value for node in call.args[1:])
-        call.fail(f"the two sides of `if` differ: {shown}", "give both the same kind", code="DL305")
-    exact = {node.type.kind for node in call.args[1:]}
-    return broadcast(call).with_kind(exact.pop() if len(exact) == 1 else Kind.NUMBER)
+    """``if``: a bool, and two values of one dtype."""
+    need(call, DType.BOOL, args=[0])
+    dtypes = {_broad(node.type.dtype) for node in call.args[1:]}
+    if len(dtypes) > 1:
+        shown = " and ".join(node.type.dtype for node in call.args[1:])
+        call.fail(f"the two sides of `if` differ: {shown}", "give both the same type", code="DL305")
+    exact = {node.type.dtype for node in call.args[1:]}
+    return broadcast(call).with_dtype(exact.pop() if len(exact) == 1 else DType.FLOAT)

@@ -11,9 +11,9 @@ import numpy as np
 
 from declog.errors import RuntimeFailure
 from declog.language import segmented
-from declog.language.dtypes import COLUMN, Axis, Kind, Type, per
+from declog.language.dtypes import COLUMN, NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, Call, Function, Param, Rule
-from declog.language.functions.rules import NUMERIC, broadcast, need
+from declog.language.functions.rules import broadcast, need
 from declog.language.moments import AGGREGATES
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
     return f"{first}  or  `{call.name}({text}, over={over.label})`, of those one per {_LEFT[over]}"
 
 
-def remove_axis(call: Call, *, accept: Sequence[Kind]) -> Type:
+def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
     """The argument's shape without the axis ``over``, which must be its finest (or the column axis)."""
     need(call, *accept)
     (node,) = call.args
@@ -94,37 +94,37 @@ def _finest_label(node: Node) -> str:
     return COLUMN if node.type.axis is None else node.type.axis.label
 
 
-def _aggregate(kind: Kind | None, *accept: Kind) -> Rule:
+def _aggregate(dtype: DType | None, *accept: DType) -> Rule:
     def rule(call: Call) -> Type:
         result = remove_axis(call, accept=accept)
-        return result if kind is None else result.with_kind(kind)
+        return result if dtype is None else result.with_dtype(dtype)
 
     return rule
 
 
 def _summed(call: Call) -> Type:
-    result = remove_axis(call, accept=(*NUMERIC, Kind.BOOL))
-    return result.with_kind(Kind.NUMBER if result.kind is Kind.NUMBER else Kind.INT)
+    result = remove_axis(call, accept=(*NUMERIC, DType.BOOL))
+    return result.with_dtype(DType.FLOAT if result.dtype is DType.FLOAT else DType.INT)
 
 
 OVER = Param("over", "axis", default=None)
 
 
 def _register_aggregates() -> None:
-    numbers = (*NUMERIC, Kind.BOOL)
+    numbers = (*NUMERIC, DType.BOOL)
     rules: dict[str, tuple[Rule, str]] = {
-        "mean": (_aggregate(Kind.NUMBER, *numbers), "the mean; of bools the fraction that is true"),
+        "mean": (_aggregate(DType.FLOAT, *numbers), "the mean; of bools the fraction that is true"),
         "sum": (_summed, "the sum; of bools how many are true"),
         "min": (_aggregate(None, *NUMERIC), "the smallest"),
         "max": (_aggregate(None, *NUMERIC), "the greatest"),
-        "std": (_aggregate(Kind.NUMBER, *numbers), "the sample standard deviation (n-1); of one value missing"),
-        "pstd": (_aggregate(Kind.NUMBER, *numbers), "the population standard deviation; of one value 0"),
-        "var": (_aggregate(Kind.NUMBER, *numbers), "the sample variance (n-1)"),
-        "count": (_aggregate(Kind.INT, *numbers, Kind.TEXT), "how many are not missing"),
-        "any": (_aggregate(None, Kind.BOOL), "whether any is true"),
-        "all": (_aggregate(None, Kind.BOOL), "whether all are true"),
-        "first": (_aggregate(None, *numbers, Kind.TEXT, Kind.OBJECT), "the first that is not missing"),
-        "last": (_aggregate(None, *numbers, Kind.TEXT, Kind.OBJECT), "the last that is not missing"),
+        "std": (_aggregate(DType.FLOAT, *numbers), "the sample standard deviation (n-1); of one value missing"),
+        "pstd": (_aggregate(DType.FLOAT, *numbers), "the population standard deviation; of one value 0"),
+        "var": (_aggregate(DType.FLOAT, *numbers), "the sample variance (n-1)"),
+        "count": (_aggregate(DType.INT, *numbers, DType.TEXT), "how many are not missing"),
+        "any": (_aggregate(None, DType.BOOL), "whether any is true"),
+        "all": (_aggregate(None, DType.BOOL), "whether all are true"),
+        "first": (_aggregate(None, *numbers, DType.TEXT, DType.OBJECT), "the first that is not missing"),
+        "last": (_aggregate(None, *numbers, DType.TEXT, DType.OBJECT), "the last that is not missing"),
     }
     for name, (rule, help) in rules.items():
         BUILTIN.add(Function(name, (Param("x"), OVER), rule, AGGREGATES[name], "aggregate", help))
@@ -146,7 +146,7 @@ def _ranked(call: Call) -> Type:
         call.fail(
             "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
         )
-    return node.type.with_kind(Kind.INT)
+    return node.type.with_dtype(DType.INT)
 
 
 @BUILTIN.rows(
@@ -164,7 +164,7 @@ def _indexed(call: Call) -> Type:
             "index(completion) or index(group)",
             code="DL306",
         )
-    return Type(Kind.INT, axis)
+    return Type(DType.INT, axis)
 
 
 @BUILTIN.rows(
@@ -183,7 +183,7 @@ def _sized(call: Call) -> Type:
     if axis is Axis.TOKEN:
         if not call.token_mask:
             call.fail("this profile does not say which tokens exist", "set `axes.token.mask`", code="DL306")
-        return Type(Kind.INT, Axis.COMPLETION, phase=next(iter(call.token_mask)).type.phase)
+        return Type(DType.INT, Axis.COMPLETION, phase=next(iter(call.token_mask)).type.phase)
     if axis in (Axis.COMPLETION, Axis.GROUP) and not call.groups:
         call.fail(
             "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
@@ -194,7 +194,7 @@ def _sized(call: Call) -> Type:
             "size(completion)",
             code="DL306",
         )
-    return Type(Kind.INT, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH)
+    return Type(DType.INT, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH)
 
 
 @BUILTIN.rows(
@@ -228,7 +228,7 @@ def _column(view: Any, node: Node, family: Any) -> Any:
 
 def _columns_rule(call: Call) -> Type:
     _member(call)
-    return Type(Kind.INT)
+    return Type(DType.INT)
 
 
 @BUILTIN.rows("columns", "family", rule=_columns_rule, help="how many members a family has")
@@ -237,7 +237,7 @@ def _columns(view: Any, node: Node, family: Any) -> Any:
 
 
 def _passed(call: Call) -> Type:
-    need(call, Kind.BOOL)
+    need(call, DType.BOOL)
     node = call.args[0]
     if node.type.axis is not Axis.COMPLETION or not call.groups:
         call.fail(
@@ -247,7 +247,7 @@ def _passed(call: Call) -> Type:
         )
     if call.params["k"] < 1:
         call.fail("`k` must be at least 1", "k=1")
-    return node.type.with_axis(Axis.GROUP).with_kind(Kind.NUMBER)
+    return node.type.with_axis(Axis.GROUP).with_dtype(DType.FLOAT)
 
 
 @BUILTIN.rows(

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.language.dtypes import Axis, Kind, Type, per
+from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, Call, Param
-from declog.language.functions.rules import NUMERIC, need
+from declog.language.functions.rules import need
 from declog.language.patterns import PatternError, pattern
 from declog.language.segmented import NOTHING
 
@@ -28,10 +28,10 @@ Array = NDArray[Any]
 PATTERN = Param("pattern", "constant", types=(str,))
 
 
-def _of_text(kind: Kind) -> Callable[[Call], Type]:
+def _of_text(dtype: DType) -> Callable[[Call], Type]:
     def rule(call: Call) -> Type:
-        need(call, Kind.TEXT)
-        return call.args[0].type.with_kind(kind)
+        need(call, DType.TEXT)
+        return call.args[0].type.with_dtype(dtype)
 
     return rule
 
@@ -49,23 +49,23 @@ def _tested(texts: Array, test: Callable[[str], bool]) -> Array:
     return np.array([item is not None and test(item) for item in texts.ravel()], bool).reshape(texts.shape)
 
 
-@BUILTIN.rows("len", "text", rule=_of_text(Kind.INT), help="how many characters a text has")
+@BUILTIN.rows("len", "text", rule=_of_text(DType.INT), help="how many characters a text has")
 def _len(view: View, node: Node, texts: Array) -> Array:
     return _counted(texts, len)
 
 
-@BUILTIN.rows("words", "text", rule=_of_text(Kind.INT), help="how many whitespace-separated words a text has")
+@BUILTIN.rows("words", "text", rule=_of_text(DType.INT), help="how many whitespace-separated words a text has")
 def _words(view: View, node: Node, texts: Array) -> Array:
     return _counted(texts, lambda item: len(item.split()))
 
 
-@BUILTIN.rows("contains", "text", PATTERN, rule=_of_text(Kind.BOOL), help="whether a text holds another")
+@BUILTIN.rows("contains", "text", PATTERN, rule=_of_text(DType.BOOL), help="whether a text holds another")
 def _contains(view: View, node: Node, texts: Array) -> Array:
     part = node.param("pattern")
     return _tested(texts, lambda item: part in item)
 
 
-@BUILTIN.rows("startswith", "text", PATTERN, rule=_of_text(Kind.BOOL), help="whether a text begins with another")
+@BUILTIN.rows("startswith", "text", PATTERN, rule=_of_text(DType.BOOL), help="whether a text begins with another")
 def _startswith(view: View, node: Node, texts: Array) -> Array:
     part = node.param("pattern")
     return _tested(texts, lambda item: item.startswith(part))
@@ -76,7 +76,7 @@ def _matching(call: Call) -> Type:
         pattern(call.params["pattern"])
     except PatternError as error:
         call.fail(f"the regular expression cannot be read: {error}", error.fix)
-    return _of_text(Kind.BOOL)(call)
+    return _of_text(DType.BOOL)(call)
 
 
 @BUILTIN.rows("matches", "text", PATTERN, rule=_matching, help="whether a regular expression is found in a text")
@@ -84,22 +84,22 @@ def _matches(view: View, node: Node, texts: Array) -> Array:
     return _tested(texts, pattern(node.param("pattern")).found)
 
 
-def _of_group(kind: Kind) -> Callable[[Call], Type]:
+def _of_group(dtype: DType) -> Callable[[Call], Type]:
     """Text per completion; with ``over=completion`` one value per group, else one per completion."""
 
     def rule(call: Call) -> Type:
-        need(call, Kind.TEXT)
+        need(call, DType.TEXT)
         type = call.args[0].type
         over = call.params.get("over")
         if over is None:
-            return type.with_kind(kind)
+            return type.with_dtype(dtype)
         if over is not Axis.COMPLETION or type.axis is not Axis.COMPLETION or not call.groups:
             call.fail(
                 f"`{call.name}` compares the completions of a group, and `{call.args[0]}` is {per(type.axis)}",
                 "over=completion, and `axes.group`",
                 code="DL306",
             )
-        return type.with_axis(Axis.GROUP).with_kind(kind)
+        return type.with_axis(Axis.GROUP).with_dtype(dtype)
 
     return rule
 
@@ -126,7 +126,7 @@ def _distinct(texts: Iterable[str], n: int) -> float:
 def _distinct_rule(call: Call) -> Type:
     if call.params["n"] < 1:
         call.fail("`n` must be at least 1", "n=1")
-    return _of_group(Kind.NUMBER)(call)
+    return _of_group(DType.FLOAT)(call)
 
 
 @BUILTIN.rows(
@@ -146,7 +146,7 @@ def _distinct_n(view: View, node: Node, texts: Array) -> Array:
 def _jaccard_rule(call: Call) -> Type:
     if call.params.get("over") is not Axis.COMPLETION:
         call.fail("`jaccard` compares the completions of a group", "jaccard(text, over=completion)", code="DL306")
-    return _of_group(Kind.NUMBER)(call)
+    return _of_group(DType.FLOAT)(call)
 
 
 @BUILTIN.rows(
@@ -169,7 +169,7 @@ def _mean_distance(sets: list[set[str]]) -> float:
 
 
 def _majority_rule(call: Call) -> Type:
-    need(call, Kind.TEXT)
+    need(call, DType.TEXT)
     type = call.args[0].type
     if type.axis is not Axis.COMPLETION or not call.groups:
         call.fail(f"`majority` needs one text per completion of a group, and it is {per(type.axis)}", code="DL306")
@@ -195,7 +195,7 @@ def _bucket_rule(call: Call) -> Type:
         call.fail(
             "`bucket` labels completions, and this is per token", "bucket(mean(x, over=token), ...)", code="DL310"
         )
-    return call.args[0].type.with_kind(Kind.TEXT)
+    return call.args[0].type.with_dtype(DType.TEXT)
 
 
 @BUILTIN.rows(

@@ -6,16 +6,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
-from declog.language.dtypes import Kind, Type
+from declog.language.dtypes import NUMERIC, DType, Type
 from declog.language.functions.base import DEFAULT, Call, Function, Functions, Param
-from declog.language.functions.rules import NUMERIC, broadcast, need
+from declog.language.functions.rules import broadcast, need
 
 
 def function(
     run: Callable[..., Any] | None = None,
     *,
     name: str | None = None,
-    returns: Literal["number", "int", "bool"] = "number",
+    returns: Literal["float", "int", "bool"] = "float",
     registry: Functions = DEFAULT,
 ) -> Any:
     """Register an elementwise function of tensors, for YAML to use by name.
@@ -33,11 +33,10 @@ def function(
         params = tuple(
             Param(item.name) for item in inspect.signature(fn).parameters.values() if item.default is item.empty
         )
-        kind = {"number": Kind.NUMBER, "int": Kind.INT, "bool": Kind.BOOL}[returns]
 
         def rule(call: Call) -> Type:
-            need(call, *NUMERIC, Kind.BOOL)
-            return broadcast(call).with_kind(kind)
+            need(call, *NUMERIC, DType.BOOL)
+            return broadcast(call).with_dtype(DType(returns))
 
         label = name or fn.__name__
         registry.add(

@@ -42,7 +42,7 @@ def test_conversations_survive_ranks_and_filters(tmp_path: Path) -> None:
 
     [(_, table)] = run_ranks(2, rank)[0].tables("t")
     assert table.as_trace
-    assert [column.type for column in table.columns] == ["json"]
+    assert [column.type for column in table.columns] == ["object"]
     assert table.data["messages"] == [[*CONVERSATION, {"role": "user", "content": str(rank)}] for rank in range(2)]
 
 
