@@ -166,14 +166,18 @@ def defaults_of(text: str) -> Iterator[tuple[yaml.ScalarNode | None, yaml.Scalar
 
 def chooses_profile(text: str) -> bool:
     """Whether a YAML file is an application's configuration, with a profile in it, and not a profile itself."""
+    keys = keys_at_top(text)
+    groups = [group.value for group, _ in defaults_of(text) if group is not None] if keys else []
+    return GROUP in keys or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in groups)
+
+
+def keys_at_top(text: str) -> set[str]:
+    """The keys at the top of a YAML file; none for one that is no map, or no YAML."""
     try:
         root = yaml.compose(text, Loader=YAML_LOADER)
     except yaml.YAMLError:
-        return False
-    entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
-    defaults = entries["defaults"].value if isinstance(entries.get("defaults"), yaml.SequenceNode) else ()
-    chosen = [key.value for entry in defaults if isinstance(entry, yaml.MappingNode) for key, _ in entry.value]
-    return GROUP in entries or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in chosen)
+        return set()
+    return {str(key.value) for key, _ in root.value} if isinstance(root, yaml.MappingNode) else set()
 
 
 def keys_of_file(file: str, text: str, *, defaults: bool = False) -> Iterator[tuple[Path, FilePlace]]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -56,12 +57,34 @@ class DeclogSearchPath(SearchPathPlugin):
     """Appends the shipped presets, then those of installed packages: an application's own files of a name win."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if not _own.get():
+            _explain(sys.argv[1:])
         # A reloaded module registers a second class; one entry is enough.
         if any(element.provider == PROVIDER for element in search_path.get_path()):
             return
         search_path.append(provider=PROVIDER, path=conf_location())
         for package, conf in _teams(tuple(sys.path)):
             search_path.append(provider=package, path=f"pkg://{conf}")
+
+
+_own = ContextVar("_own", default=False)  # declog composes; what is wrong is raised by it
+_OF_DECLOG = re.compile(r"[+~]*declog[./@\w]*=")
+
+
+def _explain(words: Sequence[str]) -> None:
+    """Print what to type for overrides of declog that an application's Hydra, which comes next, will not read.
+
+    Hydra's own message speaks of its lexer, and nobody can add to it: it ends the process.
+    """
+    odd = [word for word in words if _OF_DECLOG.match(word)]
+    if not odd:
+        return
+    from declog.config.composition_errors import unreadable  # `import declog` does not pay for it
+    from declog.config.overrides import parsed
+
+    for word in odd:
+        if parsed(word) is None:
+            print(f"{unreadable(word, '++').text()}\n", file=sys.stderr)
 
 
 @cache  # reading all installed packages' metadata takes some 20 ms
@@ -142,7 +165,11 @@ def config_loader(config_dir: Path | str | None = None) -> ConfigLoaderImpl:
         setup_globals()
     from declog.config.loading import Loader  # `import declog` does not pay for it
 
-    return Loader(create_config_search_path(None if config_dir is None else str(config_dir)))
+    mark = _own.set(True)
+    try:
+        return Loader(create_config_search_path(None if config_dir is None else str(config_dir)))
+    finally:
+        _own.reset(mark)
 
 
 def settle(config: DictConfig, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import shlex
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -679,6 +680,27 @@ def test_an_applications_own_main_finds_the_presets(tmp_path: Path) -> None:
     """`import declog` is enough for `@hydra.main`: its own preset and the shipped sink options compose."""
     (line,) = run_app(tmp_path, "declog/sinks=[trackio]")
     assert json.loads(line.removeprefix("profile ")) == {**APP_PROFILE, "sinks": {"trackio": TRACKIO}}
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("declog.metrics.p90=p90(reward)", "'++declog.metrics.p90=\"p90(reward)\"'"),
+        (
+            "+declog.metrics.long={expr: reward, where: length > 512}",
+            "'+declog.metrics.long={expr: reward, where: \"length > 512\"}'",
+        ),
+    ],
+)
+def test_an_applications_quoting_mistake_gets_the_edit_that_works(tmp_path: Path, word: str, fix: str) -> None:
+    """Hydra ends the process for it, with words about its lexer; the fix is printed before, and can be pasted."""
+    run = f"hydra.run.dir={tmp_path / 'run'}"
+    refused = forks.run(["train.py", word, "do=print", run], cwd=APP)
+    assert refused.returncode == 1 and f"\n  fix: {fix}\n" in refused.stderr
+    (pasted,) = shlex.split(fix)
+    path = pasted.lstrip("+").partition("=")[0].split(".")[-1]
+    (line,) = [line for line in run_app(tmp_path, pasted, "do=print") if line.startswith("profile")]
+    assert path in json.loads(line.removeprefix("profile "))["metrics"]
 
 
 def test_an_error_inside_an_application_has_its_file_and_line(tmp_path: Path) -> None:

@@ -192,6 +192,7 @@ def _nothing(block: Block, words: list[str]) -> None:
 COMMANDS: dict[str, Callable[[Block, list[str]], None]] = {
     "make": _make, "pip": _pip, "python": _python, "declog": _declog, "git": _nothing, "cd": _nothing,
     "trackio": _nothing, "torchrun": _launcher, "accelerate": _launcher,
+    "pytest": _nothing,
 }  # fmt: skip
 
 

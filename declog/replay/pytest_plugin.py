@@ -1,0 +1,113 @@
+"""``pytest --declog conf/``: the profile tests of YAML files, and of the presets that installed packages bring.
+
+An entry point of pytest, so it is imported by every pytest of an environment with declog: it loads nothing before
+``--declog`` is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from declog.replay.profile_tests import ProfileTest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The one option."""
+    text = "collect the tests of declog's profiles: of YAML files, and of the presets of installed packages"
+    parser.getgroup("declog").addoption("--declog", action="store_true", help=text)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A YAML file that is a profile."""
+    if not parent.config.getoption("--declog") or file_path.suffix != ".yaml" or not _is_profile(file_path):
+        return None
+    return ProfileFile.from_parent(parent, path=file_path)
+
+
+@pytest.hookimpl(tryfirst=True)  # before others select by name and by mark
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add the tests of the presets of installed packages."""
+    if not config.getoption("--declog"):
+        return
+    from declog.config.search_path import team_folders
+
+    for package, folder in team_folders():
+        for file in sorted(Path(folder, "declog").glob("*.yaml")):
+            name = f"{package}:{file.stem}"
+            collector = Preset.from_parent(session, name=name, nodeid=name, preset=file.stem)
+            items.extend(collector.collect())
+
+
+def _is_profile(file: Path) -> bool:
+    """A file in a folder ``declog`` is one, and one elsewhere that has tests of its own and is no other YAML."""
+    from declog.config.provenance import keys_at_top
+
+    if file.parent.name == "declog":
+        return True
+    keys = keys_at_top(file.read_text(encoding="utf-8", errors="replace"))
+    return "tests" in keys and bool(keys & {"metrics", "signals", "defaults"})
+
+
+def _items(parent: Any, config: str | Path) -> Iterator[ProfileItem]:
+    from declog.errors import ConfigError
+    from declog.replay.profile_tests import profile_tests
+
+    try:
+        tests = profile_tests(config)
+    except ConfigError as error:
+        raise pytest.Collector.CollectError(str(error)) from None
+    for test in tests:
+        yield ProfileItem.from_parent(parent, name=test.name, test=test)
+
+
+class ProfileFile(pytest.File):
+    """The tests of a profile in a file."""
+
+    def collect(self) -> Iterable[pytest.Item]:
+        """One item for each of its tests."""
+        yield from _items(self, self.path)
+
+
+class Preset(pytest.Collector):
+    """The tests of an installed preset."""
+
+    def __init__(self, *, preset: str, **others: Any) -> None:
+        super().__init__(**others)
+        self._preset = preset
+
+    def collect(self) -> Iterable[pytest.Item]:
+        """One item for each of its tests."""
+        yield from _items(self, self._preset)
+
+
+class ProfileItem(pytest.Item):
+    """One test of a profile."""
+
+    def __init__(self, *, test: ProfileTest, **others: Any) -> None:
+        super().__init__(**others)
+        self._test = test
+
+    def runtest(self) -> None:
+        """Run it on real recorders, and compare what came with what was expected."""
+        result = self._test.run()
+        if not result.passed:
+            raise Differs(str(result))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The differences alone: no line of code is at fault."""
+        if isinstance(excinfo.value, Differs):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Its name, under that of its file or preset."""
+        return self.path, None, f"{self.parent.name if self.parent else ''}: {self.name}"
+
+
+class Differs(Exception):
+    """What was logged is not what the profile's test expects."""
