@@ -1,6 +1,6 @@
 """The exception tree, and what every error says: a code, a place, a cause and a fix.
 
-Imports the standard library and what makes quoted text visible, so that every layer can raise these.
+Imports the standard library, the catalogue of texts and what makes quoted text visible: every layer can raise these.
 
     DeclogError
      ├── ConfigError            the profile is wrong; found before step 0, all problems at once
@@ -25,66 +25,13 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, Self
 
+from declog.messages import rendered
 from declog.visible import visible, visible_lines
 
 Path = tuple[str | int, ...]
 Severity = Literal["error", "warning"]
-
-CODES: dict[str, str] = {
-    "DL101": "Hydra could not compose the configuration",
-    "DL102": "a value is still missing (???)",
-    "DL103": "an interpolation does not resolve",
-    "DL104": "no such preset",
-    "DL201": "unknown key",
-    "DL202": "a value has the wrong type or is not allowed",
-    "DL203": "a required key is missing",
-    "DL204": "an entry's id is not an identifier",
-    "DL205": "this part of the language is not executed yet",
-    "DL301": "the expression cannot be parsed",
-    "DL302": "unknown name in an expression",
-    "DL303": "unknown function",
-    "DL304": "wrong arguments of a function",
-    "DL305": "wrong kind of value",
-    "DL306": "unknown or unusable axis",
-    "DL307": "this syntax is not part of the language",
-    "DL308": "the expression is too large",
-    "DL309": "signals are defined in a circle",
-    "DL310": "the value has the wrong axis for this place",
-    "DL311": "unknown reduction",
-    "DL312": "the reduction does not fit the value",
-    "DL313": "signals of different phases in one expression",
-    "DL314": "a function's result does not have its declared type",
-    "DL401": "a selector matches nothing",
-    "DL402": "two outputs have one name",
-    "DL403": "unknown reference",
-    "DL404": "a name template is wrong",
-    "DL405": "a sink cannot take what is sent to it",
-    "DL406": "a constant is pinned to another value",
-    "DL407": "something that was deleted or switched off is still used",
-    "DL501": "unknown signal",
-    "DL502": "a required signal was not observed",
-    "DL503": "a signal has the wrong shape",
-    "DL504": "a signal has the wrong type",
-    "DL505": "signals of one batch have different counts",
-    "DL507": "rows cannot be grouped",
-    "DL508": "a run-time name shadows a declared one",
-    "DL509": "a column does not fit",
-    "DL510": "the recorder is used outside its life",
-    "DL511": "rows of two phases cannot be matched",
-    "DL512": "a column's function failed",
-    "DL601": "a sink could not be opened",
-    "DL602": "a sink could not write",
-    "DL603": "ranks could not exchange their windows",
-    "DL604": "ranks compiled different plans",
-    "DL605": "a window could not be evaluated",
-    "DL606": "ranks recorded the same rows",
-    "DL607": "a capture cannot be read",
-    "DL608": "an integration could not record something",
-    "DL609": "a folder is taken",
-}
-
 
 MAX_DEPTH = 48  # how deep a profile's maps and lists may be nested
 MAX_VALUES = 200_000  # how many values they may hold, those of YAML's aliases counted each time
@@ -97,7 +44,7 @@ def nesting(data: object) -> Problem | None:
     while stack:
         count += 1
         if count > MAX_VALUES:
-            return Problem("DL202", f"maps and lists hold more than {MAX_VALUES} values", (), "make it smaller")
+            return Problem.of("DL202.too_many", limit=MAX_VALUES)
         value, path = stack.pop()
         if isinstance(value, Mapping):
             inside: list[tuple[object, object]] = list(value.items())
@@ -106,7 +53,7 @@ def nesting(data: object) -> Problem | None:
         else:
             continue
         if len(path) >= MAX_DEPTH:
-            return Problem("DL202", f"maps and lists are nested more than {MAX_DEPTH} deep", path[:4], "flatten them")
+            return Problem.of("DL202.too_deep", path[:4], limit=MAX_DEPTH)
         stack += [(item, (*path, str(key))) for key, item in inside]
     return None
 
@@ -174,6 +121,11 @@ class Where:
         return f"override '{self.override}'" if self.override is not None else str(self.name)
 
 
+def keys(path: str | Path) -> Path:
+    """The keys of a path that may be written as one dotted text."""
+    return tuple(path.split(".")) if isinstance(path, str) else path
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong with a profile.
@@ -193,6 +145,24 @@ class Problem:
     severity: Severity = "error"
     where: Where | None = None
     related: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        key: str,
+        path: str | Path = (),
+        /,
+        *,
+        source: str | None = None,
+        span: tuple[int, int] | None = None,
+        severity: Severity = "error",
+        where: Where | None = None,
+        related: tuple[Path, ...] = (),
+        **facts: Any,
+    ) -> Problem:
+        """A problem in the catalogue's words; ``path`` are keys, or one dotted text where none of them varies."""
+        message, fix = rendered(key, facts)
+        return cls(key[:5], message, keys(path), fix, source, span, severity, where, related)
 
     def at(self, *prefix: str | int) -> Problem:
         """The same problem with ``prefix`` put before its path."""
@@ -301,6 +271,11 @@ class Coded(DeclogError):
         self.message = message = visible_lines(message)
         self.fix = fix = None if fix is None else visible_lines(fix)
         super().__init__(f"[{code}] {message}" + (f"\n  fix: {fix}" if fix else ""))
+
+    @classmethod
+    def of(cls, key: str, /, **facts: Any) -> Self:
+        """An error in the catalogue's words."""
+        return cls(key[:5], *rendered(key, facts))
 
 
 class InputError(Coded):

@@ -46,9 +46,7 @@ class Registry(abc.ABC, Generic[T]):
         origins = {_origin(known.run)} if known is not None else set()
         origins |= {(each.module, each.attr) for each in self._provided(entry.name)}
         if origins - {_origin(entry.run)}:
-            raise UsageError(
-                "DL303", f"a {self.noun} named `{entry.name}` is registered already", "choose another name"
-            )
+            raise UsageError.of("DL303.taken", noun=self.noun, name=entry.name)
         self._own[entry.name] = entry
         return entry
 
@@ -67,8 +65,7 @@ class Registry(abc.ABC, Generic[T]):
         try:
             run = entry.load()
         except Exception as error:  # whatever an installed package does on import is reported as its problem
-            message = f"the {self.noun} `{name}` cannot be loaded from `{entry.value}`: {error}"
-            raise UsageError("DL303", message, "correct or uninstall the package") from error
+            raise UsageError.of("DL303.load", noun=self.noun, name=name, value=entry.value, error=error) from error
         return self.adopt(name, run)
 
     def named(self, name: str) -> T | None:
@@ -142,6 +139,5 @@ def provided(group: str, name: str, noun: str, *, shipped: bool = False) -> Entr
     homes = installed(group).get(name, ())
     owners = [*(["declog itself"] if shipped else []), *map(home, homes)]
     if len(owners) > 1:
-        message = f"the {noun} `{name}` is provided by {' and by '.join(owners)}"
-        raise UsageError("DL303", message, f"uninstall one of them, or let its package call the {noun} another name")
+        raise UsageError.of("DL303.two_packages", noun=noun, name=name, owners=" and by ".join(owners))
     return homes[0] if homes else None

@@ -156,33 +156,6 @@ def test_every_error_of_declog_is_in_the_tree() -> None:
     ]  # fmt: skip
 
 
-def codes_in_use() -> set[str]:
-    """The codes that the sources name, besides the table of codes itself."""
-    found: set[str] = set()
-    for file in SOURCES:
-        text = file.read_text(encoding="utf-8")
-        if file.name == "errors.py":
-            tree = ast.parse(text)
-            table = next(
-                node for node in tree.body if isinstance(node, ast.AnnAssign) and "CODES" in ast.unparse(node.target)
-            )
-            text = "".join(ast.get_source_segment(text, node) or "" for node in tree.body if node is not table)
-        found |= set(re.findall(r"DL[1-9]\d\d\b", text))
-    return found
-
-
-def test_every_code_is_known_and_used() -> None:
-    """The table of codes has every code that some error has, and no other."""
-    assert sorted(codes_in_use()) == sorted(errors.CODES)
-
-
-def test_codes_say_what_is_wrong_in_a_line() -> None:
-    """A code's text is one short line without an end stop, and no two say the same."""
-    texts = list(errors.CODES.values())
-    assert [text for text in texts if "\n" in text or text.endswith(".") or not 8 <= len(text) <= 80] == []
-    assert len(set(texts)) == len(texts)
-
-
 def undocumented(file: Path) -> list[str]:
     """Public functions and classes of a module without a docstring."""
     body = ast.parse(file.read_text(encoding="utf-8")).body

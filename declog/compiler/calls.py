@@ -22,12 +22,16 @@ def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> 
     try:
         function = draft.columns.named(spec.call)
     except UsageError as error:
-        draft.report(error.code, error.message, *path, "call", fix=error.fix)
+        draft.refused(error, (*path, "call"))
         return None
     if function is None:
         known = draft.columns.names()
-        fix = did_you_mean(spec.call, known, what="column functions") if known else _REGISTER
-        draft.report("DL303", f"no column function `{spec.call}` is registered", *path, "call", fix=fix)
+        draft.report(
+            "DL303.column_function",
+            (*path, "call"),
+            name=spec.call,
+            fix=did_you_mean(spec.call, known, what="column functions") if known else _REGISTER,
+        )
         return None
     type = _type(draft, function, name, spec, path)
     before = len(draft.problems)
@@ -37,11 +41,11 @@ def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> 
         draft.inactive[".".join(path)] = off.reason
         return None
     if spec.name is not None and "{" in spec.name.replace("{id}", ""):
-        draft.report("DL404", f"the name `{spec.name}` has fields that are not known here", *path, "name", fix="{id}")
+        draft.report("DL404.column_fields", (*path, "name"), name=spec.name)
     if (spec.max_chars or spec.redact) and type not in (None, DType.TEXT, DType.OBJECT):
-        draft.report("DL202", "`max_chars` and `redact` are for text", *path, fix="drop them")
+        draft.report("DL202.text_only", path)
     if spec.role is not None and type not in (None, DType.TEXT):
-        draft.report("DL202", "`role` is of a text: messages say theirs", *path, "role", fix="drop it")
+        draft.report("DL202.role", (*path, "role"))
     if type is None or len(draft.problems) > before:
         return None
     template = (spec.name or name).replace("{id}", name)
@@ -57,16 +61,17 @@ def _type(draft: Draft, function: RowFunction, name: str, spec: ColumnSpec, path
     """The declared type, or what the function's annotation says; the two must agree."""
     promised = function.returns
     if spec.type is None and promised is None:
-        draft.report("DL203", f"the column `{name}` has a `call` and no `type`", *path, fix="type: text")
+        draft.report("DL203.column_type", path, name=name)
     if spec.type is None or promised is None or promised == spec.type:
         return spec.type or promised
     if (promised, spec.type) != (DType.INT, DType.FLOAT) and spec.type is not DType.OBJECT:
         draft.report(
-            "DL305",
-            f"the column `{name}` is declared {spec.type}, and `{function.name}` returns {promised}",
-            *path,
-            "type",
-            fix=f"type: {promised}",
+            "DL305.column_returns",
+            (*path, "type"),
+            name=name,
+            type=spec.type,
+            function=function.name,
+            returned=promised,
         )
     return spec.type
 
@@ -85,21 +90,21 @@ def _arguments(draft: Draft, function: RowFunction, name: str, row: Axis, path: 
                 raise
         if node is not None and not needs_axis(node.type, row):
             draft.report(
-                "DL310",
-                f"`{function.name}` takes `{parameter}`, which is {per(node.type.axis)}, "
-                f"and is called with one {row.label}",
-                *path,
-                "call",
-                fix="declare a signal of what it needs, with `over=`, and name that",
+                "DL310.column_parameter",
+                (*path, "call"),
+                function=function.name,
+                parameter=parameter,
+                axis=per(node.type.axis),
+                label=row.label,
             )
         elif node is not None:
             args.append((parameter, node))
         elif required and scope.resolve(parameter) is None:
             draft.report(
-                "DL302",
-                f"`{function.name}` takes `{parameter}`, and the profile has no such signal",
-                *path,
-                "call",
+                "DL302.column_parameter",
+                (*path, "call"),
+                function=function.name,
+                parameter=parameter,
                 fix=did_you_mean(parameter, scope.names(), what="signals"),
             )
     return tuple(args)

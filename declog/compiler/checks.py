@@ -82,12 +82,7 @@ def tensors(draft: Draft) -> None:
             seen.add(function.name)
             problem = _lie(function.run, len(node.args), node.type.dtype, per_token=node.type.axis is Axis.TOKEN)
             if problem is not None:
-                draft.report(
-                    "DL314",
-                    f"the function `{function.name}` {problem}",
-                    *path,
-                    fix="correct the function, or its `returns=`",
-                )
+                draft.report("DL314.declared", path, function=function.name, problem=problem)
 
 
 def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from declog.errors import Path, Problem, UsageError
+from declog.errors import Coded, Path, Problem, UsageError
 from declog.language.dtypes import Axis, Type
 from declog.language.functions import Functions
 from declog.language.nodes import Node, Pool
@@ -90,17 +91,20 @@ class Draft:
     def window(self, every: int | None, *path: str | int) -> int:
         """The window of a metric or table, in steps; with a path, what is wrong with its `every` is reported."""
         if every is not None and path and not self.period:
-            self.report("DL202", "the trainer says when it logs: there is no other `every`", *path, fix="drop it")
+            self.report("DL202.trainer_every", path)
         elif every is not None and path and every % self.period:
-            fix = f"every: {self.period * max(1, round(every / self.period))}"
-            self.report("DL202", f"`every` must be a multiple of the profile's {self.period}", *path, fix=fix)
+            self.report(
+                "DL202.every_multiple", path, period=self.period, every=self.period * max(1, round(every / self.period))
+            )
         return every if every is not None and self.period else self.period
 
-    def report(
-        self, code: str, message: str, *path: str | int, fix: str | None = None, related: tuple[Path, ...] = ()
-    ) -> None:
+    def report(self, key: str, path: str | Path, /, *, related: tuple[Path, ...] = (), **facts: Any) -> None:
         """Note a problem at a path of the profile; ``related`` are the paths of what else it speaks of."""
-        self.problems.append(Problem(code, message, tuple(path), fix, related=related))
+        self.problems.append(Problem.of(key, path, related=related, **facts))
+
+    def refused(self, error: Coded, path: Path) -> None:
+        """Note what a registry refused at a path of the profile."""
+        self.problems.append(Problem(error.code, error.message, path, error.fix))
 
     def warn(self, message: str) -> None:
         """Note what is allowed and probably not meant."""
@@ -113,9 +117,9 @@ class Draft:
         try:
             yield
         except ExpressionError as error:
-            self.problems.append(replace(error.problem, path=tuple(path)))
+            self.problems.append(replace(error.problem, path=path))
         except UsageError as error:  # a function that an installed package does not hand over
-            self.report(error.code, error.message, *path, fix=error.fix)
+            self.refused(error, path)
         except SwitchedOff as error:
             if off is None:
                 raise

@@ -23,24 +23,15 @@ def filters(draft: Draft) -> None:
         if f"filters.{name}" in draft.inactive:
             return None
         if name in visiting:
-            draft.report(
-                "DL309",
-                f"filters filter each other in a circle: {' -> '.join([*visiting, name])}",
-                "filters",
-                name,
-                "from",
-                fix="break the circle",
-            )
+            draft.report("DL309.filters", ("filters", name, "from"), circle=" -> ".join([*visiting, name]))
             return None
         source = None
         if spec.from_ is not None:
             if spec.from_ not in draft.spec.filters:
                 draft.report(
-                    "DL403",
-                    f"unknown filter `{spec.from_}`",
-                    "filters",
-                    name,
-                    "from",
+                    "DL403.filter",
+                    ("filters", name, "from"),
+                    name=spec.from_,
                     fix=did_you_mean(spec.from_, draft.spec.filters, what="filters"),
                 )
             else:
@@ -63,23 +54,15 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     before = len(draft.problems)
     needed = {"top_bottom": "key", "unique": "key", "random": "n", "first": "n", "fraction": "fraction"}.get(spec.kind)
     if needed and getattr(spec, needed) is None:
-        draft.report("DL203", f"`kind: {spec.kind}` needs `{needed}`", "filters", name, fix=f"add `{needed}:`")
+        draft.report("DL203.filter_option", ("filters", name), kind=spec.kind, needed=needed)
     takes = {"top_bottom": ("key", "top", "bottom"), "unique": ("key",), "random": ("n",), "first": ("n",)}
     for option in ("key", "top", "bottom", "n", "fraction"):
         if getattr(spec, option) and option not in takes.get(spec.kind, (needed,)):
-            message = f"`kind: {spec.kind}` has no `{option}`"
-            draft.report("DL202", message, "filters", name, option, fix=f"drop `{option}`")
+            draft.report("DL202.filter_option", ("filters", name, option), kind=spec.kind, option=option)
     if spec.kind == "top_bottom" and not spec.top and not spec.bottom:
-        draft.report("DL203", "`kind: top_bottom` needs `top` or `bottom`", "filters", name, fix="add `top: 2`")
+        draft.report("DL203.top_bottom", ("filters", name))
     if spec.within == "group" and draft.grouping is None:
-        draft.report(
-            "DL306",
-            "`within: group`, and this profile does not say what a group is",
-            "filters",
-            name,
-            "within",
-            fix="set `axes.group`, or `within: step`",
-        )
+        draft.report("DL306.within_group", ("filters", name, "within"))
     key, where = (
         _row_value(draft, name, "key", spec.key, tuple(DType) if spec.kind == "unique" else (DType.FLOAT, DType.INT)),
         _row_value(draft, name, "where", spec.where, (DType.BOOL,)),
@@ -116,35 +99,31 @@ def _row_value(draft: Draft, name: str, field: str, text: str | None, dtypes: tu
         node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
         path = ("filters", name, field)
         if node.type.dtype not in dtypes:
-            fix = (
-                f"compare it, such as `{node} > 0`"
+            draft.report(
+                "DL305.filter_dtype",
+                path,
+                field=field,
+                needed=any_of(dtypes),
+                node=node,
+                dtype=node.type.dtype,
+                fix=f"compare it, such as `{node} > 0`"
                 if dtypes == (DType.BOOL,)
                 else f"`1 if {node} else 0`"
                 if node.type.dtype is DType.BOOL
-                else None
-            )
-            draft.report(
-                "DL305",
-                f"`{field}` needs {any_of(dtypes)}, and `{node}` is {node.type.dtype}",
-                *path,
-                fix=fix,
+                else None,
             )
         elif not needs_axis(node.type, Axis.COMPLETION):
-            fix = (
-                f"any({node}, over=token)  or  all({node}, over=token)"
-                if dtypes == (DType.BOOL,)
-                else f"mean({node}, over=token)"
-            )
             draft.report(
-                "DL310", f"filters.{name}.{field} is per token; a filter needs one value per completion", *path, fix=fix
+                "DL310.filter_token",
+                path,
+                name=name,
+                field=field,
+                fix=f"any({node}, over=token)  or  all({node}, over=token)"
+                if dtypes == (DType.BOOL,)
+                else f"mean({node}, over=token)",
             )
         elif node.type.family:
-            draft.report(
-                "DL305",
-                f"`{field}` cannot be a family",
-                *path,
-                fix="pick a member: column(family, 'name'), or sum(family, over=column)",
-            )
+            draft.report("DL305.filter_family", path, field=field)
         else:
             return node
     return None

@@ -32,8 +32,7 @@ def formulas(draft: Draft) -> None:
         if name in visiting:
             circle = visiting[visiting.index(name) :]
             circular.update(circle)
-            message = f"formulas are defined in a circle: {' -> '.join([*circle, name])}"
-            draft.report("DL309", message, "metrics", name, "formula", fix="break the circle")
+            draft.report("DL309.formulas", ("metrics", name, "formula"), circle=" -> ".join([*circle, name]))
             return
         spec = waiting.get(name)
         if spec is None:
@@ -56,33 +55,21 @@ def formulas(draft: Draft) -> None:
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     for key in ("expr", "reduce", "where", "by", "weight", "pool", "combine"):
         if getattr(spec, key) is not None:
-            draft.report(
-                "DL202",
-                f"a formula has no `{key}`: it is computed from other metrics",
-                "metrics",
-                name,
-                key,
-                fix=f"drop `{key}`",
-            )
+            draft.report("DL202.formula_key", ("metrics", name, key), key=key)
     text = spec.formula or ""
     node = over_metrics(draft, text)
     used = read(node)
     ops = {op.key: op for op in draft.outputs}
     pools = {(ops[key].pool, ops[key].every) for key in used}
     if len(pools) > 1:
-        refuse(
-            "DL310",
-            "a formula needs metrics of one window and pool",
-            text,
-            "give them the same `every` and `pool`",
-        )
+        refuse("DL310.formula_windows", text)
     if not used:
-        refuse("DL310", "the formula reads no metric", text, "use `expr:` for signals")
+        refuse("DL310.formula_empty", text)
     _comparable(draft, [ops[key] for key in used], text)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
-        refuse("DL305", f"a formula gives a number, and this is {node.type.dtype}", text, "`1 if ... else 0`")
+        refuse("DL305.formula", text, dtype=node.type.dtype)
     if any(isinstance(op := ops[key], MetricOp) and op.by is not None for key in used):
-        refuse("DL205", "a formula over a metric with `by` is not executed yet", text, "a metric without `by`")
+        refuse("DL205.formula_by", text)
     first = ops[used[0]]
     family = node.type.family
     names = names_of(draft, name, spec, None, family=family, by=False)
@@ -107,7 +94,7 @@ def over_metrics(draft: Draft, text: str, *, optional: bool = False) -> Node:
     for item in walk(node):
         function = draft.functions.get(item.op)
         if function is not None and function.stage == "rows" and item.op != "column":
-            refuse("DL310", f"`{item.op}` is of rows, and metrics have none", text, "an `expr` over signals, reduced")
+            refuse("DL310.formula_rows", text, function=item.op)
     return node
 
 
@@ -117,14 +104,10 @@ def _comparable(draft: Draft, ops: Sequence[MetricOp | FormulaOp], text: str) ->
     phases = set().union(*(_phases(draft, op) for op in ops))
     if pool in ("batch", "rank_batch") and len(phases) > 1:
         shown = " and ".join(f"`{phase}`" for phase in sorted(phases))
-        message = (
-            f"a batch of one phase is none of another, and the formula reads metrics of {shown} with `pool: {pool}`"
-        )
-        refuse("DL310", message, text, f"give them `pool: {'step' if pool == 'batch' else 'rank'}`, or `pool: window`")
+        refuse("DL310.formula_phases", text, phases=shown, pool=pool, other="step" if pool == "batch" else "rank")
     combines = sorted({op.combine for op in ops})
     if len(combines) > 1:
-        message = f"the values of its pieces are combined once, and its metrics say {' and '.join(combines)}"
-        refuse("DL310", message, text, "give them the same `combine`")
+        refuse("DL310.formula_combine", text, combines=" and ".join(combines))
 
 
 def _phases(draft: Draft, op: MetricOp | FormulaOp) -> set[str]:
@@ -147,11 +130,8 @@ def conditions(draft: Draft) -> None:
             draft.formulas = [replace(op, when=node) if op.id == name else op for op in draft.formulas]
     circle = ordered(needs(draft.outputs))[1]
     if circle:
-        message = (
-            f"what `when` hides is hidden from what reads it, and here in a circle: {' -> '.join([*circle, circle[0]])}"
-        )
         key = "when" if draft.spec.metrics[circle[0]].when is not None else "formula"
-        draft.report("DL309", message, "metrics", circle[0], key, fix="break the circle")
+        draft.report("DL309.hidden", ("metrics", circle[0], key), circle=" -> ".join([*circle, circle[0]]))
 
 
 def _timely(draft: Draft, name: str, condition: Node) -> None:
@@ -160,9 +140,9 @@ def _timely(draft: Draft, name: str, condition: Node) -> None:
     every = next((op.every for op in ops.values() if op.id == name), 0)
     for key in read(condition):
         if ops[key].every and every % ops[key].every:
-            message = f"`{key}` is known each {ops[key].every} steps, and `{name}` is logged each {every}"
-            fix = f"every: {ops[key].every}"
-            draft.report("DL310", message, "metrics", name, "when", fix=fix)
+            draft.report(
+                "DL310.when", ("metrics", name, "when"), key=key, known=ops[key].every, name=name, logged=every
+            )
 
 
 def condition(draft: Draft, text: str, path: tuple[str, ...], *, off: str | None = None) -> Node | None:
@@ -171,6 +151,5 @@ def condition(draft: Draft, text: str, path: tuple[str, ...], *, off: str | None
         node = over_metrics(draft, text)
         if node.type.dtype is DType.BOOL:
             return node
-        fix = f"compare it, such as `{node} > 0`"
-        draft.report("DL305", f"a condition is a bool, and `{node}` is {node.type.dtype}", *path, fix=fix)
+        draft.report("DL305.condition", path, node=node, dtype=node.type.dtype)
     return None

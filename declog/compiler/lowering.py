@@ -89,9 +89,14 @@ class _Lowering:
         spec = self.draft.signals[name]
         homes = spec.phases
         if homes and phase not in homes:
-            message = f"`{name}` is needed in phase `{phase}`, and is observed in `{', '.join(homes)}`"
-            fix = f"phase: {{first: {homes[0]}, second: {phase}}}, and observe it there too"
-            self.draft.report("DL313", message, *self.draft.signal_paths[name], "phase", fix=fix)
+            self.draft.report(
+                "DL313.signal",
+                (*self.draft.signal_paths[name], "phase"),
+                name=name,
+                phase=phase,
+                homes=", ".join(homes),
+                home=homes[0],
+            )
         return phase, name
 
     # -- worker nodes
@@ -148,8 +153,7 @@ class _Lowering:
             if any(_reads_groups(item) for item in walk(inner)):
                 self.grouped.add(phase)
                 if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
-                    message = f"`{node}` reads text of groups that are spread over ranks"
-                    self.draft.report("DL310", message, "axes", "group", "split", fix="split: none")
+                    self.draft.report("DL310.split_text", "axes.group.split", node=node)
         return self.draft.pool.make(TEXTVALUE, type=node.type, name=name)
 
     def _join(self, node: Node, phase: str) -> Node:
@@ -302,8 +306,7 @@ def _ids(work: _Lowering, op: FilterOp, table: TableOp) -> Node | None:
 def _groups(work: _Lowering) -> None:
     grouping = work.draft.grouping
     if grouping is None and work.grouped:  # a signal per group: functions of groups were refused before
-        message = "values per group are needed, and this profile does not say what a group is"
-        work.draft.report("DL306", message, "axes", "group", fix="set `axes.group: {size: N}` or `{of: SIGNAL}`")
+        work.draft.report("DL306.per_group", "axes.group")
     if grouping is None or grouping.of is None or not work.grouped:
         return
     name = grouping.of
@@ -344,8 +347,7 @@ def _events(work: _Lowering) -> None:
         spec, node = draft.signals[name], signal_node(draft, name)
         assert isinstance(node, Node) and spec.axis is not None
         if spec.axis == "group" and draft.grouping is not None and draft.grouping.split == "ranks":
-            message = f"`{name}` is per group, and groups are spread over ranks: none of them has its values"
-            draft.report("DL310", message, *draft.signal_paths[name], "axis", fix="axis: completion, or split: none")
+            draft.report("DL310.split_group", (*draft.signal_paths[name], "axis"), name=name)
         op = SignalOp(
             name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis],
             family=spec.family, phase=phase,
@@ -378,8 +380,7 @@ def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]
     assert isinstance(node, Node)
     for phase in sorted(phases):
         if node.type.phase not in (None, phase):
-            message = f"tokens of phase `{phase}` are packed by `{name}`, which is observed in `{node.type.phase}`"
-            draft.report("DL313", message, "axes", "token", "lengths", fix="observe the lengths in the same phase")
+            draft.report("DL313.lengths", "axes.token.lengths", phase=phase, name=name, other=node.type.phase)
             continue
         found = next((place for place, op in enumerate(by_phase[phase]) if op.name == name), None)
         if found is None:

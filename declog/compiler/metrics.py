@@ -66,8 +66,7 @@ class _Metric:
         draft, spec, path = self.draft, self.spec, ("metrics", self.id)
         draft.window(spec.every, *path, "every")
         if spec.combine is not None and _pooling(draft, self.id, spec)[0] == "window":
-            message = "`combine` joins the values of pieces, and `pool: window` has one"
-            draft.report("DL202", message, *path, "combine", fix="add `pool: batch`, or drop `combine`")
+            draft.report("DL202.combine", (*path, "combine"))
 
     # -- expressions and reductions
 
@@ -77,7 +76,7 @@ class _Metric:
         if isinstance(spec.expr, list):
             reductions = self._reductions("mean" if spec.reduce is None else spec.reduce)
             if not spec.expr:
-                self.draft.report("DL203", "`expr` names no expression", *self.path, fix="expr: [confidence, correct]")
+                self.draft.report("DL203.expr", self.path)
                 return None, reductions
             nodes = [self._compile(text, ("metrics", self.id, "expr", place)) for place, text in enumerate(spec.expr)]
             return (
@@ -115,7 +114,7 @@ class _Metric:
                 fix = "give `expr`, or declare the signal here with `axis`"
                 if (close := nearest(self.id, self.draft.signal_names)) is not None:
                     fix = f"did you mean `{close}`? Or {fix}"
-                problem = Problem("DL302", f"there is no signal `{self.id}` for this metric to reduce", fix=fix)
+                problem = Problem.of("DL302.metric_signal", name=self.id, fix=fix)
             self.draft.problems.append(problem.at(*self._where_from()))
             return None
 
@@ -148,7 +147,7 @@ class _Metric:
         try:
             reduction = self.draft.reductions.named(parsed.call)
         except UsageError as error:
-            self.draft.report(error.code, error.message, *self._where_from(), fix=error.fix)
+            self.draft.refused(error, self._where_from())
             return None, {}
         if reduction is None or any(item.arg in ("over", "within") for item in body.keywords):
             return None
@@ -156,8 +155,13 @@ class _Metric:
             compiler = Compiler(parsed.text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
             if len(body.args) != reduction.arity:
                 wanted = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
-                fix = f"{reduction.name}({', '.join('xyz'[: reduction.arity])})"
-                compiler.fail(body, "DL304", f"`{reduction.name}` takes {wanted}", fix)
+                compiler.fail(
+                    body,
+                    "DL304.reduction_arity",
+                    reduction=reduction.name,
+                    takes=wanted,
+                    letters=", ".join("xyz"[: reduction.arity]),
+                )
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
         return None, {}
@@ -168,23 +172,24 @@ class _Metric:
             if keyword.arg not in known:
                 compiler.fail(
                     keyword,
-                    "DL304",
-                    f"`{reduction.name}` has no parameter `{keyword.arg}`",
-                    did_you_mean(str(keyword.arg), known, what="parameters"),
+                    "DL304.reduction_parameter",
+                    reduction=reduction.name,
+                    name=keyword.arg,
+                    fix=did_you_mean(str(keyword.arg), known, what="parameters"),
                 )
             value = compiler.visit(keyword.value)
             if value.op != "const" or not isinstance(value.param("value"), int | float):
-                compiler.fail(keyword.value, "DL304", f"`{keyword.arg}` must be a constant number")
+                compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
             known[keyword.arg] = value.param("value")
         if (
             (bins := known.get("bins")) is not None
             and bins is not REQUIRED
             and not (isinstance(bins, int) and 1 <= bins <= 10_000)
         ):
-            compiler.fail(call, "DL304", "`bins` must be a whole number from 1 to 10000", "bins=20")
+            compiler.fail(call, "DL304.bins")
         for name, value in known.items():
             if value is REQUIRED:
-                compiler.fail(call, "DL304", f"`{reduction.name}` misses `{name}`")
+                compiler.fail(call, "DL304.reduction_misses", reduction=reduction.name, name=name)
         return tuple(known.items())
 
     def _reductions(
@@ -195,7 +200,7 @@ class _Metric:
             return {None: self._reduction(reduce, path)}
         entries: Mapping[str, str] = reduce if isinstance(reduce, dict) else {_suffix(item): item for item in reduce}
         if not entries:
-            self.draft.report("DL311", "`reduce` names no reduction", *path, fix="reduce: mean")
+            self.draft.report("DL311.empty", path)
         places: Sequence[str | int] = list(entries) if isinstance(reduce, dict) else list(range(len(reduce)))
         return {
             suffix: self._reduction(text, (*path, place))
@@ -216,17 +221,27 @@ class _Metric:
             )
             reduction = self.draft.reductions.named(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
-                meant = f"did you mean `p{float(f'{name[1:3]}.{name[3:]}0'):g}`?" if name[1:].isdigit() else None
-                refuse("DL311", f"unknown reduction `{name}`: quantiles are p0 to p100", text, meant, (0, len(name)))
+                refuse(
+                    "DL311.quantile",
+                    text,
+                    (0, len(name)),
+                    name=name,
+                    fix=f"did you mean `p{float(f'{name[1:3]}.{name[3:]}0'):g}`?" if name[1:].isdigit() else None,
+                )
             if reduction is None:
-                fix = did_you_mean(name, [*self.draft.reductions.names(), "p50", "p95", "p99.9"], what="reductions")
-                refuse("DL311", f"unknown reduction `{name}`", text, fix, (0, len(name)))
+                refuse(
+                    "DL311.name",
+                    text,
+                    (0, len(name)),
+                    name=name,
+                    fix=did_you_mean(name, [*self.draft.reductions.names(), "p50", "p95", "p99.9"], what="reductions"),
+                )
             compiler = Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
             call = (
                 parsed.body if isinstance(parsed.body, ast.Call) else ast.Call(func=parsed.body, args=[], keywords=[])
             )
             if call.args:
-                compiler.fail(call.args[0], "DL304", "the expression stands in `expr`", f"reduce: {name}")
+                compiler.fail(call.args[0], "DL304.reduce_expr", name=name)
             return reduction, self._constants(reduction, call, compiler)
         return None, ()
 
@@ -251,71 +266,43 @@ class _Metric:
         if len(args) != reduction.arity:
             wanted = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
             given = "one is" if len(args) == 1 else f"{len(args)} are"
-            fix = "one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]"
-            draft.report("DL312", f"`{reduction.name}` reduces {wanted}, and {given} given", *place, fix=fix)
+            draft.report(
+                "DL312.arity",
+                place,
+                reduction=reduction.name,
+                takes=wanted,
+                given=given,
+                fix="one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]",
+            )
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
         for node in args:
             if node.type.dtype not in reduction.accepts:
-                draft.report(
-                    "DL312",
-                    f"`{reduction.name}` needs numbers, and `{node}` is {node.type}",
-                    *self._where_from(),
-                    fix=f"count it: `1 if present({node}) else 0`",
-                )
+                draft.report("DL312.number", self._where_from(), reduction=reduction.name, node=node, type=node.type)
         if axis is Axis.TOKEN and not reduction.foldable:
             self._sketched(reduction, first, where, by, weight, place)
         if reduction.arity > 1 and any(node.type.family for node in args):
-            draft.report(
-                "DL312",
-                f"`{reduction.name}` does not take a family",
-                *self._where_from(),
-                fix="pick a member: column(family, 'name')",
-            )
+            draft.report("DL312.family", self._where_from(), reduction=reduction.name)
         self._fits("where", where, axis, (DType.BOOL,))
         self._fits("by", by, axis, (DType.TEXT, DType.INT, DType.BOOL))
         self._fits("weight", weight, axis, (DType.FLOAT, DType.INT))
         if axis is Axis.TOKEN and by is not None and by.type.axis is Axis.TOKEN:
-            draft.report(
-                "DL310",
-                "`by` per token is not possible: labels are per completion",
-                "metrics",
-                self.id,
-                "by",
-                fix="label the completion",
-            )
+            draft.report("DL310.by", ("metrics", self.id, "by"))
         if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
-            draft.report(
-                "DL310",
-                "`weight` per token is not possible",
-                "metrics",
-                self.id,
-                "weight",
-                fix="multiply in `expr`, or weigh the completion",
-            )
+            draft.report("DL310.weight", ("metrics", self.id, "weight"))
         if weight is not None and not reduction.weighted:
-            draft.report(
-                "DL312",
-                f"`weight` works with mean and sum, not with {reduction.name}",
-                "metrics",
-                self.id,
-                "weight",
-                fix="drop `weight`",
-            )
+            draft.report("DL312.weight", ("metrics", self.id, "weight"), reduction=reduction.name)
         phase, args, where, by, weight = self._together(axis, args, where, by, weight)
         dtype = first.type.dtype if reduction.keeps_dtype else DType.FLOAT
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
         key = self.id if suffix is None else f"{self.id}.{suffix}"
         if spec.cumulative and (reduction.name not in ("sum", "count") or (spec.pool or "window") != "window"):
-            message = "`cumulative` runs sums and counts over the window from the start of the run"
-            draft.report("DL312", message, "metrics", self.id, "cumulative", fix="reduce: sum, without `pool`")
+            draft.report("DL312.cumulative", ("metrics", self.id, "cumulative"))
         pool, combine, nan = _pooling(draft, self.id, spec)
         if reduction.histogram and pool != "window":
-            message = f"`{reduction.name}` covers a window: there is no {combine} of histograms"
-            draft.report("DL312", message, *place, fix="pool: window")
+            draft.report("DL312.combine", place, reduction=reduction.name, combine=combine)
         if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":
-            message = f"`nan: {nan}` is not executed yet for `{reduction.name}` over tokens"
-            draft.report("DL205", message, "metrics", self.id, "nan", fix="drop `nan`")
+            draft.report("DL205.nan", ("metrics", self.id, "nan"), nan=nan, reduction=reduction.name)
         return MetricOp(
             id=self.id, key=key, suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=phase,
             axis=axis, family=first.type.family, dtype=dtype, where=where, by=by, weight=weight,
@@ -339,10 +326,9 @@ class _Metric:
         target = max(phases, key=lambda phase: order[phase])
         fixed = next((node for node in nodes if node is not None and node.type.axis is Axis.TOKEN), None)
         if fixed is not None and len(phases) > 1 and fixed.type.phase != target:
-            message = (
-                f"`{fixed}` is per token in phase `{fixed.type.phase}`, and `{self.id}` reads values of `{target}`"
+            draft.report(
+                "DL313.metric", self._where_from(), name=fixed, phase=fixed.type.phase, metric=self.id, other=target
             )
-            draft.report("DL313", message, *self._where_from(), fix=f"observe them in `{fixed.type.phase}` too")
 
         def at(node: Node | None) -> Node | None:
             if node is None or node.type.phase in (None, target):
@@ -362,18 +348,15 @@ class _Metric:
     ) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
-            fix = f"per completion it is another number: `{reduction.name}(mean({expr}, over=token))`"
-            self.draft.report("DL312", f"`{reduction.name}` cannot be computed over tokens", *place, fix=fix)
+            self.draft.report("DL312.tokens", place, reduction=reduction.name, expr=expr)
             return
         fix = f"per completion it is another number, and possible: `mean({expr}, over=token)`"
         if by is not None:
-            message = f"`{reduction.name}` over tokens is a histogram per batch, and has no labels"
-            self.draft.report("DL312", message, "metrics", self.id, "by", fix=fix)
+            self.draft.report("DL312.token_labels", ("metrics", self.id, "by"), reduction=reduction.name, fix=fix)
         if where is not None and any(
             node.type.dtype is DType.TEXT or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in walk(where)
         ):
-            message = f"`{reduction.name}` over tokens is a histogram per batch: `where` cannot read groups or texts"
-            self.draft.report("DL312", message, "metrics", self.id, "where", fix=fix)
+            self.draft.report("DL312.token_where", ("metrics", self.id, "where"), reduction=reduction.name, fix=fix)
 
     def _fits(self, key: str, node: Node | None, axis: Axis, kinds: tuple[DType, ...]) -> None:
         if node is None:
@@ -385,24 +368,21 @@ class _Metric:
                 "by": ("text, int or bool", f"`bucket({node}, 32, 64)`"),
                 "weight": ("number", f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else "weigh by a number"),
             }[key]
-            self.draft.report("DL305", f"`{key}` needs {wanted}, and `{node}` is {node.type.dtype}", *path, fix=fix)
+            self.draft.report("DL305.clause", path, key=key, needed=wanted, node=node, dtype=node.type.dtype, fix=fix)
         if not needs_axis(node.type, axis):
             finer = node.type.axis
-            fix = (
-                f"any({node}, over={finer.label})  or  all({node}, over={finer.label})"
-                if finer is not None and node.type.dtype is DType.BOOL
-                else f"mean({node}, over={finer.label if finer else 'token'})"
-            )
             self.draft.report(
-                "DL310",
-                f"`{key}` is {per(finer)}, and the expression is {per(axis)}: it may not be finer",
-                *path,
-                fix=fix,
+                "DL310.clause",
+                path,
+                key=key,
+                finer=per(finer),
+                axis=per(axis),
+                fix=f"any({node}, over={finer.label})  or  all({node}, over={finer.label})"
+                if finer is not None and node.type.dtype is DType.BOOL
+                else f"mean({node}, over={(finer.label if finer else 'token')})",
             )
         if node.type.family:
-            self.draft.report(
-                "DL305", f"`{key}` cannot be a family", *path, fix="pick a member: column(family, 'name')"
-            )
+            self.draft.report("DL305.clause_family", path, key=key)
 
     def _names(self, suffix: str | None, family: bool, by: bool) -> tuple[NameOp, ...]:
         return names_of(self.draft, self.id, self.spec, suffix, family=family, by=by)
@@ -422,7 +402,7 @@ def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
     if spec.empty is None:
         return None
     if isinstance(spec.empty, str):
-        draft.report("DL202", f"`empty` is a number, not {spec.empty!r}", "metrics", id, "empty", fix="empty: 0")
+        draft.report("DL202.empty", ("metrics", id, "empty"), empty=spec.empty)
         return None
     return float(spec.empty)
 
@@ -456,14 +436,22 @@ def _template(
     try:
         used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
-        draft.report("DL404", f"the name `{template}` cannot be read: {error}", *path, fix="{id}/{reduce}")
+        draft.report("DL404.unreadable", path, template=template, error=error)
         return template
     for name in sorted(used - FIELDS):
         close = nearest(name, FIELDS)
-        fix = f"did you mean `{{{close}}}`?" if close else did_you_mean(name, FIELDS, what="fields")
         at = template.find(f"{{{name}")
         span = (at, template.find("}", at) + 1)
-        draft.problems.append(Problem("DL404", f"`{{{name}}}` is not known in a name", path, fix, template, span))
+        draft.problems.append(
+            Problem.of(
+                "DL404.field",
+                path,
+                source=template,
+                span=span,
+                field=f"{{{name}}}",
+                fix=f"did you mean `{{{close}}}`?" if close else did_you_mean(name, FIELDS, what="fields"),
+            )
+        )
         used |= {close} if close else set()  # told once
     needed = {"column": family, "label": by}
     right = template
@@ -475,12 +463,12 @@ def _template(
     for name, there in needed.items():
         if there and name not in used:
             what = "a family has one value per member" if name == "column" else "`by` gives one value per label"
-            draft.report("DL404", f"{what}, and the name `{template}` has no {{{name}}}", *path, fix=right)
+            draft.report("DL404.lacks", path, what=what, template=template, field=f"{{{name}}}", fix=right)
         if name in used and not there:
             why = "it reduces no family" if name == "column" else "it has no `by`"
-            draft.report("DL404", f"the name `{template}` has {{{name}}}, and {why}", *path, fix=right)
+            draft.report("DL404.has", path, template=template, field=f"{{{name}}}", why=why, fix=right)
     if not template:
-        draft.report("DL404", "the name is empty", *path, fix="drop `name`: the default is the id")
+        draft.report("DL404.empty", path)
     return template.replace("{id}", id).replace("{reduce}", suffix or "")
 
 

@@ -32,13 +32,12 @@ def names(draft: Draft) -> None:
             other = seen.setdefault(item.template, op.key)
             if other != op.key:
                 draft.report(
-                    "DL402",
-                    f"`{other}` and `{op.key}` both write `{item.template}`",
-                    "metrics",
-                    op.id,
-                    "name",
-                    fix="give one of them another `name`, or put {reduce} into it",
+                    "DL402.outputs",
+                    ("metrics", op.id, "name"),
                     related=(("metrics", other.split(".")[0]),),
+                    other=other,
+                    key=op.key,
+                    template=item.template,
                 )
 
 
@@ -50,17 +49,16 @@ def modes(draft: Draft) -> None:
     for mode in draft.modes.values():
         other = prefixes.setdefault(mode.prefix, mode.name)
         taken = next((mode.prefix + name for _, name in templates if mode.prefix + name in writers), None)
-        if other != mode.name:
-            cause = f"the modes `{other}` and `{mode.name}` would write the same names"
-        elif taken is not None:
-            cause = f"the mode `{mode.name}` would write `{taken}`, which is a name of the mode `{writers[taken]}`"
-        else:
+        if other == mode.name and taken is None:
             writers |= {mode.prefix + name: mode.name for _, name in templates}
             continue
         name = mode.name if mode.name in draft.spec.modes and mode.name != "train" else other
         fix = f"prefix: {name}/" if mode.prefix != f"{name}/" else f"prefix: {name}_"
         path = ("modes", name, *(("prefix",) if draft.spec.modes[name].prefix else ()))
-        draft.report("DL402", cause, *path, fix=fix)
+        if other != mode.name:
+            draft.report("DL402.modes", path, other=other, mode=mode.name, fix=fix)
+        else:
+            draft.report("DL402.mode_name", path, mode=mode.name, taken=taken, other=writers[taken or ""], fix=fix)
 
 
 def destinations(draft: Draft) -> None:
@@ -71,42 +69,30 @@ def destinations(draft: Draft) -> None:
         kind = spec.kind or name
         options = dict(spec.model_extra or {})
         module, colon, _ = kind.partition(":")
+        at = ("sinks", name, "kind") if spec.kind else ("sinks", name)
+        at = ("sinks", name, "kind") if spec.kind else ("sinks", name)
         if colon and module not in draft.imports:
-            draft.report(
-                "DL403",
-                f"`{kind}` names a module, and a profile imports none",
-                "sinks",
-                name,
-                *(("kind",) if spec.kind else ()),
-                fix=f'[tool.declog] imports = ["{module}"] in your pyproject.toml, or declog.start(..., sinks=[...])',
-            )
+            draft.report("DL403.module", at, kind=kind, module=module)
             continue
         try:
             accepts = sinks.sink_class(kind).accepts
         except SinkError as error:
-            draft.report(
-                "DL403",
-                error.message,
-                "sinks",
-                name,
-                *(("kind",) if spec.kind else ()),
-                fix=error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds"),
-            )
+            fix = error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds")
+            draft.report("DL403.kind", at, cause=error.message, fix=fix)
             continue
         draft.problems += [problem.at("sinks", name) for problem in sinks.check_options(kind, options)]
         options = {key: value for key, value in options.items() if value is not None}
         per_rank = sinks.traits(kind).per_rank
         if spec.ranks == "each" and kind in sinks.built_in() and not per_rank:
-            message = f"a sink of the kind `{kind}` writes on rank 0 only"
             able = [other for other in sinks.built_in() if sinks.traits(other).per_rank]
-            draft.report("DL405", message, "sinks", name, "ranks", fix=f"of {', '.join(able)}: each")
+            draft.report("DL405.rank_0", ("sinks", name, "ranks"), kind=kind, able=", ".join(able))
         profile = spec.profile or draft.spec.profile
         if profile not in draft.spec.profiles and profile != "full":
             path = ("sinks", name, "profile") if spec.profile else ("profile",)
             draft.report(
-                "DL403",
-                f"unknown profile `{profile}`",
-                *path,
+                "DL403.profile",
+                path,
+                name=profile,
                 fix=did_you_mean(profile, {"full", *draft.spec.profiles}, what="profiles"),
             )
             continue
@@ -134,19 +120,18 @@ def places(draft: Draft) -> None:
     """Folders of the profile: a relative one stays in the run's, and no two sinks write to one."""
     folder = draft.spec.capture.folder
     if folder is not None and (wrong := leaving(folder)) is not None:
-        draft.report("DL202", f"`folder` {wrong}", "capture", "folder", fix="folder: capture, or an absolute one")
+        draft.report("DL202.capture_folder", "capture.folder", wrong=wrong)
     taken: dict[str, str] = {}
     for op in draft.sinks:
         given = dict(op.options).get("dir")
         text = given if isinstance(given, str) else op.id
         if (wrong := leaving(text)) is not None:
-            draft.report("DL202", f"`dir` {wrong}", "sinks", op.id, "dir", fix=f"dir: {op.id}, or an absolute one")
+            draft.report("DL202.sink_dir", ("sinks", op.id, "dir"), wrong=wrong, sink=op.id)
         elif sinks.traits(op.kind).in_folder:  # as file systems that do not tell upper case from lower case see it
             here = posixpath.normpath(text).casefold()
             for other, name in taken.items():
                 if _collide(here, other) or _collide(other, here):
-                    message = f"the sinks `{name}` and `{op.id}` would write to one folder, `{text}`"
-                    draft.report("DL609", message, "sinks", op.id, fix=f"dir: {op.id}")
+                    draft.report("DL609.sinks", ("sinks", op.id), other=name, sink=op.id, folder=text)
             taken[here] = op.id
 
 
@@ -176,9 +161,9 @@ def profiles(draft: Draft) -> None:
         active.add(draft.spec.profile)
     if draft.spec.profile not in known:
         draft.report(
-            "DL403",
-            f"unknown profile `{draft.spec.profile}`",
+            "DL403.profile",
             "profile",
+            name=draft.spec.profile,
             fix=did_you_mean(draft.spec.profile, known, what="profiles"),
         )
     for name, spec in known.items():
@@ -252,20 +237,15 @@ def _select(draft: Draft, selector: SelectorSpec, path: tuple[str, ...]) -> tupl
             glob = word.removeprefix("table:")
             found = {table for table in draft.spec.tables if fnmatch.fnmatchcase(table, glob)}
             if not found:
-                draft.report(
-                    "DL401",
-                    f"`{word}` matches no table",
-                    *path,
-                    fix=did_you_mean(glob, draft.spec.tables, what="tables"),
-                )
+                draft.report("DL401.tables", path, word=word, fix=did_you_mean(glob, draft.spec.tables, what="tables"))
             tables |= found
             continue
         matched = {(*output, EVERY) for output in _matching(draft, word)} or set(_named(draft, word))
         if not matched and not _is_off(draft, word):
-            draft.report("DL401", f"`{word}` matches nothing", *path, fix=_suggestion(draft, word))
+            draft.report("DL401.outputs", path, word=word, fix=_suggestion(draft, word))
         outputs |= matched
     if not selector.select.split():
-        draft.report("DL401", "the selector is empty", *path, fix="select: 'tag:core'")
+        draft.report("DL401.empty", path)
     return outputs, tables, had_table
 
 

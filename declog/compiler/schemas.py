@@ -30,11 +30,11 @@ def columns(draft: Draft, schema: str, row: Axis) -> tuple[ColumnOp, ...] | None
         if other != column.id:
             what = f"named `{column.template}`" if column.undeclared is None else "for undeclared columns"
             draft.report(
-                "DL402",
-                f"the columns `{other}` and `{column.id}` are both {what}",
-                "schemas",
-                schema,
-                column.id,
+                "DL402.columns",
+                ("schemas", schema, column.id),
+                other=other,
+                name=column.id,
+                what=what,
                 fix="give one of them another `name`" if column.undeclared is None else "drop one of them",
             )
     return tuple(column for column in made if column is not None)
@@ -46,18 +46,11 @@ def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -
         try:
             patterns.pattern(pattern)
         except patterns.PatternError as error:
-            draft.report(
-                "DL202",
-                f"the pattern cannot be read: {error}",
-                *path,
-                "redact",
-                key,
-                fix=error.fix,
-            )
+            draft.report("DL202.pattern", (*path, "redact", key), error=error, fix=error.fix)
     given = [key for key in ("expr", "call", "undeclared") if getattr(spec, key) is not None]
     if len(given) > 1:
         shown = " and ".join(f"`{key}`" for key in given)
-        draft.report("DL202", f"a column has one of {shown}, not both", *path, fix="drop one of them (null)")
+        draft.report("DL202.one_source", path, shown=shown)
         return None
     if spec.undeclared is not None:
         return _undeclared(draft, name, spec, row, path)
@@ -72,13 +65,7 @@ def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -
 
 def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: tuple[str, ...]) -> ColumnOp | None:
     if row is not Axis.COMPLETION and spec.undeclared != "drop":
-        draft.report(
-            "DL310",
-            f"columns of log_extra are per completion; a row is a {ROWS[row.label]}",
-            *path,
-            "undeclared",
-            fix="undeclared: drop, or a schema of its own",
-        )
+        draft.report("DL310.extras", (*path, "undeclared"), row=ROWS[row.label])
         return None
     redact = tuple(spec.redact.items())
     return ColumnOp(
@@ -100,45 +87,28 @@ def _typed_column(
     type = spec.type or node.type.dtype
     if not needs_axis(node.type, row):
         draft.report(
-            "DL310",
-            f"the column `{name}` is {per(node.type.axis)}; a row "
-            + ("has one value" if row is Axis.COMPLETION else f"is a {ROWS[row.label]}"),
-            *path,
-            fix=f"expr: {quoted(coarser(draft, node, row))}",
+            "DL310.column",
+            path,
+            name=name,
+            axis=per(node.type.axis),
+            row="has one value" if row is Axis.COMPLETION else f"is a {ROWS[row.label]}",
+            expr=quoted(coarser(draft, node, row)),
         )
         return None
     if not type.holds(node.type.dtype):
-        draft.report(
-            "DL305",
-            f"the column `{name}` is declared {type}, and `{node}` is {node.type.dtype}",
-            *path,
-            "type",
-            fix=f"type: {node.type.dtype}",
-        )
+        draft.report("DL305.column", (*path, "type"), name=name, type=type, node=node, dtype=node.type.dtype)
         return None
     if (spec.max_chars or spec.redact) and type not in (DType.TEXT, DType.OBJECT):
-        draft.report("DL202", "`max_chars` and `redact` are for text", *path, fix="drop them")
+        draft.report("DL202.text_only", path)
     if spec.role is not None and type is not DType.TEXT:
-        draft.report("DL202", "`role` is of a text: messages say theirs", *path, "role", fix="drop it")
+        draft.report("DL202.role", (*path, "role"))
     template = spec.name or ("{id}/{column}" if node.type.family else "{id}")
     for field in sorted(set(re.findall(r"\{(\w*)\}", template)) - (FIELDS - {"reduce", "label"})):
-        draft.report("DL404", f"`{{{field}}}` is not known in a column's name", *path, "name", fix="fields: column, id")
+        draft.report("DL404.column_field", (*path, "name"), field=f"{{{field}}}")
     if node.type.family and "{column}" not in template:
-        draft.report(
-            "DL404",
-            f"a family has one column per member, and the name `{template}` has no {{column}}",
-            *path,
-            "name",
-            fix=template + "/{column}",
-        )
+        draft.report("DL404.column_lacks", (*path, "name"), template=template)
     if not node.type.family and "{column}" in template:
-        draft.report(
-            "DL404",
-            f"the name `{template}` has {{column}}, and `{node}` is not a family",
-            *path,
-            "name",
-            fix="drop {column}",
-        )
+        draft.report("DL404.column_has", (*path, "name"), template=template, node=node)
     return ColumnOp(
         id=name,
         template=template.replace("{id}", name),

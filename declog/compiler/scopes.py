@@ -33,15 +33,9 @@ class ConstantScope:
         if name in self.draft.constants:
             return self.draft.pool.constant(self.draft.constants[name])
         if name in self.draft.spec.constants:
-            return Problem(
-                "DL203", f"the constant `{name}` has no value", fix=f"constants: {{{name}: {{default: ...}}}}"
-            )
+            return Problem.of("DL203.constant", name=name)
         if name in self.draft.spec.signals or name in self.draft.spec.metrics:
-            return Problem(
-                "DL302",
-                f"`{name}` is not known before the run: only constants can be used here",
-                fix="use `when` or `where`",
-            )
+            return Problem.of("DL302.run_time", name=name)
         return None
 
     @property
@@ -84,18 +78,9 @@ class SignalScope(ConstantScope):
         if name in BUILTINS:
             return draft.pool.make(BUILTIN, type=BUILTINS[name], name=name)
         if draft.deleted(f"signals.{name}"):
-            return Problem(
-                "DL407",
-                f"the signal `{name}` was deleted, and is used here",
-                fix=f"delete what uses it, or keep `signals.{name}`",
-                related=(("signals", name),),
-            )
+            return Problem.of("DL407.signal", related=(("signals", name),), name=name)
         if name in draft.spec.metrics:
-            return Problem(
-                "DL302",
-                f"`{name}` is a metric; an expression reads signals",
-                fix="use `formula:` to compute with metrics",
-            )
+            return Problem.of("DL302.metric", name=name)
         return None
 
     def names(self) -> Iterable[str]:
@@ -137,7 +122,7 @@ class MetricScope(ConstantScope):
                 raise SwitchedOff(f"`{name}` has several reductions, and none of them is the mean")
         if len(found) > 1:
             choices = " or ".join(f"`{op.key}`" for op in found)
-            return Problem("DL302", f"`{name}` has several reductions", fix=f"write {choices}")
+            return Problem.of("DL302.several", name=name, choices=choices)
         if found:
             return self._metric(found[0].key, found[0].family)
         if f"metrics.{name}" in draft.inactive:
@@ -149,11 +134,7 @@ class MetricScope(ConstantScope):
         if name in draft.spec.metrics:
             raise SwitchedOff(f"the metric `{name}` has an error")
         if name in draft.signals:
-            return Problem(
-                "DL302",
-                f"`{name}` is a signal; here only metrics and constants are known",
-                fix=f"declare a metric: `{name}: {{expr: {name}}}`",
-            )
+            return Problem.of("DL302.signal_in_formula", name=name)
         return None
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
@@ -170,9 +151,10 @@ class MetricScope(ConstantScope):
         if name in draft.spec.metrics and not own:
             raise SwitchedOff(f"the metric `{name}` has an error")
         if len(own) == 1:
-            return Problem("DL302", f"`{name}` has one value: there is no `{key}`", fix=f"did you mean `{own[0]}`?")
-        fix = did_you_mean(key, own or draft.output_keys, what="metrics")
-        return Problem("DL302", f"unknown metric `{key}`", fix=fix)
+            return Problem.of("DL302.one_value", name=name, key=key, own=own[0])
+        return Problem.of(
+            "DL302.unknown_metric", name=key, fix=did_you_mean(key, own or draft.output_keys, what="metrics")
+        )
 
     def names(self) -> Iterable[str]:
         return [*self.draft.output_keys, *self.draft.constants]
@@ -183,12 +165,7 @@ class MetricScope(ConstantScope):
     def _deleted(self, name: str) -> Problem:
         if self.optional:
             raise SwitchedOff(f"the metric `{name}` was deleted")
-        return Problem(
-            "DL407",
-            f"the metric `{name}` was deleted, and is used here",
-            fix=f"delete what uses it, or keep it: `metrics.{name}.log: false` hides it",
-            related=(("metrics", name),),
-        )
+        return Problem.of("DL407.metric", related=(("metrics", name),), name=name)
 
 
 def signal_node(draft: Draft, name: str) -> Node | Problem:
@@ -209,11 +186,9 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
         return _observed(draft, name)
     if name in draft.typing:
         circle = [*draft.typing[draft.typing.index(name) :], name]
-        return Problem(
-            "DL309", f"signals are defined in a circle: {' -> '.join(circle)}", fix="let one of them be observed"
-        )
+        return Problem.of("DL309.signals", circle=" -> ".join(circle))
     if len(draft.typing) >= 60:
-        return Problem("DL308", f"derived signals are nested more than 60 deep at `{name}`", fix="observe one of them")
+        return Problem.of("DL308.nested_signals", name=name)
     draft.typing.append(name)
     try:
         node = compile_expression(str(spec.expr), SignalScope(draft), draft.pool, draft.functions)
@@ -249,9 +224,7 @@ def _observed(draft: Draft, name: str) -> Node:
 def _masked(draft: Draft, name: str, node: Node) -> Node:
     """A derived per-token value under a mask of its own instead of that of what it reads."""
     if node.type.axis is not Axis.TOKEN:
-        raise ExpressionError(
-            Problem("DL310", f"`mask` says which tokens exist, and `{name}` is {node.type}", fix="drop `mask`")
-        )
+        raise ExpressionError(Problem.of("DL310.mask", name=name, type=node.type))
     return draft.pool.make(node.op, node.args, type=node.type, mask=mask_of(draft, name), **dict(node.params))
 
 
@@ -277,14 +250,7 @@ def _mask(draft: Draft, text: str, path: Path) -> frozenset[Node]:
     try:
         node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
         if node.type.dtype is not DType.BOOL or node.type.axis is not Axis.TOKEN:
-            raise ExpressionError(
-                Problem(
-                    "DL310",
-                    f"a mask is a bool per token, and `{text}` is {node.type}",
-                    fix="declare it {axis: token, type: bool}",
-                    source=text,
-                )
-            )
+            raise ExpressionError(Problem.of("DL310.mask_type", source=text, text=text, type=node.type))
         return frozenset({node})
     except ExpressionError as error:
         if all(problem.path != path for problem in draft.problems):

@@ -23,14 +23,9 @@ def constants(draft: Draft) -> None:
     for name, spec in draft.spec.constants.items():
         given = draft.given.get(name)
         if spec.value is not None and given is not None and spec.value != given:
-            draft.report(
-                "DL406",
-                f"`{name}` is pinned to {spec.value!r}, and the trainer has {given!r}",
-                "constants",
-                name,
-                *(() if spec.default is None else ("value",)),  # alone it is a plain number, or as good as one
-                fix=f"constants: {{{name}: {{default: {spec.value!r}}}}}",
-            )
+            # alone it is a plain number, or as good as one
+            path = ("constants", name) if spec.default is None else ("constants", name, "value")
+            draft.report("DL406", path, name=name, value=spec.value, given=given)
         for value in (spec.value, given, spec.default):
             if value is not None:
                 draft.constants[name] = value
@@ -38,7 +33,7 @@ def constants(draft: Draft) -> None:
     for name in ("constants", "signals"):
         for key in getattr(draft.spec, name):
             if key in RESERVED or key in BUILTINS:
-                draft.report("DL204", f"`{key}` is a word of the language", name, key, fix=f"call it `{key}_value`")
+                draft.report("DL204.word", (name, key), key=key)
 
 
 def switches(draft: Draft) -> None:
@@ -52,14 +47,7 @@ def switches(draft: Draft) -> None:
             with draft.at(section, name, "enabled"):
                 node = compile_expression(text, ConstantScope(draft), draft.pool, draft.functions)
                 if node.op != CONST or node.type.dtype is not DType.BOOL:
-                    draft.report(
-                        "DL305",
-                        f"`enabled` is true or false, and `{text}` is {node.type.dtype}",
-                        section,
-                        name,
-                        "enabled",
-                        fix="compare it, such as `beta != 0`",
-                    )
+                    draft.report("DL305.enabled", (section, name, "enabled"), text=text, dtype=node.type.dtype)
                 elif not node.param("value"):
                     draft.inactive[f"{section}.{name}"] = f"enabled: {text}" + (
                         f", with {_values(draft, text)}" if text != "false" else ""
@@ -77,25 +65,12 @@ def declarations(draft: Draft) -> None:
         draft.signals[name] = spec
         draft.signal_paths[name] = ("signals", name)
         if name in draft.spec.constants:
-            draft.report(
-                "DL402",
-                f"`{name}` is a signal and a constant; they share one namespace",
-                "signals",
-                name,
-                fix="rename one of them",
-            )
+            draft.report("DL402.constant", ("signals", name), name=name)
     for name, metric in draft.spec.metrics.items():
         if metric.axis is None:
             continue
         if name in draft.spec.signals:
-            draft.report(
-                "DL402",
-                f"`{name}` is declared under signals too",
-                "metrics",
-                name,
-                "axis",
-                fix="drop `axis` here: the metric's default expression is the signal of its id",
-            )
+            draft.report("DL402.metric", ("metrics", name, "axis"), name=name)
             continue
         draft.signals[name] = _in_place(metric)
         draft.signal_paths[name] = ("metrics", name)
@@ -124,17 +99,11 @@ def _in_place(metric: MetricSpec) -> SignalSpec:
 def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
     path = draft.signal_paths[name]
     if spec.family and spec.axis == "token":
-        draft.report(
-            "DL205", "a family per token is not executed yet", *path, "family", fix="declare one signal per member"
-        )
+        draft.report("DL205.token_family", (*path, "family"))
     if spec.family and spec.type in ("text", "object"):
-        draft.report(
-            "DL205", "a family of text is not executed yet", *path, "family", fix="declare one signal per member"
-        )
+        draft.report("DL205.text_family", (*path, "family"))
     if spec.axis == "token" and spec.type in ("text", "object"):
-        draft.report(
-            "DL310", f"a {spec.type} per token cannot be folded", *path, "type", fix="observe it per completion"
-        )
+        draft.report("DL310.token_type", (*path, "type"), type=spec.type)
 
 
 def default_phase(draft: Draft) -> None:
@@ -151,13 +120,10 @@ def modes(draft: Draft) -> None:
         every = 0 if spec.every in ("end", "trainer") else spec.every
         if name == "train":
             if spec.every not in (None, "trainer", draft.spec.every):
-                message = "the mode `train` logs as the profile says"
-                draft.report("DL202", message, "modes", name, "every", fix="set the profile's `every`")
+                draft.report("DL202.train_every", ("modes", name, "every"))
             every = draft.period
         if isinstance(every, int) and every < 0:
-            draft.report(
-                "DL202", f"`every` counts steps and cannot be {every}", "modes", name, "every", fix="every: end"
-            )
+            draft.report("DL202.mode_every", ("modes", name, "every"), every=every)
         draft.modes[name] = ModeOp(name=name, prefix=spec.prefix, every=every if isinstance(every, int) else 0)
 
 
@@ -165,33 +131,18 @@ def groups(draft: Draft) -> None:
     """What a group is."""
     spec = draft.spec.axes.group
     if spec.size is not None and spec.of is not None:
-        draft.report(
-            "DL202",
-            "a group is given by `size` or by `of`, not by both",
-            "axes",
-            "group",
-            fix="drop one of them (null)",
-        )
+        draft.report("DL202.group_twice", "axes.group")
     if spec.of is not None:
         signal = draft.signals.get(spec.of)
         if signal is None:
             draft.report(
-                "DL302",
-                f"unknown signal `{spec.of}`",
-                "axes",
-                "group",
-                "of",
+                "DL302.signal",
+                "axes.group.of",
+                name=spec.of,
                 fix=did_you_mean(spec.of, draft.signal_names, what="signals"),
             )
         elif signal.axis != "completion" or signal.type not in (DType.INT, DType.TEXT) or signal.family:
-            draft.report(
-                "DL310",
-                f"`{spec.of}` must be an int or a text per completion",
-                "axes",
-                "group",
-                "of",
-                fix="{axis: completion, type: int}",
-            )
+            draft.report("DL310.group_of", "axes.group.of", name=spec.of)
     if spec.size is not None or spec.of is not None:
         named = None if spec.of is None else draft.signals.get(spec.of)
         draft.grouping = Grouping(
@@ -200,12 +151,7 @@ def groups(draft: Draft) -> None:
     ids = draft.spec.axes.completion.ids
     if ids is not None and ids not in draft.signals:
         draft.report(
-            "DL302",
-            f"unknown signal `{ids}`",
-            "axes",
-            "completion",
-            "ids",
-            fix=did_you_mean(ids, draft.signal_names, what="signals"),
+            "DL302.signal", "axes.completion.ids", name=ids, fix=did_you_mean(ids, draft.signal_names, what="signals")
         )
     lengths = draft.spec.axes.token.lengths
     if lengths is not None:
@@ -213,22 +159,14 @@ def groups(draft: Draft) -> None:
         path = ("axes", "token", "lengths")
         if signal is None:
             draft.report(
-                "DL302",
-                f"unknown signal `{lengths}`",
-                *path,
-                fix=did_you_mean(lengths, draft.signal_names, what="signals"),
+                "DL302.signal", path, name=lengths, fix=did_you_mean(lengths, draft.signal_names, what="signals")
             )
         elif signal.axis != "completion" or signal.type != "int" or signal.family or signal.optional:
-            draft.report("DL310", f"`{lengths}` is an int per completion", *path, fix="{axis: completion, type: int}")
+            draft.report("DL310.lengths", path, name=lengths)
     token = draft.spec.axes.token.mask
     if token is not None and token.isidentifier() and token != "all" and token not in draft.signals:
         draft.report(
-            "DL302",
-            f"unknown signal `{token}`",
-            "axes",
-            "token",
-            "mask",
-            fix=did_you_mean(token, draft.signal_names, what="signals"),
+            "DL302.signal", "axes.token.mask", name=token, fix=did_you_mean(token, draft.signal_names, what="signals")
         )
 
 
@@ -251,12 +189,7 @@ def masks(draft: Draft) -> None:
         mask = next((word for word in bools if "mask" in word), bools[0] if bools else None)
         fix = f"axes: {{token: {{mask: {mask or 'completion_mask'}}}}}"
         fix += "" if mask else " and signals: {completion_mask: {axis: token, type: bool}}"
-        draft.report(
-            "DL203",
-            f"`{name}` is per token, and nothing says which of its tokens exist: padding would count",
-            *draft.signal_paths[name],
-            fix=f"{fix}  or  axes: {{token: {{mask: all}}}}, where every token exists",
-        )
+        draft.report("DL203.token_mask", draft.signal_paths[name], name=name, fix=fix)
 
 
 _WORD = re.compile(r"[a-z_]\w*")

@@ -64,29 +64,21 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     before = len(draft.problems)
     axis = AXES[spec.rows]
     if spec.rows == "group" and draft.grouping is None:
-        draft.report(
-            "DL306",
-            "`rows: group`, and this profile does not say what a group is",
-            *path,
-            "rows",
-            fix="set `axes.group: {size: N}` or `{of: SIGNAL}`",
-        )
+        draft.report("DL306.rows_group", (*path, "rows"))
     if spec.schema_ not in draft.spec.schemas:
         draft.report(
-            "DL403",
-            f"unknown schema `{spec.schema_}`",
-            *path,
-            "schema",
+            "DL403.schema",
+            (*path, "schema"),
+            name=spec.schema_,
             fix=did_you_mean(spec.schema_, draft.spec.schemas, what="schemas"),
         )
     chosen = None
     if spec.filter is not None:
         if spec.filter not in draft.spec.filters:
             draft.report(
-                "DL403",
-                f"unknown filter `{spec.filter}`",
-                *path,
-                "filter",
+                "DL403.filter",
+                (*path, "filter"),
+                name=spec.filter,
                 fix=did_you_mean(spec.filter, draft.spec.filters, what="filters"),
             )
         chosen = draft.filters.get(spec.filter)
@@ -103,13 +95,7 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     if spec.as_ == "trace" and all(
         (column.type is not DType.OBJECT and column.role is None) or column.undeclared for column in made
     ):
-        draft.report(
-            "DL203",
-            f"`as: trace` shows conversations, and the schema `{spec.schema_}` has no column of those",
-            *path,
-            "as",
-            fix="a column of `type: object`, whose values are lists of messages, or of text with a `role: user`",
-        )
+        draft.report("DL203.trace", (*path, "as"), schema=spec.schema_)
         return None
     table = TableOp(
         id=name,
@@ -143,19 +129,17 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
     for field, node in (("key", op.key), ("where", op.where)):
         if node is not None and not needs_axis(node.type, axis):
             draft.report(
-                "DL310",
-                f"filters.{op.id}.{field} is {per(node.type.axis)}, and a row of the table `{table}` is a "
-                f"{ROWS[axis.label]}",
-                *path,
-                fix=f"a filter with `{field}: {quoted(coarser(draft, node, axis))}`",
+                "DL310.filter_axis",
+                path,
+                filter=op.id,
+                field=field,
+                axis=per(node.type.axis),
+                table=table,
+                row=ROWS[axis.label],
+                expr=quoted(coarser(draft, node, axis)),
             )
     if op.within == "group" and axis is not Axis.COMPLETION:
-        draft.report(
-            "DL310",
-            f"filters.{op.id} chooses within a group, and a row of the table `{table}` is a {ROWS[axis.label]}",
-            *path,
-            fix="a filter with `within: step`",
-        )
+        draft.report("DL310.filter_group", path, filter=op.id, table=table, row=ROWS[axis.label])
 
 
 def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
@@ -169,18 +153,13 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
             if draft.deleted(f"sinks.{sink}") or not wanted:
                 continue
             draft.report(
-                "DL403",
-                f"unknown sink `{sink}`",
-                "tables",
-                name,
-                "to",
-                sink,
+                "DL403.sink",
+                ("tables", name, "to", sink),
+                name=sink,
                 fix=did_you_mean(sink, draft.spec.sinks, what="sinks"),
             )
         elif wanted and any(op.id == sink and "table" not in op.accepts for op in draft.sinks):
-            draft.report(
-                "DL405", f"the sink `{sink}` takes no tables", "tables", name, "to", sink, fix="send it to another sink"
-            )
+            draft.report("DL405.tables", ("tables", name, "to", sink), sink=sink)
     if not any(spec.to.values()):
         return tuple(sorted(able - {sink for sink, wanted in spec.to.items() if not wanted}))
     return tuple(sorted(sink for sink in able if spec.to.get(sink)))
@@ -190,13 +169,7 @@ def _phase(draft: Draft, name: str, columns: tuple[ColumnOp, ...], chosen: Filte
     phases = {node.type.phase for column in columns for node in column.nodes if node.type.phase}
     phases |= {op.phase for op in chosen.chain if op.phase} if chosen else set()
     if len(phases) > 1:
-        draft.report(
-            "DL313",
-            f"the table `{name}` reads values of different phases: {', '.join(sorted(phases))}",
-            "tables",
-            name,
-            fix="observe them in one phase",
-        )
+        draft.report("DL313.table", ("tables", name), name=name, phases=", ".join(sorted(phases)))
     return sorted(phases)[0] if phases else draft.default_phase
 
 
@@ -210,9 +183,7 @@ def alerts(draft: Draft) -> None:
             f"{spec.metric} < {spec.below!r}"
         ] * (spec.below is not None)
         if (spec.metric is None) == (spec.when is None) or (spec.metric is not None and not bounds):
-            draft.report(
-                "DL203", "an alert has `when`, or a `metric` with `above` or `below`", *path, fix='when: "kl > 0.2"'
-            )
+            draft.report("DL203.alert", path)
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)
         with draft.at(*path, "when" if spec.when is not None else "metric", off=f"alerts.{name}"):
@@ -221,13 +192,7 @@ def alerts(draft: Draft) -> None:
                 compile_expression(spec.metric, scope, draft.pool, draft.functions)  # an error shows the name alone
             node = over_metrics(draft, text, optional=spec.optional)
             if node.type.dtype is not DType.BOOL:
-                draft.report(
-                    "DL305",
-                    f"an alert's condition is a bool, and `{node}` is {node.type.dtype}",
-                    *path,
-                    "when",
-                    fix=f"compare it, such as `{node} > 0`",
-                )
+                draft.report("DL305.alert", (*path, "when"), node=node, dtype=node.type.dtype)
                 continue
             if not spec.text:
                 draft.alerts.append(
@@ -245,14 +210,14 @@ def _fields(draft: Draft, spec: AlertSpec, path: tuple[str, ...]) -> tuple[tuple
     try:
         parts = [(name, form or "") for _, name, form, _ in string.Formatter().parse(spec.text) if name is not None]
     except ValueError as error:
-        draft.report("DL404", f"the text cannot be read: {error}", *path, fix="a brace of the text itself is {{ or }}")
+        draft.report("DL404.text", path, error=error)
         return None
     scope, before = MetricScope(draft, optional=spec.optional), len(draft.problems)
     for name, form in parts:
         try:
             format(1.0, form)
         except ValueError:
-            draft.report("DL404", f"`{form}` is no format of a number", *path, fix=f"{{{name}:.3f}}")
+            draft.report("DL404.format", path, form=form, name=name)
         head, _, suffix = name.partition(".")
         try:
             node = scope.attribute(head, suffix) if suffix else scope.resolve(head)
@@ -261,8 +226,9 @@ def _fields(draft: Draft, spec: AlertSpec, path: tuple[str, ...]) -> tuple[tuple
         if isinstance(node, Problem):
             draft.problems.append(replace(node, path=path))
         elif node is None or node.op != METRIC:
-            fix = did_you_mean(name, draft.output_keys, what="metrics")
-            draft.report("DL302", f"`{{{name}}}` in the text is no metric", *path, fix=fix)
+            draft.report(
+                "DL302.alert_text", path, name=f"{{{name}}}", fix=did_you_mean(name, draft.output_keys, what="metrics")
+            )
         else:
             found[name] = node
     return tuple(found.items()) if len(draft.problems) == before else None

@@ -39,14 +39,13 @@ def compose(
     running ``@hydra.main`` application is neither used nor disturbed.
     """
     if isinstance(overrides, str):
-        raise _refused("overrides are a list of texts, not one text", f"[{overrides!r}]")
+        raise _refused("DL101.overrides", overrides=overrides)
     if isinstance(config, str | os.PathLike):
         return composed(spoken(named(config, config_dir), overrides))
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
         return composed(spoken(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
     if overrides:
-        message = "overrides go with a preset's name or a file; this configuration is composed already"
-        raise _refused(message, "put what they change into the configuration, or on its command line")
+        raise _refused("DL101.composed")
     return config if isinstance(config, Composed) else of_config(config)
 
 
@@ -73,19 +72,18 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if not (isinstance(config, os.PathLike) or name.endswith((".yaml", ".yml")) or "/" in name):
         directory = None if config_dir is None else FilePath(config_dir).absolute()
         if directory is not None and not directory.is_dir():
-            raise _refused(f"there is no directory {config_dir}", "give the directory that holds your `declog` folder")
+            raise _refused("DL101.no_folder", folder=config_dir)
         return Origin(name, config_dir=directory)
     file = working_directory() / FilePath(name).expanduser()
     if config_dir is not None:
-        raise _refused("`config_dir` is for presets by name; a file is found as it is", "leave it out")
+        raise _refused("DL101.folder_of_file")
     if not file.is_file():
         beside = [each.name for each in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
         close = nearest(file.name, beside)
         fix = f"did you mean `{FilePath(name).with_name(close)}`?" if close else "a preset's name has no `/` in it"
-        raise _refused(f"there is no file {name}", fix)
+        raise _refused("DL101.no_file", name=name, fix=fix)
     if file.suffix != ".yaml":
-        message = f"Hydra reads files that end in .yaml, not {file.name}"
-        raise _refused(message, f"mv {name} {FilePath(name).with_suffix('.yaml')}")
+        raise _refused("DL101.suffix", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))
     bounded(file)
     folder = file.parent
     if chooses_profile(file.read_text(encoding="utf-8", errors="replace")):
@@ -114,7 +112,7 @@ def _loaded(origin: Origin) -> DictConfig:
         if origin.application:
             if not loader.repository.config_exists(name):
                 fix = did_you_mean(name, loader.repository.get_group_options(""), what="configurations")
-                raise _refused(f"there is no configuration `{name}` in {origin.config_dir}", fix)
+                raise _refused("DL101.no_config", name=name, folder=origin.config_dir, fix=fix)
         elif name not in known:
             directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
             raise CompositionError([unknown_preset(name, known, directory)])
@@ -132,8 +130,8 @@ def _loaded(origin: Origin) -> DictConfig:
     return config
 
 
-def _refused(message: str, fix: str) -> CompositionError:
-    return CompositionError([Problem("DL101", message, fix=fix)])
+def _refused(key: str, /, **facts: Any) -> CompositionError:
+    return CompositionError([Problem.of(key, **facts)])
 
 
 def application_directory() -> FilePath | None:

@@ -186,24 +186,23 @@ def node_of(config: object) -> DictConfig:
     whole = config if isinstance(config, DictConfig) else _wrapped(config)
     if GROUP not in list(whole):  # `GROUP in whole` is also false for one that is ??? or does not resolve
         if whole is whole._get_root() and HydraConfig.initialized() and not _OWN_KEYS.intersection(map(str, whole)):
-            message = f"this configuration has no node `{GROUP}`: no preset is chosen"
-            raise CompositionError([Problem("DL101", message, fix=f"defaults: [{GROUP}: grpo, _self_]")])
+            raise CompositionError([Problem.of("DL101.no_node", group=GROUP)])
         return whole
     if OmegaConf.is_missing(whole, GROUP):
-        raise CompositionError([Problem("DL102", f"the node `{GROUP}` has no value yet (???)")])
+        raise CompositionError([Problem.of("DL102.node", group=GROUP)])
     try:
         node = whole[GROUP]
     except OmegaConfBaseException as error:
         raise CompositionError([Problem("DL103", first_line(error))]) from None
     if not isinstance(node, DictConfig):
         kind = "empty" if node is None else f"a {type(node).__name__}"
-        raise ConfigError([Problem("DL202", f"the node `{GROUP}` is {kind}; a profile is a mapping")])
+        raise ConfigError([Problem.of("DL202.node", group=GROUP, kind=kind)])
     return node
 
 
 def _wrapped(config: object) -> DictConfig:
     if not isinstance(config, Mapping):
-        raise ConfigError([Problem("DL202", f"a profile is a mapping, not a {type(config).__name__}")])
+        raise ConfigError([Problem.of("DL202.config", type=type(config).__name__)])
     if (problem := nesting(config)) is not None:
         raise ConfigError([problem])
     try:

@@ -68,7 +68,7 @@ def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None =
     fix = did_you_mean(name, known, what="presets")
     if directory is not None and (directory / f"{name}.yaml").is_file():
         fix = f"move {name}.yaml into a folder `{GROUP}` of that directory: presets are Hydra's group `{GROUP}`"
-    return Problem("DL104", f"there is no preset `{name}`", fix=fix)
+    return Problem.of("DL104", name=name, fix=fix)
 
 
 def nearest_key(root: DictConfig, dotted: str) -> str | None:

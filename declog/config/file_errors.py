@@ -59,7 +59,7 @@ def _no_text(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
             before = text[: odd.start()]
             line, column = before.count("\n") + 1, odd.start() - before.rfind("\n")
             where = Where(shown_path(file), line, column)
-            return Problem("DL101", "this character is no text in UTF-8", fix="save the file as UTF-8", where=where)
+            return Problem.of("DL101.utf8", where=where)
     return None
 
 
@@ -73,9 +73,13 @@ def _list_and_map(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
             if now == before:
                 continue
             what, other = ("list", "map") if now else ("map", "list")
-            fix = f"write a map, an id for each entry: {path[-1]}: {{my_id: ...}}" if now else f"{path[-1]}: [...]"
-            problem = Problem(
-                "DL101", f"`{path[-1]}` is a {what} here and a {other} in an earlier layer", path[1:], fix
+            problem = Problem.of(
+                "DL101.merged",
+                path[1:],
+                key=path[-1],
+                what=what,
+                other=other,
+                fix=f"write a map, an id for each entry: {path[-1]}: {{my_id: ...}}" if now else f"{path[-1]}: [...]",
             )
             where = replace(at_key(place, known.texts[place.file]), earlier=tuple(others(layers)))
             return replace(problem, where=where)
@@ -106,7 +110,7 @@ def _circle(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
             file, text = files[trail[-1]]
             problem = Problem("DL101", message, fix=fix)
             return replace(problem, where=in_file(problem, FilePlace(file, None, span(node), "plain"), text))
-    return Problem("DL101", "the defaults lists lead in a circle", fix="let no preset extend one that extends it")
+    return Problem.of("DL101.circle")
 
 
 def _extended(name: str, text: str, known: Container[str]) -> Iterator[tuple[str, yaml.ScalarNode]]:
@@ -118,7 +122,7 @@ def _extended(name: str, text: str, known: Container[str]) -> Iterator[tuple[str
 
 
 def _malformed_defaults(loader: ConfigLoaderImpl, origin: Origin, name: str, cause: str) -> Problem:
-    problem = Problem("DL101", f"the defaults list is malformed: {cause}", fix="defaults: [grpo, _self_]")
+    problem = Problem.of("DL101.defaults", cause=cause)
     for each, file, text in _files(loader, origin):
         if each == name:
             for path, place in keys_of_file(file, text, defaults=True):
@@ -137,7 +141,7 @@ def lost(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
     if origin.application:
         message, fix = f"nothing of `{origin.config_name}` stands under `{GROUP}`", f"defaults: [{GROUP}: grpo, _self_]"
         return Problem("DL101", message, fix=fix)
-    problem = Problem("DL101", f"nothing of the preset `{origin.config_name}` stands under `{GROUP}`")
+    problem = Problem.of("DL101.empty_preset", name=origin.config_name, group=GROUP)
     for name, file, text in _files(loader, origin):
         header = re.match(r"\s*(# *@package .*)", text)
         if name == f"{GROUP}/{origin.config_name}" and header is not None:
@@ -206,7 +210,7 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
         cause, fix = told, None
     excerpt = Excerpt(str(mark.line + 1), line, mark.column, mark.column + width)
     where = Where(shown_path(mark.name), mark.line + 1, mark.column + 1, excerpt=excerpt)
-    return Problem("DL101", f"this is not valid YAML: {cause}", fix=fix, where=where)
+    return Problem.of("DL101.yaml", where=where, cause=cause, fix=fix)
 
 
 def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[int, int, str] | None:
@@ -292,7 +296,7 @@ def _bad_interpolation(text: str, path: Path) -> Problem:
             "close it with `}`, or write \\${ for a text that holds it as it is",
         )
         return Problem("DL103", message, path, fix, source=text, span=(at, len(text)))
-    return Problem("DL103", "this cannot be read as an interpolation", path, "a text that holds ${ needs \\${", text)
+    return Problem.of("DL103.unreadable", path, source=text)
 
 
 def _files(loader: ConfigLoaderImpl, origin: Origin, failing: str | None = None) -> Iterator[tuple[str, str, str]]:

@@ -88,7 +88,7 @@ def _exploding(node: DictConfig) -> Problem | None:
     for path in _paths(plain, ()):
         if cost(path) > MAX_READ:
             below = path[len(key_path(node)) :] if path[: len(key_path(node))] == key_path(node) else ()
-            return Problem("DL103", f"this interpolation reads more than {MAX_READ} values", below, "refer to less")
+            return Problem.of("DL103.reads_too_much", below, limit=MAX_READ)
     return None
 
 
@@ -183,15 +183,14 @@ class _Walk:
         self.seen.add((id(container), key))
         if self.again > MAX_AGAIN:
             if self.again == MAX_AGAIN + 1:
-                message = f"interpolations bring in more than {MAX_AGAIN} values"
-                self.problems.append(Problem("DL103", message, here, "refer to less", _source(container, key)))
+                self.problems.append(
+                    Problem.of("DL103.brings_too_much", here, source=_source(container, key), limit=MAX_AGAIN)
+                )
             return None
         dotted = ".".join(map(str, here))
         if OmegaConf.is_missing(container, key):
             full = ".".join(map(str, (*key_path(container), key)))
-            self.problems.append(
-                Problem("DL102", f"{dotted} has no value yet (???)", here, fix=f"give one: {full}=...")
-            )
+            self.problems.append(Problem.of("DL102.value", here, key=dotted, full=full))
             return None
         before = len(self.used)
         try:
@@ -202,8 +201,7 @@ class _Walk:
         finally:
             self.note(here, _source(container, key), self.used[before:])
         if id(value) in above:
-            message = f"{dotted} refers to what it is a part of"
-            self.problems.append(Problem("DL103", message, here, source=_source(container, key)))
+            self.problems.append(Problem.of("DL103.itself", here, source=_source(container, key), key=dotted))
             return None
         if isinstance(value, DictConfig):
             return self.mapping(value, here, above)
@@ -241,5 +239,12 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     if at < 0:
         return Problem("DL103", cause, source=source)
     close = nearest_key(root, named[1])
-    fix = f"did you mean `${{{close}}}`?" if close else "an interpolation starts at the top of the whole configuration"
-    return Problem("DL103", f"there is no key `{named[1]}`", (), fix, source, (at, at + len(written)))
+    return Problem.of(
+        "DL103.no_key",
+        source=source,
+        span=(at, at + len(written)),
+        key=named[1],
+        fix=f"did you mean `${{{close}}}`?"
+        if close
+        else "an interpolation starts at the top of the whole configuration",
+    )

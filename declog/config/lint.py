@@ -70,8 +70,13 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
             or any(not _is_null(layer, known) for layer in known.layers.get((*config.prefix, *above, name), ()))
         ]
         what = ".".join(map(str, above))
-        message = f"`{path[-1]}: null` deletes nothing: there is no such entry in {what}"
-        yield Problem("DL201", message, path, did_you_mean(str(path[-1]), beside, what=f"entries of {what}"))
+        yield Problem.of(
+            "DL201.deletes_nothing",
+            path,
+            key=path[-1],
+            what=what,
+            fix=did_you_mean(str(path[-1]), beside, what=f"entries of {what}"),
+        )
 
 
 def _is_null(layer: Layer, known: Provenance) -> bool:
@@ -89,10 +94,7 @@ def outside_folders(config: Composed) -> Iterator[Problem]:
         if isinstance(text, str) and (PurePosixPath(text).is_absolute() or ".." in PurePosixPath(text).parts):
             package = config.package(path)
             if package is not None:
-                message = f"`{path[-1]}: {text}` is outside of the run's folder, and {package}'s preset asks for it"
-                yield Problem(
-                    "DL202", message, path, "where it is wanted, say it in a file of your own, or as an override"
-                )
+                yield Problem.of("DL202.outside", path, key=path[-1], text=text, package=package)
 
 
 def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:
@@ -123,8 +125,7 @@ def clashes(config: Composed) -> list[Problem]:
         except HYDRA_ERRORS:
             return []
     names = dict.fromkeys(str(each.config_path) for each in used if each.config_path in twice)
-    fix = "uninstall one of them, or let its package call it something else"
-    return [Problem("DL101", f"`{name}` is shipped by {' and by '.join(twice[name])}", (), fix) for name in names]
+    return [Problem.of("DL101.two_packages", name=name, packages=" and by ".join(twice[name])) for name in names]
 
 
 def self_first(config: Composed) -> Iterator[str]:

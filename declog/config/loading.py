@@ -85,7 +85,7 @@ def bounded(file: FilePath) -> None:
         for phase in yaml.parse(text, Loader=_YAML):
             line = 1 if phase.start_mark is None else phase.start_mark.line + 1
             if isinstance(phase, yaml.AliasEvent) and any(phase.anchor == anchor for anchor, _ in open_nodes):
-                raise _refused(file, line, f"`*{phase.anchor}` stands inside what it stands for")
+                raise _refused(file, line, "DL202.alias", name=phase.anchor)
             if isinstance(phase, yaml.AliasEvent):
                 count += sizes.get(str(phase.anchor), 1)
             elif isinstance(phase, yaml.NodeEvent):
@@ -97,10 +97,9 @@ def bounded(file: FilePath) -> None:
                 if anchor is not None:
                     sizes[anchor] = count - before + 1
             if len(open_nodes) > MAX_DEPTH:
-                raise _refused(file, line, f"maps and lists are nested more than {MAX_DEPTH} deep")
+                raise _refused(file, line, "DL202.file_depth", limit=MAX_DEPTH)
             if count > MAX_NODES:
-                cause = f"the file holds more than {MAX_NODES} values, those that `*` repeats counted each time"
-                raise _refused(file, line, cause)
+                raise _refused(file, line, "DL202.file_values", limit=MAX_NODES)
     except yaml.YAMLError:
         return  # Hydra reads it next, and says what is wrong
 
@@ -108,13 +107,13 @@ def bounded(file: FilePath) -> None:
 def _text(file: FilePath) -> bytes:
     size = file.stat().st_size
     if size > MAX_BYTES:
-        raise _refused(file, 1, f"the file has {size} bytes; a configuration has at most {MAX_BYTES}")
+        raise _refused(file, 1, "DL202.file_size", size=size, limit=MAX_BYTES)
     return file.read_bytes()
 
 
-def _refused(file: FilePath, line: int, cause: str) -> CompositionError:
+def _refused(file: FilePath, line: int, key: str, /, **facts: Any) -> CompositionError:
     shown = str(file.relative_to(FilePath.cwd())) if file.is_relative_to(FilePath.cwd()) else str(file)
-    return CompositionError([Problem("DL202", cause, fix="write out what is needed", where=Where(shown, line, 1))])
+    return CompositionError([Problem.of(key, where=Where(shown, line, 1), **facts)])
 
 
 def _folder(package: str) -> str:

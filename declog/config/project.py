@@ -13,6 +13,7 @@ import importlib
 import sys
 import tomllib
 from pathlib import Path as FilePath
+from typing import Any
 
 from declog.errors import ConfigError, Problem, Where
 
@@ -31,10 +32,10 @@ def load_imports(directory: FilePath | None = None) -> tuple[str, ...]:
     file, table = found
     for key in table:
         if key != "imports":
-            raise _wrong(file, "DL201", f"unknown key `{key}` in [{TABLE}]", "keys: imports")
+            raise _wrong(file, "DL201.project", key=key, table=TABLE)
     names = table.get("imports", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _wrong(file, "DL202", f"`imports` of [{TABLE}] is a list of modules", 'imports = ["my_package.metrics"]')
+        raise _wrong(file, "DL202.imports", table=TABLE)
     for name in names:
         _load(name, file)
     return tuple(names)
@@ -47,8 +48,7 @@ def _load(name: str, file: FilePath) -> None:
     try:
         importlib.import_module(name)
     except Exception as error:
-        message = f"[{TABLE}] imports `{name}`, which cannot be imported: {error}"
-        raise _wrong(file, "DL403", message, "correct the name, or the module") from error
+        raise _wrong(file, "DL403.imports", table=TABLE, name=name, error=error) from error
     finally:
         sys.path.remove(str(file.parent))
 
@@ -62,11 +62,11 @@ def _table(directory: FilePath) -> tuple[FilePath, dict[str, object]] | None:
         try:
             tools = tomllib.loads(text.decode("utf-8")).get("tool", {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise _wrong(file, "DL202", f"the file is no TOML: {error}", "correct it") from None
+            raise _wrong(file, "DL202.toml", error=error) from None
         if isinstance(tools, dict) and isinstance(table := tools.get("declog"), dict):
             return file, table
     return None
 
 
-def _wrong(file: FilePath, code: str, message: str, fix: str) -> ConfigError:
-    return ConfigError([Problem(code, message, fix=fix, where=Where(name=str(file)))])
+def _wrong(file: FilePath, key: str, /, **facts: Any) -> ConfigError:
+    return ConfigError([Problem.of(key, where=Where(name=str(file)), **facts)])

@@ -248,7 +248,7 @@ class View:
                 return self._fold(node)
         function = self._functions.get(node.op)
         if function is None:
-            raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
+            raise RuntimeFailure.of("DL605.function", function=node.op)
         if function.stage == "aggregate":
             return self._aggregate(node, function.run)
         if function.stage == "elementwise":
@@ -330,11 +330,7 @@ class View:
         for place, members in families[1:]:
             if set(members) != set(first):
                 missing = sorted(set(first) ^ set(members))
-                raise RuntimeFailure(
-                    "DL503",
-                    f"families in `{node}` have different members: {', '.join(missing)} is not in all of them",
-                    "observe the same members",
-                )
+                raise RuntimeFailure.of("DL503.members", node=node, missing=", ".join(missing))
             if members != first:
                 order[place] = [members.index(member) for member in first]
         return order
@@ -387,7 +383,5 @@ def by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:
         result = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in whole))
     values = np.asarray(result.numpy() if isinstance(result, torch.Tensor) else result)
     if values.shape != whole[0].shape:
-        raise RuntimeFailure(
-            "DL314", f"a registered function returned shape {values.shape} for arguments of shape {whole[0].shape}"
-        )
+        raise RuntimeFailure.of("DL314.rows", shape=values.shape, arguments=whole[0].shape)
     return values

@@ -66,7 +66,7 @@ class Sheet:
             return self._metric(str(node.param("name")))
         function = self._functions.get(node.op)
         if function is None:
-            raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
+            raise RuntimeFailure.of("DL605.function", function=node.op)
         arrays, gone = zip(*(self.value(arg) for arg in node.args), strict=True)
         if node.op == "column":
             member = node.param("member")

@@ -199,9 +199,7 @@ class Frame:
             if ids is None and grouping.optional:  # there are no groups: what is computed of them is absent
                 return Segments(np.zeros(len(rows), np.int64), 0)
             if ids is None:
-                raise RuntimeFailure(
-                    "DL507", f"rows cannot be grouped: `{grouping.of}` was not observed in phase `{self.phase}`"
-                )
+                raise RuntimeFailure.of("DL507.unobserved", name=grouping.of, phase=self.phase)
             if ids.dtype.kind == "O":
                 codes: dict[str | None, int] = {}  # a missing id is one of its own
                 ids = np.array([codes.setdefault(None if item is None else str(item), len(codes)) for item in ids])
@@ -219,11 +217,8 @@ class Frame:
             wrong = np.flatnonzero(batches.rows % size)
             if len(wrong):
                 at = int(wrong[0])
-                raise RuntimeFailure(
-                    "DL507",
-                    f"rows cannot be grouped: groups have {size} completions, and step {batches.step[at]} "
-                    f"of rank {batches.rank[at]} has a batch of {batches.rows[at]}",
-                    "set axes.group.size, or axes.group.split where groups are spread over batches or ranks",
+                raise RuntimeFailure.of(
+                    "DL507.batch", size=size, step=batches.step[at], rank=batches.rank[at], rows=batches.rows[at]
                 )
             total = len(rows)
             return Segments(np.arange(total) // size, total // size, size if total else None)
@@ -234,11 +229,7 @@ class Frame:
         )
         pieces = Segments.of_keys(*whole)
         if (pieces.counts % size).any():
-            raise RuntimeFailure(
-                "DL507",
-                f"rows cannot be grouped: groups have {size} completions, and the pieces have {pieces.counts.tolist()}",
-                "check axes.group",
-            )
+            raise RuntimeFailure.of("DL507.pieces", size=size, counts=pieces.counts.tolist())
         return Segments.of_keys(pieces.index, pieces.position // size)
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:

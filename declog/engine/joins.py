@@ -100,9 +100,7 @@ class Carry:
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
         text = op.expr.type.dtype in (DType.TEXT, DType.OBJECT)
         if source is None:
-            raise RuntimeFailure(
-                "DL511", f"nothing of phase `{op.source}` came before `{op.target}`: `{op.expr}` has no rows to match"
-            )
+            raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
         view = View(source, self._functions)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
         places = self._places(op, source, target)
@@ -124,9 +122,7 @@ class Carry:
         target_ids = None if ids is None else target.column(ids, exact=True)
         if ids is not None and (source_ids is None or target_ids is None):
             phase = op.source if source_ids is None else op.target
-            raise RuntimeFailure(
-                "DL511", f"the ids `{ids}` were not observed in phase `{phase}`", "observe them there too"
-            )
+            raise RuntimeFailure.of("DL511.ids", ids=ids, phase=phase)
         starts = np.cumsum(source.batches.rows) - source.batches.rows
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
         at = 0
@@ -138,21 +134,14 @@ class Carry:
                 source.batches.order < target.batches.order[batch]
             )
             if not before.any():
-                raise RuntimeFailure(
-                    "DL511",
-                    f"a batch of phase `{op.target}` came before any of `{op.source}`",
-                    f"observe `{op.source}` first",
-                )
+                raise RuntimeFailure.of("DL511.first", target=op.target, source=op.source)
             step = source.batches.step[before].max()
             batches = np.flatnonzero(before & (source.batches.step == step))
             if source_ids is None or target_ids is None:
                 if len(batches) != 1 or source.batches.rows[batches[0]] != count:
                     sizes = source.batches.rows[batches].tolist()
-                    raise RuntimeFailure(
-                        "DL511",
-                        f"rows of `{op.target}` and `{op.source}` cannot be matched by position: "
-                        f"a batch of {count} completions, and batches of {sizes}",
-                        "name the rows: `axes.completion.ids`",
+                    raise RuntimeFailure.of(
+                        "DL511.position", target=op.target, source=op.source, count=count, sizes=sizes
                     )
                 places[mine] = starts[batches[0]] + np.arange(count)
                 continue
@@ -160,9 +149,7 @@ class Carry:
             places[mine] = _by_id(source_ids[rows], rows, target_ids[mine])
         if (places < 0).any():
             missing = int((places < 0).sum())
-            raise RuntimeFailure(
-                "DL511", f"{missing} rows of phase `{op.target}` have ids `{ids}` that `{op.source}` does not have"
-            )
+            raise RuntimeFailure.of("DL511.missing", missing=missing, target=op.target, ids=ids, source=op.source)
         return places
 
 

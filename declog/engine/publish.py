@@ -241,7 +241,7 @@ class Dispatcher:
     def _skipped(self, op: MetricOp, whole: Cells, report: Report) -> None:
         count = whole.skipped
         if op.nan == "raise":
-            report(RuntimeFailure("DL605", f"the metric `{op.key}` met {count} missing values, and says `nan: raise`"))
+            report(RuntimeFailure.of("DL605.nan", metric=op.key, count=count))
         elif op.id not in self._gaps and present(whole.values).any():  # what is missing altogether is no gap
             self._gaps.add(op.id)
             log.warning(
@@ -284,13 +284,7 @@ class Dispatcher:
     def _shadow(self, name: str, op: MetricOp | FormulaOp, report: Report) -> None:
         if name not in self._told:
             self._told.add(name)
-            report(
-                RuntimeFailure(
-                    "DL508",
-                    f"`{op.key}` would write `{name}`, which is written already: it is left out",
-                    "give run-time names a prefix, such as `name: extra/{column}`",
-                )
-            )
+            report(RuntimeFailure.of("DL508.metric", key=op.key, name=name))
 
     # -- tables and alerts
 
@@ -325,8 +319,7 @@ class Dispatcher:
         if int(row_bytes(table.columns, table.data, table.rows).sum()) <= route.most:
             return False
         message = f"the table `{table.table}` has no filter, and more than {route.most} bytes in one log event"
-        fix = "give it a filter or `max_bytes`, or send it to file sinks only"
-        report(RuntimeFailure("DL405", f"{message}: the sink `{route.id}` is not given so much", fix))
+        report(RuntimeFailure.of("DL405.size", message=message, sink=route.id))
         return True
 
     def _alerts(self, mode: str, found: Mapping[str, Cells], due: Collection[int], report: Report) -> Iterable[Alert]:
@@ -398,7 +391,7 @@ def _failure(what: str, error: BaseException) -> RuntimeFailure:
     """An error while something was evaluated, saying what it was; its own cause is kept."""
     if isinstance(error, RuntimeFailure):
         return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
-    failure = RuntimeFailure("DL605", f"{what} could not be evaluated: {told(error)}")
+    failure = RuntimeFailure.of("DL605.failed", what=what, error=told(error))
     failure.__cause__ = error
     return failure
 

@@ -92,11 +92,7 @@ class Tables:
         if column.redact or column.max_chars:
             values = [shortened(column, item) for item in values]
         if not column.nullable and any(item is None for item in values):
-            raise RuntimeFailure(
-                "DL509",
-                f"the column `{column.id}` of the table `{op.id}` has a missing value and is not nullable",
-                f"schemas: {{...: {{{column.id}: {{nullable: true}}}}}}",
-            )
+            raise RuntimeFailure.of("DL509.null", column=column.id, table=op.id)
         return _Made(Column(name, column.type, column.nullable, column.role), values, runtime)
 
     def _family(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_Made]:
@@ -153,23 +149,25 @@ class Tables:
                 failures.append(error)
                 made.append(None)
         if failures and not column.nullable:
-            failure = RuntimeFailure(
-                "DL512",
-                f"the column `{column.id}` of the table `{op.id}`: `{column.call.name}` raised "
-                f"{type(failures[0]).__name__}",
-                "correct the function, or `nullable: true`",
+            failure = RuntimeFailure.of(
+                "DL512.raised",
+                column=column.id,
+                table=op.id,
+                function=column.call.name,
+                type=type(failures[0]).__name__,
             )
             raise failure from failures[0]
         if failures and self._first("call", op.id, column.id):
-            log.warning(
-                "[DL512] the column `%s` of the table `%s` is null where `%s` fails: %d of %d rows, first with %s",
-                column.id,
-                op.id,
-                column.call.name,
-                len(failures),
-                len(rows),
-                told(failures[0]),
+            failure = RuntimeFailure.of(
+                "DL512.null",
+                column=column.id,
+                table=op.id,
+                function=column.call.name,
+                count=len(failures),
+                rows=len(rows),
+                error=told(failures[0]),
             )
+            log.warning("%s", failure)
         return made
 
     def _argument(self, node: Any, op: TableOp, view: View, rows: Rows) -> list[Any]:
@@ -207,9 +205,17 @@ class Tables:
     def _shadowed(self, op: TableOp, column: ColumnOp, name: str, report: Report) -> None:
         if self._first("shadow", op.id, name):
             why = "sinks add a column of that name" if name in STAMPS else "another column has that name"
-            fix = "give it another name" if column.undeclared else "give the family a prefix: `name: family/{column}`"
-            message = f"the table `{op.id}` leaves out the run-time column `{name}`: {why}"
-            report(RuntimeFailure("DL508", message, fix))
+            report(
+                RuntimeFailure.of(
+                    "DL508.column",
+                    table=op.id,
+                    name=name,
+                    why=why,
+                    fix="give it another name"
+                    if column.undeclared
+                    else "give the family a prefix: `name: family/{column}`",
+                )
+            )
 
     def _first(self, *what: str) -> bool:
         """Whether this is told for the first time."""
@@ -236,8 +242,4 @@ def _typed(column: ColumnOp, op: TableOp, values: list[Any]) -> list[Any]:
     try:
         return [None if item is None else convert(item) for item in values]
     except (TypeError, ValueError, OverflowError) as error:
-        raise RuntimeFailure(
-            "DL509",
-            f"the column `{column.id}` of the table `{op.id}` is {column.type}, and holds what cannot be: {error}",
-            "convert it where it is observed",
-        ) from None
+        raise RuntimeFailure.of("DL509.value", column=column.id, table=op.id, type=column.type, error=error) from None

@@ -92,9 +92,9 @@ class Compiler:
         end = getattr(node, "end_col_offset", None) or start + 1
         return len(line[:start].decode(errors="replace")), len(line[:end].decode(errors="replace"))
 
-    def fail(self, node: ast.AST, code: str, message: str, fix: str | None = None) -> NoReturn:
+    def fail(self, node: ast.AST, key: str, /, **facts: object) -> NoReturn:
         """Refuse ``node``."""
-        refuse(code, message, self.text, fix, self.span(node))
+        refuse(key, self.text, self.span(node), **facts)
 
     # -- expressions
 
@@ -124,15 +124,13 @@ class Compiler:
             case ast.Call(func=ast.Name()):
                 return self._call(node)
             case ast.Call():
-                self.fail(
-                    node.func, "DL307", "only plain calls of functions are part of the language", "f(x), not x.f()"
-                )
+                self.fail(node.func, "DL307.call")
         inner = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
-        self.fail(node, "DL307", f"{_describe(inner)} is not part of the language", _HINTS.get(type(inner), _OWN))
+        self.fail(node, "DL307.syntax", what=_describe(inner), fix=_HINTS.get(type(inner), _OWN))
 
     def _constant(self, node: ast.expr, value: Any) -> Node:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
-            self.fail(node, "DL308", "the number does not fit 64 bits", "write it as a float, such as 1e20")
+            self.fail(node, "DL308.number")
         return self.pool.constant(value)
 
     def _name(self, node: ast.Name) -> Node:
@@ -145,11 +143,14 @@ class Compiler:
             raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
         if found is None:
             if node.id in AXES or node.id == COLUMN:
-                self.fail(
-                    node, "DL302", f"`{node.id}` is an axis, not a {self.scope.noun}", f"use it as over={node.id}"
-                )
-            fix = did_you_mean(node.id, self.scope.names(), what=f"{self.scope.noun}s")
-            self.fail(node, "DL302", f"unknown {self.scope.noun} `{node.id}`", fix)
+                self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
+            self.fail(
+                node,
+                "DL302.name",
+                noun=self.scope.noun,
+                name=node.id,
+                fix=did_you_mean(node.id, self.scope.names(), what=f"{self.scope.noun}s"),
+            )
         return found
 
     def _attribute(self, node: ast.Attribute) -> Node:
@@ -158,7 +159,7 @@ class Compiler:
         if isinstance(found, Problem):
             raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
         if found is None:
-            self.fail(node, "DL307", "attributes are not part of the language here", "a function, such as abs(x)")
+            self.fail(node, "DL307.attribute")
         return found
 
     def _binary(self, node: ast.BinOp) -> Node:
@@ -167,7 +168,7 @@ class Compiler:
         if name == "pow" and right.op == CONST:
             power = right.param("value")
             if isinstance(power, int | float) and abs(power) > MAX_POWER:
-                self.fail(node.right, "DL308", f"a constant exponent is at most {MAX_POWER}", f"** {MAX_POWER}")
+                self.fail(node.right, "DL308.exponent", limit=MAX_POWER)
         return self.build(name, node, [left, right], [node.left, node.right])
 
     def _logic(self, node: ast.BoolOp) -> Node:
@@ -189,12 +190,7 @@ class Compiler:
         result, first = kept[0]
         if len(kept) == 1:
             if result.type.dtype is not DType.BOOL:
-                self.fail(
-                    first,
-                    "DL305",
-                    f"`{name}` needs bool, and `{result}` is {result.type.dtype}",
-                    f"compare it first, such as `{result} > 0`",
-                )
+                self.fail(first, "DL305.bool", name=name, node=result, dtype=result.type.dtype)
             return result
         for item, value in kept[1:]:
             result = self.build(name, node, [result, item], [first, value])
@@ -209,7 +205,7 @@ class Compiler:
                 continue
             name = _COMPARE.get(type(operator))
             if name is None:
-                self.fail(node, "DL307", "`is` is not part of the language", "write `==`, or present(x)")
+                self.fail(node, "DL307.is")
             parts.append(self._apply(name, node, [left, right]))
         result = parts[0]
         for part in parts[1:]:
@@ -218,7 +214,7 @@ class Compiler:
 
     def _member(self, node: ast.Compare, left: ast.expr, right: ast.expr, *, negated: bool) -> Node:
         if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not right.elts:
-            self.fail(right, "DL307", "`in` needs a list of constants", "x in ('a', 'b')")
+            self.fail(right, "DL307.list")
         item = self.visit(left)
         result: Node | None = None
         one, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
@@ -246,16 +242,10 @@ class Compiler:
         if function is None or name in OPERATORS:
             known = [item for item in self.registry.names() if item not in OPERATORS]
             if isinstance(found := self.scope.resolve(name), Node):
-                self.fail(
-                    node.func,
-                    "DL303",
-                    f"`{name}` is a {self.scope.noun} ({found.type}), not a function",
-                    f"{name} * (...)",
-                )
+                self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=found.type)
             if quantile_level(name) is not None:
-                fix = f"a metric of its own is `{name}(x)`, without `over`; a formula computes with its value"
-                self.fail(node.func, "DL303", f"`{name}` is a reduction, not a function", fix)
-            self.fail(node.func, "DL303", f"unknown function `{name}`", did_you_mean(name, known, what="functions"))
+                self.fail(node.func, "DL303.reduction", name=name)
+            self.fail(node.func, "DL303.function", name=name, fix=did_you_mean(name, known, what="functions"))
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
 
@@ -265,22 +255,29 @@ class Compiler:
         slots = list(function.params)
         for place, value in enumerate(node.args):
             if isinstance(value, ast.Starred):
-                self.fail(value, "DL307", "`*` is not part of the language", "name each argument")
+                self.fail(value, "DL307.star")
             slot = slots[min(place, len(slots) - 1)] if slots else None
             if slot is None or (place >= len(slots) and not slot.variadic):
                 self.fail(
                     value,
-                    "DL304",
-                    f"`{function.name}` takes {len(slots)} argument{'s' * (len(slots) != 1)}",
-                    function.signature,
+                    "DL304.arity",
+                    function=function.name,
+                    count=len(slots),
+                    plural="s" * (len(slots) != 1),
+                    fix=function.signature,
                 )
             given.setdefault(slot.name, []).append(value)
         for keyword in node.keywords:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
-                fix = did_you_mean(str(keyword.arg), [slot.name for slot in slots], what="parameters")
-                self.fail(keyword, "DL304", f"`{function.name}` has no parameter `{keyword.arg}`", fix)
+                self.fail(
+                    keyword,
+                    "DL304.parameter",
+                    function=function.name,
+                    name=keyword.arg,
+                    fix=did_you_mean(str(keyword.arg), [slot.name for slot in slots], what="parameters"),
+                )
             if keyword.arg in given:
-                self.fail(keyword, "DL304", f"`{keyword.arg}` is given twice", function.signature)
+                self.fail(keyword, "DL304.twice", name=keyword.arg, fix=function.signature)
             given[keyword.arg] = [keyword.value]
         args: list[Node] = []
         places: list[ast.expr] = []
@@ -289,7 +286,7 @@ class Compiler:
             values = given.get(slot.name)
             if values is None:
                 if slot.default is REQUIRED:
-                    self.fail(node, "DL304", f"`{function.name}` misses `{slot.name}`", function.signature)
+                    self.fail(node, "DL304.misses", function=function.name, name=slot.name, fix=function.signature)
                 if slot.role != "value" and slot.default is not None:
                     params[slot.name] = slot.default
                 continue
@@ -310,19 +307,20 @@ class Compiler:
             name = node.id if isinstance(node, ast.Name) else None
         if name == COLUMN:
             return COLUMN
-        if name is None or name not in AXES:
-            fix = did_you_mean(name or "", [*AXES, COLUMN], what="axes")
-            self.fail(node, "DL306", "an axis is named here" if name is None else f"unknown axis `{name}`", fix)
+        if name is None:
+            self.fail(node, "DL306.axis_named", fix=did_you_mean("", [*AXES, COLUMN], what="axes"))
+        if name not in AXES:
+            self.fail(node, "DL306.axis", name=name, fix=did_you_mean(name, [*AXES, COLUMN], what="axes"))
         return AXES[name]
 
     def _parameter(self, node: ast.expr, slot: Param, function: Function) -> Any:
         value = self.visit(node)
         if value.op != CONST:
-            self.fail(node, "DL304", f"`{slot.name}` of `{function.name}` must be a constant", function.signature)
+            self.fail(node, "DL304.constant", name=slot.name, function=function.name, fix=function.signature)
         constant = value.param("value")
         if isinstance(constant, bool) or not isinstance(constant, slot.types):
             wanted = " or ".join(item.__name__ for item in slot.types)
-            self.fail(node, "DL304", f"`{slot.name}` of `{function.name}` must be {wanted}", function.signature)
+            self.fail(node, "DL304.kind", name=slot.name, function=function.name, kind=wanted, fix=function.signature)
         return constant
 
     # -- typing
@@ -357,12 +355,13 @@ class Compiler:
             other = arg if tokens and arg.type.phase != tokens[0].type.phase else None
             if other is not None and other.type.phase is not None:
                 self.fail(
-                    place, "DL313",
-                    f"`{tokens[0]}` is per token in phase `{tokens[0].type.phase}`, "
-                    f"and `{other}` is observed in `{other.type.phase}`",
-                    f"observe it in `{tokens[0].type.phase}` too: "
-                    f"`phase: {{first: {other.type.phase}, second: {tokens[0].type.phase}}}`",
-                )  # fmt: skip
+                    place,
+                    "DL313.expression",
+                    name=tokens[0],
+                    phase=tokens[0].type.phase,
+                    other=other,
+                    other_phase=other.type.phase,
+                )
         return [arg if arg.type.phase in (None, target) else join(self.pool, arg, target) for arg in args]
 
     def _folded(self, node: ast.expr, function: Function, args: list[Node], type: Type) -> Node:
@@ -371,9 +370,9 @@ class Compiler:
             with np.errstate(all="ignore"):
                 value = np.asarray(function.run(np, *values)).item()
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
-            self.fail(node, "DL308", f"the constant cannot be computed: {error}")
+            self.fail(node, "DL308.constant", error=error)
         if type.dtype is DType.INT and isinstance(value, float):  # digits of what was written would be lost
-            self.fail(node, "DL308", "the constant does not fit 64 bits", "write it as a float, such as 1e20")
+            self.fail(node, "DL308.constant_size")
         return self.pool.constant(value)
 
 
@@ -388,8 +387,8 @@ class _Site:
     groups: bool
     token_mask: frozenset[Node]
 
-    def fail(self, message: str, fix: str | None = None, *, arg: int | None = None, code: str = "DL304") -> NoReturn:
-        self.compiler.fail(self.node if arg is None else self.places[arg], code, message, fix)
+    def fail(self, key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
+        self.compiler.fail(self.node if arg is None else self.places[arg], key, **facts)
 
 
 _OWN = "register a function of your own with @declog.function, and call it"

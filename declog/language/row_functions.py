@@ -41,8 +41,7 @@ class RowFunctions(Registry[RowFunction]):
         params = []
         for item in _signature(name, run).parameters.values():
             if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD, item.POSITIONAL_ONLY):
-                message = f"the column function `{name}` has the parameter `{item}`, which names no signal"
-                raise UsageError("DL304", message, "give it one parameter for each signal, by the signal's name")
+                raise UsageError.of("DL304.column_parameter", name=name, parameter=item)
             params.append((item.name, item.default is item.empty))
         help = (run.__doc__ or "").strip().split("\n")[0]
         return self.add(RowFunction(name, tuple(params), run, _returned(run), help))
@@ -50,11 +49,11 @@ class RowFunctions(Registry[RowFunction]):
 
 def _signature(name: str, run: Callable[..., Any]) -> inspect.Signature:
     if inspect.iscoroutinefunction(run):
-        raise UsageError("DL304", f"the column function `{name}` is asynchronous", "register a plain function")
+        raise UsageError.of("DL304.asynchronous", name=name)
     try:
         return inspect.signature(run)
     except (TypeError, ValueError) as error:
-        raise UsageError("DL304", f"the parameters of the column function `{name}` are not known: {error}") from error
+        raise UsageError.of("DL304.column_parameters", name=name, error=error) from error
 
 
 def _returned(run: Callable[..., Any]) -> DType | None:

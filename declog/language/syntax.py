@@ -9,7 +9,7 @@ import ast
 import re
 import threading
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from declog.errors import Problem
 
@@ -48,25 +48,19 @@ class Parsed:
         return None
 
 
-def refuse(code: str, message: str, text: str, fix: str | None = None, span: tuple[int, int] | None = None) -> NoReturn:
+def refuse(key: str, source: str, span: tuple[int, int] | None = None, /, **facts: Any) -> NoReturn:
     """Refuse a text; ``span`` is the half-open range of characters at fault."""
-    raise ExpressionError(Problem(code, message, fix=fix, source=text, span=span))
+    raise ExpressionError(Problem.of(key, source=source, span=span, **facts))
 
 
 def parse(text: str) -> Parsed:
     """The syntax of an expression, checked for size; raises ``ExpressionError``."""
     if len(text) > MAX_LENGTH:
-        refuse(
-            "DL308",
-            f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read",
-            text[:60] + "...",
-            "name its parts as signals",
-        )
+        refuse("DL308.length", text[:60] + "...", count=len(text), limit=MAX_LENGTH)
     if not text.strip():
-        refuse("DL301", "the expression is empty", text, "write one, such as `reward`")
+        refuse("DL301.empty", text)
     if (control := _CONTROL.search(text)) is not None:
-        shown = f"the expression holds the control character {control.group()!r}"
-        refuse("DL301", shown, text, "delete it", control.span())
+        refuse("DL301.control", text, control.span(), control=control.group())
     plain = _WORD.sub(_plain, text)
     lead = len(plain) - len(plain.lstrip())
     try:
@@ -76,32 +70,16 @@ def parse(text: str) -> Parsed:
         offset = error.offset or len(plain.strip()) + 1  # 0: it ends too early
         start = min(offset - 1 + lead, len(text))
         end = max(start + 1, min((error.end_offset or 0) - 1 + lead, len(text)))
-        refuse(
-            "DL301",
-            f"the expression cannot be parsed: {error.msg}",
-            text,
-            _syntax_fix(error.msg, plain, text[start:end]),
-            (start, end),
-        )
+        refuse("DL301.parse", text, (start, end), cause=error.msg, fix=_syntax_fix(error.msg, plain, text[start:end]))
     except (ValueError, MemoryError, RecursionError):
-        refuse(
-            "DL308",
-            "the expression is nested too deeply or holds what cannot be read",
-            text,
-            "name its parts as signals",
-        )
+        refuse("DL308.depth", text)
     count = 0
     stack: list[tuple[ast.AST, int]] = [(tree.body, 1)]
     while stack:
         node, depth = stack.pop()
         count += 1
         if count > MAX_NODES or depth > MAX_DEPTH:
-            refuse(
-                "DL308",
-                f"the expression is too large: at most {MAX_NODES} operations, nested {MAX_DEPTH} deep",
-                text,
-                "name its parts as signals",
-            )
+            refuse("DL308.size", text, nodes=MAX_NODES, depth=MAX_DEPTH)
         stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
     for item in ast.walk(tree.body):
         if isinstance(item, ast.Constant) and isinstance(item.value, str):

@@ -46,9 +46,7 @@ def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) 
     entries, such as ``metrics.kl``, that are not in it because somebody took them out.
     """
     if not isinstance(data, Mapping):
-        raise ConfigError(
-            [Problem("DL202", f"a profile is a map, not {type(data).__name__}", fix="write `metrics: {...}`")]
-        )
+        raise ConfigError([Problem.of("DL202.no_map", type=type(data).__name__)])
     if (problem := nesting(data)) is not None:
         raise ConfigError([problem])
     data = _with_text_keys(data)
@@ -60,7 +58,7 @@ def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) 
         if value is None
     )
     problems = [*_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
-    problems += [Problem("DL201", "unknown key `deleted`", ("deleted",))] if "deleted" in data else []
+    problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
     try:
         spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
     except ValidationError as error:
@@ -104,7 +102,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
 def _period(every: Any) -> list[Problem]:
     if not isinstance(every, int) or every >= 1:
         return []
-    return [Problem("DL202", f"`every` counts optimizer steps and cannot be {every}", ("every",), "every: 10")]
+    return [Problem.of("DL202.every_negative", "every", every=every)]
 
 
 def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[Problem]:
@@ -115,8 +113,7 @@ def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[P
         if value is None and known is not None and key not in known and model is not SinkSpec:
             comma = "inside {...}, YAML ends a value at a comma: put an expression that has one in quotes"
             near = _renamed(str(key), known) or did_you_mean(str(key), known, what="keys")
-            fix = near if IDENTIFIER.match(str(key)) else comma
-            yield Problem("DL201", f"unknown key `{key}`", place, fix)
+            yield Problem.of("DL201.key", place, key=key, fix=near if IDENTIFIER.match(str(key)) else comma)
         elif isinstance(value, Mapping) and len(path) < 5:
             yield from _dropped(value, _below(model, str(key)), place)
 
@@ -185,14 +182,7 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                 fix = f"call it `{plain}`"
                 if section in ("metrics", "tables"):
                     fix = f"{plain}: {{{_spelt_out(data[section][key])}, name: {key}}}"
-                problems.append(
-                    Problem(
-                        "DL204",
-                        f"`{key}` is not an id: ids are lower-case letters, digits and _",
-                        (section, str(key)),
-                        fix,
-                    )
-                )
+                problems.append(Problem.of("DL204.id", (section, str(key)), key=key, fix=fix))
     return problems
 
 
@@ -210,16 +200,16 @@ def _problem(item: Any) -> Problem | None:
     if item["loc"] and item["loc"][-1] == "[key]":
         key = item["input"]
         path = (*_key_path(item["loc"][:-2]), str(key))
-        return Problem("DL204", f"the key `{key}` is no text", path, f'put it in quotes: "{key}"')
+        return Problem.of("DL204.text", path, key=key)
     path = _key_path(item["loc"][:-1]) if kind == "extra_forbidden" else _key_path(item["loc"])
     if kind == "extra_forbidden":
         path = (*path, item["loc"][-1])  # whatever it looks like, it is a key
-        return Problem("DL201", f"unknown key `{path[-1]}`", path, _nearest_key(path))
+        return Problem.of("DL201.key", path, key=path[-1], fix=_nearest_key(path))
     if kind == "missing":
-        return Problem("DL203", f"`{path[-1]}` is required here", path[:-1], f"add `{path[-1]}:`")
+        return Problem.of("DL203.key", path[:-1], key=path[-1])
     if kind == "value_error":
         message, _, fix = message.removeprefix("Value error, ").partition(FIX)
-        return Problem("DL202", message, path, fix or None)
+        return Problem.of("DL202.value", path, cause=message, fix=fix or None)
     if kind in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])
         names = [text or number for text, number in choices]
@@ -227,16 +217,16 @@ def _problem(item: Any) -> Problem | None:
         meant = f"did you mean `{close}`?" if close is not None else None
         if meant is None:
             meant = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
-        return Problem("DL202", f"`{path[-1]}` must be {'one of: ' * (len(names) > 1)}{', '.join(names)}", path, meant)
-    if kind == "greater_than_equal":
-        return Problem(
-            "DL202", f"`{path[-1]}` must be at least {item['ctx']['ge']}", path, f"{path[-1]}: {item['ctx']['ge']}"
+        return Problem.of(
+            "DL202.one_of", path, key=path[-1], one_of="one of: " * (len(names) > 1), names=", ".join(names), fix=meant
         )
+    if kind == "greater_than_equal":
+        return Problem.of("DL202.at_least", path, key=path[-1], least=item["ctx"]["ge"])
     if path and (noun := _NOUNS.get(kind.split("_")[0])) is not None:
         given = item.get("input")
         example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
-        return Problem("DL202", f"`{path[-1]}` must be {noun}", path, f"{path[-1]}: {example}")
-    return Problem("DL202", f"{message[0].lower()}{message[1:]}", path)
+        return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
+    return Problem.of("DL202.value", path, cause=f"{message[0].lower()}{message[1:]}", fix=None)
 
 
 _NOUNS = {
@@ -331,5 +321,7 @@ def _distinct(problems: list[Problem]) -> list[Problem]:
             kept[problem.path] = problem
         elif known.code == problem.code == "DL202" and problem.message not in known.message:
             other = problem.message.removeprefix(f"`{problem.path[-1]}` must be ")
-            kept[problem.path] = Problem("DL202", f"{known.message}, or {other}", problem.path, known.fix)
+            kept[problem.path] = Problem.of(
+                "DL202.either", problem.path, message=known.message, other=other, fix=known.fix
+            )
     return list(kept.values())

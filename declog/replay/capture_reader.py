@@ -82,10 +82,10 @@ def load(path: str | Path) -> Capture:
         with file.open("rb") as stream:
             first = read(stream)
         if first is None or first.header.get("capture") != FORMAT:
-            raise UsageError("DL607", f"{file} is no capture that this version reads", "capture the run again")
+            raise UsageError.of("DL607.version", file=file)
         runs[first.header["rank"]], files[first.header["rank"]] = first.header, file
     if len({(run["name"], run["fingerprint"], run["world_size"]) for run in runs.values()}) > 1:
-        raise UsageError("DL607", f"{folder} holds files of different runs", "keep the files of each run in a folder")
+        raise UsageError.of("DL607.runs", folder=folder)
     held: list[dict[int, int]] = [{part: _steps(calls) for part, calls in _parts(file)} for file in files.values()]
     parts = tuple(part for part in held[0] if all(part in one for one in held))
     steps = sum(held[0][part] for part in parts)
@@ -165,9 +165,8 @@ def _folder(path: Path) -> Path:
         return inside[0]
     if inside:
         shown = ", ".join(str(folder) for folder in inside)
-        raise UsageError("DL607", f"{path} has several captures", f"name one of them: {shown}")
-    fix = "capture a run: `declog.capture=true`, or declog.start(..., capture=True)"
-    raise UsageError("DL607", f"there is no capture in {path}", fix)
+        raise UsageError.of("DL607.several", path=path, shown=shown)
+    raise UsageError.of("DL607.none", path=path)
 
 
 def _parts(file: Path) -> Iterator[tuple[int, list[Container]]]:

@@ -124,10 +124,12 @@ def _prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any])
     spec = validate(_merged({key: value for key, value in data.items() if key != "tests"}, test.with_))
     pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
     problems = [
-        Problem("DL403", f"there is no constant `{name}`", ("constants", name),
-                did_you_mean(name, spec.constants, what="constants"))
-        for name in pinned if name not in spec.constants
-    ]  # fmt: skip
+        Problem.of(
+            "DL403.constant", ("constants", name), name=name, fix=did_you_mean(name, spec.constants, what="constants")
+        )
+        for name in pinned
+        if name not in spec.constants
+    ]
     profile = test.profile or spec.profile
     made = make(spec.model_copy(update={"constants": {**spec.constants, **pinned}}), profiles=[spec.profile, profile])
     problems += _unknown(test, spec, made)
@@ -159,16 +161,16 @@ def _unknown(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
     for place, step in enumerate(test.given):
         path: tuple[str | int, ...] = () if step is test else ("steps", place)
         if step.mode is not None and step.mode not in plan.modes:
-            fix = did_you_mean(step.mode, plan.modes, what="modes")
-            yield Problem("DL403", f"there is no mode `{step.mode}`", (*path, "mode"), fix)
+            yield Problem.of(
+                "DL403.mode", (*path, "mode"), name=step.mode, fix=did_you_mean(step.mode, plan.modes, what="modes")
+            )
         if worlds and len(step.ranks) != max(worlds):
-            message = f"this step is of {len(step.ranks) or 1} rank(s), and another one of {max(worlds)}"
-            yield Problem("DL202", message, path, "say what each rank gives, in every step")
+            yield Problem.of("DL202.test_ranks", path, ranks=len(step.ranks) or 1, others=max(worlds))
         for rank, item in enumerate(step.ranks or [step]):
             where = (*path, "ranks", rank) if step.ranks else path
             for signal in dict.fromkeys(name for call in item.calls for name in call):
                 if signal not in plan.known:
-                    yield Problem("DL501", *names.signal(signal, where))
+                    yield names.signal(signal, where)
     for place, expected in enumerate([test, *test.steps]):
         path = () if not place else ("steps", place - 1)
         yield from names.expected(expected, path)
@@ -181,13 +183,13 @@ class _Names:
     profile: LogSpec
     plan: Any
 
-    def signal(self, name: str, path: tuple[str | int, ...]) -> tuple[str, tuple[str | int, ...], str]:
+    def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
         """What is wrong with an observed name."""
         fix = did_you_mean(name, self.plan.known, what="signals")
         spec = self.profile.signals.get(name)
         if spec is not None:
             fix = "it is derived: give what it is computed from" if spec.expr is not None else f"give `{spec.from_}`"
-        return f"the profile has no signal `{name}` to observe", (*path, "observe", name), fix
+        return Problem.of("DL501.observed", (*path, "observe", name), name=name, fix=fix)
 
     def expected(self, item: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
         """Names of values, tables and alerts that the profile does not have: they could never be logged."""
@@ -197,12 +199,21 @@ class _Names:
             for place, name in enumerate(getattr(item, section) or ()):
                 if name not in known:
                     at = place if isinstance(item.alerts, list) and section == "alerts" else name
-                    fix = did_you_mean(name, known, what=section)
-                    yield Problem("DL403", f"there is no {section[:-1]} `{name}`", (*path, section, at), fix)
+                    yield Problem.of(
+                        "DL403.entry",
+                        (*path, section, at),
+                        section=section[:-1],
+                        name=name,
+                        fix=did_you_mean(name, known, what=section),
+                    )
         for name in item.expect:
             if not any(re.fullmatch(pattern, name) for pattern in self._patterns()):
-                fix = did_you_mean(name, {*self.plan.names(), *profile.metrics}, what="metrics")
-                yield Problem("DL403", f"the profile logs nothing as `{name}`", (*path, "expect", name), fix)
+                yield Problem.of(
+                    "DL403.metric",
+                    (*path, "expect", name),
+                    name=name,
+                    fix=did_you_mean(name, {*self.plan.names(), *profile.metrics}, what="metrics"),
+                )
 
     def _patterns(self) -> Iterable[str]:
         """Ids, names and templates of metrics; those of a mode have its prefix."""

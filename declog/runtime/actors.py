@@ -97,12 +97,13 @@ def read(data: bytes, plan: Plan, world_size: int) -> Export:
             raise ValueError(f"it has {len(data)} bytes, and its header says {end}")
         rank, fingerprint = int(header["rank"]), header["fingerprint"]
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise CommError("DL603", f"this is no export of a recorder: {error}", "pass what `export` returned") from None
+        raise CommError.of("DL603.export", error=error) from None
     if fingerprint != plan.fingerprint:
-        message = f"actor {rank} runs another plan ({fingerprint}) than the driver ({plan.fingerprint})"
-        raise PlanMismatchError([Problem("DL604", message, fix=_SAME)])
+        raise PlanMismatchError(
+            [Problem.of("DL604.actor", rank=rank, fingerprint=fingerprint, own=plan.fingerprint, fix=_SAME)]
+        )
     if not 0 <= rank < world_size:
-        raise UsageError("DL510", f"actor {rank} is not below world_size {world_size}", "pass the number of actors")
+        raise UsageError.of("DL510.actor_rank", rank=rank, world_size=world_size)
     return rank, messages
 
 
@@ -173,13 +174,9 @@ class Merger:
             return
         event = Event(told.mode, told.event)
         if event.number <= self._done.get(event.mode, -1):
-            message = f"actor {rank} exported a log event that was finished without it"
-            fix = "a slow actor needs a larger `patience` of merge; one that is started again, `resume=`"
-            self._failures.report(CommError("DL603", message, fix))
+            self._failures.report(CommError.of("DL603.late_actor", rank=rank))
         elif rank in self._waiting.setdefault(event, {}):
-            message = f"actor {rank} exported a log event twice"
-            fix = "merge each export once, and give each actor a rank of its own"
-            self._failures.report(CommError("DL603", message, fix))
+            self._failures.report(CommError.of("DL603.twice", rank=rank))
         else:
             self._waiting[event][rank] = _Part(frames, told, self._exports[rank])
 
@@ -189,8 +186,7 @@ class Merger:
         self._done[event.mode] = event.number
         self._missed |= missing
         if missing:
-            message = f"actors {sorted(missing)} exported no window: those of this step are without their rows"
-            self._failures.report(CommError("DL603", message))
+            self._failures.report(CommError.of("DL603.no_actor", missing=sorted(missing)))
         going = [part.told for part in found.values() if not part.told.last]
         first = going[0] if going else max((part.told for part in found.values()), key=lambda told: told.count)
         for rank in [rank for rank, part in found.items() if not fits(first, part.told)]:

@@ -101,8 +101,7 @@ class Background:
         if handoff.done is None:
             return
         if not handoff.done.wait(self.wait_s + self.close_s):
-            message = f"a log event took longer than {self.wait_s + self.close_s:g} s: the step goes on without"
-            self._failures.report(RuntimeFailure("DL605", message, "see which sink is slow, or drop `blocking: true`"))
+            self._failures.report(RuntimeFailure.of("DL605.slow", seconds=f"{self.wait_s + self.close_s:g}"))
             return
         for runner in self._runners.values():
             try:
@@ -136,7 +135,7 @@ class Background:
             if isinstance(cause := report.first_error, SinkError):
                 raise cause
             if cause is not None:
-                raise SinkError("DL602", f"sink `{name}` failed: {told(cause)}") from cause
+                raise SinkError.of("DL602.sink", sink=name, cause=told(cause)) from cause
 
     def _join(self) -> None:
         """Wait for the worker's end, and end what it waits for: a full queue, a process that is stopped."""
@@ -209,13 +208,13 @@ class Background:
     def export(self) -> bytes:
         """The log events since the last export; raises where this is no actor."""
         if not isinstance(self.comm, actors.ActorComm):
-            raise UsageError("DL510", "`export` is for actors", 'declog.start(..., role="actor", rank=, world_size=)')
+            raise UsageError.of("DL510.export")
         return self.comm.take(self._plan.fingerprint)
 
     def merge(self, exports: Iterable[bytes], patience: int) -> None:
         """Log what actors exported; raises where this is no driver, or, at its end, for what is no export."""
         if self._merger is None:
-            raise UsageError("DL510", "`merge` is for the driver", 'declog.start(..., role="driver", world_size=)')
+            raise UsageError.of("DL510.merge")
         taken, wrong = actors.read_all(exports, self._plan, self.comm.world_size)
         self.submit(Task(partial(self._merger.merge, taken, patience), report=self._failures.report))
         if wrong is not None:

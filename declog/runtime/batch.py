@@ -116,11 +116,7 @@ class OpenBatch:
         if lengths is None or tokens is None or (name not in given.inputs and given.tokens is None):
             return
         if lengths.is_cpu and len(torch.nonzero(lengths.sum() - tokens[0][0])):
-            raise InputError(
-                "DL503",
-                f"`{tokens[1]}` has {tokens[0][0]} tokens, and the lengths add up to {int(lengths.sum())}",
-                "check axes.token.lengths",
-            )
+            raise InputError.of("DL503.token_count", name=tokens[1], count=tokens[0][0], lengths=int(lengths.sum()))
 
     def take(self, given: Given, functions: Functions = DEFAULT) -> None:
         """Copy what a call gave, and fold what can be folded."""
@@ -150,11 +146,8 @@ class OpenBatch:
     def add_extra(self, column: str, values: list[Any] | Tensor) -> None:
         """Keep a column of log_extra, which is a copy already."""
         if self.rows is not None and len(values) != self.rows[0]:
-            raise InputError(
-                "DL509",
-                f"the column `{column}` has {len(values)} values, "
-                f"and the batch has {self.rows[0]} rows (`{self.rows[1]}`)",
-                "give one value per row",
+            raise InputError.of(
+                "DL509.values", column=column, count=len(values), rows=self.rows[0], signal=self.rows[1]
             )
         if isinstance(values, Tensor) and values.is_cuda:
             self._streams.made([values.device])
@@ -201,14 +194,9 @@ class OpenBatch:
 
     def _misfit(self, column: str, count: int, rows: int) -> InputError | None:
         if not self.names or not self.counts:
-            return InputError(
-                "DL509",
-                f"the column `{column}` was given for a batch of phase `{self.phase.name}` that has no rows",
-                "give it with the rows that it describes, once: a column given again opens the next batch",
-            )
+            return InputError.of("DL509.no_rows", column=column, phase=self.phase.name)
         if count != rows:
-            message = f"the column `{column}` has {count} values, and the batch has {rows} rows"
-            return InputError("DL509", message, "give one value per row")
+            return InputError.of("DL509.rows", column=column, count=count, rows=rows)
         return None
 
     def _fold(self, inputs: dict[str, Tensor], functions: Functions, *, last: bool = False) -> None:
@@ -235,10 +223,7 @@ class OpenBatch:
     def _keep_folded(self, folded: token_fold.Folded) -> None:
         """Statistics are columns like others; histograms are of the whole batch. What failed is told, alone."""
         for what, error in folded.failed.values():
-            failure = RuntimeFailure(
-                "DL605",
-                f"{what} of phase `{self.phase.name}` could not be computed per token: {told(error)}",
-            )
+            failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self.phase.name, error=told(error))
             failure.__cause__ = error
             self.failures.append(failure)
         places: dict[Place, tuple[list[Key], list[Tensor]]] = {}
@@ -255,11 +240,12 @@ class OpenBatch:
         missing = [op for op in self.phase.signals if not op.optional and op.name not in self.names]
         if missing:
             shown = ", ".join(f"`{op.source}`" for op in missing)
-            error = MissingSignalError(
+            error = MissingSignalError.of(
                 "DL502",
-                f"{shown} {'was' if len(missing) == 1 else 'were'} not observed "
-                f"in the first batch of phase `{self.phase.name}`",
-                f"observe({missing[0].source}=...), or declare it optional, or switch off what needs it",
+                names=shown,
+                were="was" if len(missing) == 1 else "were",
+                phase=self.phase.name,
+                source=missing[0].source,
             )
             error.signals = tuple(op.name for op in missing)
             raise error
@@ -274,12 +260,14 @@ class OpenBatch:
         if self.groups is None or grouping is None or grouping.size is None or grouping.split != "none":
             return
         if self.groups[0] * grouping.size != rows:
-            raise InputError(
-                "DL505",
-                f"`{self.groups[1]}` has {self.groups[0]} groups, and the batch of phase `{self.phase.name}` "
-                f"has {rows} completions in groups of {grouping.size}",
-                "observe one value per group",
-            )  # fmt: skip
+            raise InputError.of(
+                "DL505.groups",
+                name=self.groups[1],
+                count=self.groups[0],
+                phase=self.phase.name,
+                rows=rows,
+                size=grouping.size,
+            )
 
 
 def _pack(place: Place, keys: list[Key], parts: list[Tensor]) -> Pack:

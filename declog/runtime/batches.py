@@ -71,7 +71,7 @@ class Intake:
         fix = did_you_mean(name, self._plan.known, what="signals")
         if name in sources:
             fix = f"it is observed as `{sources[name]}`"
-        raise UnknownSignalError("DL501", f"the profile `{self._plan.name}` has no signal `{name}`", fix)
+        raise UnknownSignalError.of("DL501.signal", profile=self._plan.name, name=name, fix=fix)
 
     def observe(self, signals: Mapping[str, Any], step: int) -> None:
         """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all."""
@@ -133,8 +133,7 @@ class Intake:
         plain = plain_column(column, values)
         known = self._open.get(phase)
         if known is None and phase == self.explicit:
-            message = f"the column `{column}` came when no rows of phase `{phase}` were under way"
-            raise InputError("DL509", message, "give it with the rows that it describes")
+            raise InputError.of("DL509.under_way", column=column, phase=phase)
         again = known is not None and column in known.extras
         if again and known is not None and known.size is not None:
             raise _given_twice(f"the column `{column}`", known)
@@ -259,8 +258,7 @@ def _homes(plan: Plan) -> Mapping[str, str]:
 
 
 def _given_twice(what: str, batch: OpenBatch) -> InputError:
-    message = f"{what} was given twice for one batch of phase `{batch.phase.name}`"
-    return InputError("DL509", message, "give each once: under names of their own where several functions do")
+    return InputError.of("DL509.twice", what=what, phase=batch.phase.name)
 
 
 def _forget_frames(error: BaseException | None) -> None:

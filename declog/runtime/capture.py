@@ -169,7 +169,7 @@ class _Writer:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = path.open("wb")
         except OSError as error:
-            raise SinkError("DL601", f"the capture cannot be opened: {error}", "set `capture.folder`") from error
+            raise SinkError.of("DL601.capture", error=error) from error
         self._thread = threading.Thread(target=self._main, name="declog-capture", daemon=True)
 
     def begin(self, run: Mapping[str, Any]) -> None:

@@ -67,7 +67,7 @@ def together(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alo
     broken = {rank: found["error"] for rank, found in enumerate(places) if found is not None and "error" in found}
     if broken:
         rank, error = next(iter(broken.items()))
-        return UsageError("DL510", f"rank {rank} cannot resume: {error}")
+        return UsageError.of("DL510.resume", rank=rank, error=error)
     given = {rank: found for rank, found in enumerate(places) if found is not None}
     if not given:
         return None
@@ -76,28 +76,22 @@ def together(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alo
     if alone:
         if before == world_size:
             return None
-        return UsageError(
-            "DL510", f"the state is of {before} actors, and there are {world_size}", "start as many actors"
-        )
+        return UsageError.of("DL510.actors", before=before, world_size=world_size)
     for word in ("run_id", "world_size", "fingerprint", "step", "counts", "sent"):
         known = [found[word] for found in given.values() if found[word] != ""]  # ranks without files know no run
         if any(value != known[0] for value in known):
             shown = ", ".join(f"{found[word]} on rank {rank}" for rank, found in list(given.items())[:4])
-            return UsageError("DL510", f"the states are of different checkpoints: their {word} is {shown}", fix)
+            return UsageError.of("DL510.checkpoints", word=word, shown=shown, fix=fix)
     missing = sorted(set(range(min(before, world_size))) - set(given))
     if missing:
-        return UsageError("DL510", f"the checkpoint is of {before} ranks, and ranks {missing} were given no state", fix)
+        return UsageError.of("DL510.no_state", before=before, missing=missing, fix=fix)
     if world_size < before and any(found["open"] for found in given.values()):
         return _too_few(before, world_size)
     return None
 
 
 def _too_few(before: int, now: int) -> UsageError:
-    return UsageError(
-        "DL510",
-        f"the state was saved inside a window of {before} ranks, and there are {now}: rows of the others would be lost",
-        f"resume on {before} ranks or more, or from a checkpoint that was saved where a window ends",
-    )
+    return UsageError.of("DL510.inside_window", before=before, now=now)
 
 
 def joined(plan: Plan, comm: Comm, first: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,17 +122,12 @@ def _read(
     try:
         version, of, data = state["version"], state["rank"], bytes(state["data"].cpu().numpy().tobytes())
         if version != VERSION:
-            raise UsageError(
-                "DL510", f"the state has version {version}, and this declog reads {VERSION}", "use the same declog"
-            )
+            raise UsageError.of("DL510.version", version=version, own=VERSION)
         read, meta = decode(data, plan.grouping)
         mine, collected = RecorderState(**meta["recorder"]), meta["collected"]
     except (KeyError, TypeError, AttributeError, CommError) as error:
-        raise UsageError(
-            "DL510", f"this is no state of a recorder: {error}", "pass what `state_dict` returned"
-        ) from None
+        raise UsageError.of("DL510.state_of", error=error) from None
     if of != rank:
-        fix = "every rank saves and loads a state of its own; one that the run had not before has none"
-        raise UsageError("DL510", f"rank {rank} was given the state of rank {of}", fix)
+        raise UsageError.of("DL510.other_state", rank=rank, of=of)
     frames = {name: replace(frame, phase=name.rpartition("/")[2]) for name, frame in read.items()}
     return mine, frames, collected

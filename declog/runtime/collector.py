@@ -77,10 +77,7 @@ class Collector:
             latest = -1
             for rank, data in enumerate(self._comm.receive(event, wait_s), 1):
                 if data is None:
-                    message = f"rank {rank} sent no window: it left, or was not in time"
-                    self._failures.report(
-                        CommError("DL603", message, "its rows are missing from the values of this step")
-                    )
+                    self._failures.report(CommError.of("DL603.no_window", rank=rank))
                     continue
                 try:
                     theirs, told = self.read(data)
@@ -128,7 +125,7 @@ class Collector:
                     found = merged([found, part])
                     taken.add(rank)
                 except Exception as error:  # noqa: BLE001
-                    failure = CommError("DL603", f"the rows of rank {rank} do not go with those of other ranks")
+                    failure = CommError.of("DL603.rows", rank=rank)
                     failure.__cause__ = error
                     self._failures.report(failure)
             return found, taken
@@ -140,10 +137,10 @@ class Collector:
         frames, meta = decode(data, self._plan.grouping)
         told = Told.read(meta)
         if told.mode not in self._plan.modes:
-            raise CommError("DL603", f"a message is of the mode {told.mode!r}, which this plan has not"[:500])
+            raise CommError.of("DL603.unknown_mode", mode=repr(told.mode)[:400])
         for name, frame in frames.items():
             if name not in self._plan.phases:
-                raise CommError("DL603", f"a message has rows of the phase {name!r}, which this plan has not"[:500])
+                raise CommError.of("DL603.unknown_phase", phase=repr(name)[:400])
             _check_columns(self._plan.phases[name], frame)
         return frames, told
 
@@ -159,10 +156,7 @@ class Collector:
         if not mine.last and not told.last:
             for mode, count in told.sent.items():
                 if mode in self._plan.modes and count > mine.sent.get(mode, 0):
-                    message = (
-                        f"rank {rank} makes log events of the mode `{mode}` that rank 0 does not: they are not logged"
-                    )
-                    self._failures.report(CommError("DL603", message, _ALIKE))
+                    self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode, fix=_ALIKE))
                     self._comm.drop(Event(mode, count - 1 - KEPT), rank)
         if not fits(mine, told):
             raise self.apart(f"rank {rank}", mine, told)
@@ -174,7 +168,7 @@ class Collector:
             f"the {mine.count}. of mode {mine.mode})"
         )  # fmt: skip
         self._told_apart.add(who)
-        return CommError("DL603", f"{who} sent another log event than this one{detail}: its rows are left out", _ALIKE)
+        return CommError.of("DL603.event", who=who, detail=detail, fix=_ALIKE)
 
     def _watch(self, parts: Sequence[Frames]) -> None:
         """Ranks that hold the same rows should be one: equal ones are told, of the first log events that have rows."""
@@ -184,11 +178,7 @@ class Collector:
         self._watched += bool(prints)
         if len(set(prints)) < len(prints):
             self._watched = TWINS_WATCHED
-            log.warning(
-                "[DL606] several ranks recorded exactly the same rows: each row counts as often as it came. "
-                "Where ranks are not data-parallel, pass the data-parallel rank and size: "
-                "declog.start(..., rank=..., world_size=...)"
-            )
+            log.warning("%s", RuntimeFailure.of("DL606"))
 
     # -- checkpoints
 
@@ -242,7 +232,7 @@ def _check_columns(phase: PhaseOp, frame: Frame) -> None:
     found += [(name, axis, True) for (name, _), (axis, _) in frame.texts.items()]
     for name, axis, text in found:
         if name in known and (known[name][0] != axis or text > known[name][1]):
-            raise CommError("DL603", f"a message has `{name}` as another column than the plan")
+            raise CommError.of("DL603.column", name=name)
 
 
 def _below(frames: Mapping[str, Frame], prefix: str) -> Frames:

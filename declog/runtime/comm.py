@@ -96,7 +96,7 @@ class LocalComm:
         return [text]
 
     def send(self, event: Event, data: bytes) -> None:
-        raise UsageError("DL510", "one process has nobody to send to")
+        raise UsageError.of("DL510.one_process")
 
     def receive(self, event: Event, deadline_s: float) -> list[bytes | None]:
         return []
@@ -184,11 +184,7 @@ class StoreComm:
         try:
             job_store.wait([place], timedelta(seconds=deadline_s))
         except (RuntimeError, ValueError) as error:
-            raise CommError(
-                "DL603",
-                f"rank {rank} waited {deadline_s:g} s for rank 0 to start declog",
-                "call declog.start on every rank",
-            ) from error
+            raise CommError.of("DL603.start", rank=rank, deadline_s=f"{deadline_s:g}") from error
         told = json.loads(job_store.get(place))
         if told["via"] == "clone":
             return cls._clone(rank, world_size, job_store, namespace, double)
@@ -198,11 +194,7 @@ class StoreComm:
             if double:
                 return cls(None, rank, world_size, double=True)  # the run is over already, and it is not heard anyway
             where = " or ".join(told["hosts"])
-            raise CommError(
-                "DL603",
-                f"rank {rank} cannot reach the port that rank 0 opened for declog ({told['port']} of {where})",
-                "comm: clone",
-            ) from error
+            raise CommError.of("DL603.port", rank=rank, port=told["port"], where=where) from error
         return cls(client, rank, world_size, double=double, interrupt=client.interrupt, close=client.close)
 
     @classmethod
@@ -229,11 +221,7 @@ class StoreComm:
                 self._store.wait(keys, timedelta(seconds=deadline_s))
             except (RuntimeError, ValueError, TimeoutError) as error:
                 missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-                raise CommError(
-                    "DL603",
-                    f"ranks {missing} did not start declog within {deadline_s:g} s",
-                    "call declog.start on every rank",
-                ) from error
+                raise CommError.of("DL603.ranks", missing=missing, deadline_s=f"{deadline_s:g}") from error
             return [bytes(self._store.get(key)).decode() for key in keys]
 
     # -- ranks above 0
@@ -265,17 +253,13 @@ class StoreComm:
     def _connected(self) -> Iterator[None]:
         """Says once that the connection broke; after that nothing is tried, and what would be sent is counted."""
         if self._store is None and self._broken is None:
-            self._broken = CommError("DL603", f"rank 0 has gone before rank {self.rank} was there")
+            self._broken = CommError.of("DL603.left", rank=self.rank)
         if self._broken is not None:
             raise self._broken
         try:
             yield
         except (RuntimeError, OSError) as error:
-            self._broken = CommError(
-                "DL603",
-                f"the connection of rank {self.rank} to rank 0 is lost: {str(error).splitlines()[0]}",
-                "rank 0 has gone: this rank's rows are not logged any more",
-            )
+            self._broken = CommError.of("DL603.lost", rank=self.rank, cause=str(error).splitlines()[0])
             raise self._broken from None
 
     # -- rank 0
@@ -498,9 +482,7 @@ def connect(
     if rank is None:
         rank = dist.get_rank(process_group) if grouped else int(os.environ.get("RANK", "0"))
     if not 0 <= rank < world_size:
-        raise UsageError(
-            "DL510", f"rank {rank} is not below world_size {world_size}", "pass the data-parallel rank and size"
-        )
+        raise UsageError.of("DL510.rank", rank=rank, world_size=world_size)
     if world_size == processes == 1:
         return LocalComm()
     # torchrun's store outlives a restart of the workers: what an earlier attempt left there is not ours
@@ -516,9 +498,5 @@ def _job_store(grouped: bool) -> Any:
         return _get_default_store()  # torch has no public name for it
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if host is None or port is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        raise UsageError(
-            "DL510",
-            "there are several ranks, and no process group",
-            "call torch.distributed.init_process_group before declog.start",
-        )
+        raise UsageError.of("DL510.no_process_group")
     return _tcp_store(host, int(port))

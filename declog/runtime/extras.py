@@ -42,13 +42,9 @@ class Undeclared:
     def wanted(self, column: Any) -> bool:
         """Whether a table keeps the column; ``InputError`` where one refuses it. What is dropped is said once."""
         if not isinstance(column, str) or not column:
-            raise InputError("DL509", f"a column is named by text, and {column!r} came", "log_extra('name', values)")
+            raise InputError.of("DL509.name", column=column)
         if self._refusing:
-            raise InputError(
-                "DL509",
-                f"the table `{self._refusing[0]}` refuses undeclared columns, and `{column}` came",
-                "declare it as a signal and in the schema, or `undeclared: keep`",
-            )
+            raise InputError.of("DL509.refused", table=self._refusing[0], column=column)
         if not self._kept and column not in self._told:
             self._told.add(column)
             log.warning("the column `%s` is dropped: no active table keeps undeclared columns", column)
@@ -67,8 +63,7 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
         try:
             values = readable(values)
         except ValueError as error:
-            message = f"the column `{column}` is a tensor that {error}"
-            raise InputError("DL509", message, "convert it to a plain tensor, or give a list") from error
+            raise InputError.of("DL509.tensor", column=column, error=error) from error
         if values.ndim and values.dtype in _KEPT:
             kept: torch.Tensor = values.clone()
             return kept.float() if kept.dtype in HALF else kept
@@ -77,11 +72,7 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
     elif hasattr(values, "tolist"):
         values = values.tolist()  # of pandas and the like
     if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
-        raise InputError(
-            "DL509",
-            f"the column `{column}` needs one value per completion, and {type(values).__name__} came",
-            "give a list",
-        )
+        raise InputError.of("DL509.scalar", column=column, type=type(values).__name__)
     return [item if type(item) in _PLAIN else plain_value(item) for item in values]
 
 

@@ -41,8 +41,9 @@ class Failures:
         key = what, type(error).__name__
         if key not in self._guarded:
             message = error.message if isinstance(error, Coded) else told(error)
-            fix = f"{left_out or 'the values of this log event lack it'}; training goes on"
-            self._guarded[key] = RuntimeFailure("DL608", f"{what}: {message}", fix)
+            self._guarded[key] = RuntimeFailure.of(
+                "DL608", what=what, message=message, left_out=left_out or "the values of this log event lack it"
+            )
             self._guarded[key].__cause__ = error
         self.report(self._guarded[key], "something could not be recorded")
 

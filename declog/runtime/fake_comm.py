@@ -42,7 +42,7 @@ class FakeComm:
             self._shared.changed.notify_all()
             if not self._shared.changed.wait_for(lambda: len(told) == self.world_size, deadline_s):
                 missing = [rank for rank in range(self.world_size) if rank not in told]
-                raise CommError("DL603", f"ranks {missing} did not start declog within {deadline_s:g} s")
+                raise CommError.of("DL603.fake_ranks", missing=missing, deadline_s=f"{deadline_s:g}")
             return [told[rank] for rank in range(self.world_size)]
 
     def send(self, event: Event, data: bytes) -> None:

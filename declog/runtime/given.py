@@ -47,14 +47,10 @@ class Given:
             self._put(op, op.key, op.source, value)
             return
         if not isinstance(value, Mapping):
-            raise InputError(
-                "DL503",
-                f"`{op.source}` is a family: a mapping of member to values is expected, and {describe(value)} came",
-                f"observe({op.source}={{'name': values}})",
-            )
+            raise InputError.of("DL503.family", name=op.source, came=describe(value))
         for member, values in value.items():
             if not isinstance(member, str):
-                raise InputError("DL504", f"`{op.source}` has the member {member!r}: members are named by text")
+                raise InputError.of("DL504.member", name=op.source, member=member)
             self._put(op, (op.name, member), f"{op.source}[{member!r}]", values)
 
     def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:
@@ -120,18 +116,19 @@ class Given:
 
     def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
         """The error of values that describe other rows than those before: all of one batch describe the same."""
-        return InputError(
-            "DL505",
-            f"signals of one batch of phase `{self.phase.name}` have different counts: "
-            f"`{known[1]}` has {known[0]} {what}, `{other[1]}` has {other[0]}",
-            "observe values of the same rows together; a signal given again opens the next batch",
+        return InputError.of(
+            "DL505.counts",
+            phase=self.phase.name,
+            name=known[1],
+            count=known[0],
+            what=what,
+            other=other[1],
+            other_count=other[0],
         )
 
 
 def of_other_tokens(known: Tokens, other: Tokens) -> InputError:
     """The error of values per token that are of other tokens than those before."""
-    return InputError(
-        "DL503",
-        f"`{known[1]}` has shape {tuple(known[0])}, and `{other[1]}` {tuple(other[0])}",
-        "observe signals of the same tokens together",
+    return InputError.of(
+        "DL503.token_shapes", name=known[1], shape=tuple(known[0]), other=other[1], other_shape=tuple(other[0])
     )

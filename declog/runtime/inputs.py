@@ -35,11 +35,7 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
         return _of_array(op, label, value)
     if isinstance(value, list | tuple):
         return _list(op, label, value)
-    raise InputError(
-        "DL503",
-        f"`{label}` is declared {_declared(op)}, and {describe(value)} came",
-        "observe a tensor, an array or a list",
-    )
+    raise InputError.of("DL503.tensor", label=label, declared=_declared(op), came=describe(value))
 
 
 DTYPES = {
@@ -60,18 +56,18 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
         if op.axis is Axis.STEP and value.numel() == 1:
             value = value.reshape(())
         else:
-            raise InputError(
-                "DL503",
-                f"`{label}` is declared {_declared(op)}: {_shape(op)} is expected, "
-                f"and a tensor of shape {tuple(value.shape)} came",
-                _shape_fix(op, value.ndim),
+            raise InputError.of(
+                "DL503.shape",
+                label=label,
+                declared=_declared(op),
+                expected=_shape(op),
+                shape=tuple(value.shape),
+                fix=_shape_fix(op, value.ndim),
             )
     dtype = value.dtype
     if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
-        raise InputError(
-            "DL504",
-            f"`{label}` is declared {_declared(op)}, and a tensor of {str(dtype).removeprefix('torch.')} came",
-            f"convert it, or declare `{op.name}: {{type: float}}`",
+        raise InputError.of(
+            "DL504.dtype", label=label, declared=_declared(op), dtype=str(dtype).removeprefix("torch."), name=op.name
         )
     return value
 
@@ -82,11 +78,7 @@ def _readable(op: SignalOp, label: str, value: Tensor) -> Tensor:
             value = value.double()
         return readable(value)
     except ValueError as error:
-        raise InputError(
-            "DL504",
-            f"`{label}` is declared {_declared(op)}, and a tensor came that {error}",
-            "convert it to a plain tensor of floats or int64",
-        ) from error
+        raise InputError.of("DL504.tensor", label=label, declared=_declared(op), error=error) from error
 
 
 def _shape(op: SignalOp) -> str:
@@ -106,17 +98,17 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
     if value is None or isinstance(value, Timed):
         return value
     if not isinstance(value, float | int | str):
-        raise InputError(
-            "DL503",
-            f"`{label}` is declared {_declared(op)}: one number is expected, and {describe(value)} came",
-            _shape_fix(op, value.ndim if isinstance(value, np.ndarray) else 1),
+        raise InputError.of(
+            "DL503.one_number",
+            label=label,
+            declared=_declared(op),
+            came=describe(value),
+            fix=_shape_fix(op, value.ndim if isinstance(value, np.ndarray) else 1),
         )
     if isinstance(value, str) or (op.dtype in (DType.INT, DType.BOOL) and isinstance(value, float)):
         kind = "text" if isinstance(value, str) else "float"
-        raise InputError(
-            "DL504",
-            f"`{label}` is declared {_declared(op)}, and {describe(value)} came",
-            f"convert it, or declare `{op.name}: {{type: {kind}}}`",
+        raise InputError.of(
+            "DL504.type", label=label, declared=_declared(op), came=describe(value), name=op.name, kind=kind
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         if op.dtype is not DType.FLOAT or abs(value) >= 2**1023:
@@ -140,10 +132,8 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         wrong |= types & {float}
     if wrong:
         at = next(place for place, item in enumerate(value) if type(item) in wrong)
-        raise InputError(
-            "DL504",
-            f"`{label}` is declared {_declared(op)}, and its value {at} is {describe(value[at])}",
-            f"convert it, or declare another type for `{op.name}`",
+        raise InputError.of(
+            "DL504.value", label=label, declared=_declared(op), place=at, item=describe(value[at]), name=op.name
         )
     if op.dtype is DType.INT and type(None) in types and not op.folded:  # as floats they would lose bits
         if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
@@ -161,9 +151,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
 
 
 def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
-    return InputError(
-        "DL504", f"`{label}` holds a number that does not fit {bits}", f"declare `{op.name}: {{type: float}}`"
-    )
+    return InputError.of("DL504.bits", label=label, bits=bits, name=op.name)
 
 
 def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed:
@@ -171,9 +159,7 @@ def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed
     if value.dtype.kind == "O" and value.ndim == 1:
         return _list(op, label, list(value))
     if value.dtype.kind not in "fiub":
-        raise InputError(
-            "DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came", "convert it to numbers"
-        )
+        raise InputError.of("DL504.numbers", label=label, declared=_declared(op), came=describe(value))
     if isinstance(value, np.ma.MaskedArray):
         if op.dtype is not DType.FLOAT and value.ndim == 1 and np.ma.is_masked(value):
             return _list(op, label, value.tolist())
@@ -188,11 +174,7 @@ def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> n
         return np.asarray(value.data)
     if op.dtype is DType.FLOAT:
         return np.ma.filled(value.astype(np.float64), np.nan)
-    raise InputError(
-        "DL504",
-        f"`{label}` is declared {_declared(op)}, and a masked array came: no {op.dtype} per token is missing",
-        "fill it, and observe its mask as a signal",
-    )
+    raise InputError.of("DL504.masked", label=label, declared=_declared(op), dtype=op.dtype)
 
 
 def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
@@ -200,17 +182,9 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
     try:
         rows = [_token_row(op, label, item) for item in value]
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise InputError(
-            "DL504",
-            f"`{label}` is declared {_declared(op)}, and holds what is no number: {error}",
-            "give lists of numbers",
-        ) from error
+        raise InputError.of("DL504.elements", label=label, declared=_declared(op), error=error) from error
     if any(row.ndim != (0 if op.packed and rows[0].ndim == 0 else 1) for row in rows):
-        raise InputError(
-            "DL503",
-            f"`{label}` is declared {_declared(op)}: a list with one list of tokens per completion is expected",
-            "give one list per completion",
-        )
+        raise InputError.of("DL503.token_lists", label=label, declared=_declared(op))
     if not rows:
         return torch.zeros((0,) if op.packed else (0, 0), device="cpu")
     if len({row.dtype for row in rows}) > 1:  # as they are, the first one's would hold the others
@@ -221,11 +195,7 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
     if op.dtype is DType.BOOL:
         return torch.nn.utils.rnn.pad_sequence([row != 0 for row in rows], batch_first=True, padding_value=False)
     if len({len(row) for row in rows}) > 1 and op.unmasked:
-        raise InputError(
-            "DL503",
-            f"`{label}` came as lists of different lengths, and the profile says that every token exists",
-            "set `axes.token.mask` or `axes.token.lengths`",
-        )
+        raise InputError.of("DL503.ragged", label=label)
     if len({len(row) for row in rows}) > 1 and op.dtype is DType.FLOAT:
         rows = [row if row.is_floating_point() else row.double() for row in rows]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
@@ -248,26 +218,20 @@ def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
 def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     if op.axis is Axis.STEP:
         if op.dtype is DType.TEXT and value is not None and not isinstance(value, str):
-            raise InputError("DL504", f"`{label}` is declared {_declared(op)}, and {describe(value)} came")
+            raise InputError.of("DL504.came", label=label, declared=_declared(op), came=describe(value))
         return [plain_value(value)] if op.dtype is DType.OBJECT else value
     if op.dtype is DType.OBJECT and isinstance(value, Tensor):
         value = plain_value(value)
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
-        raise InputError(
-            "DL503",
-            f"`{label}` is declared {_declared(op)}: a list is expected, and {describe(value)} came",
-            "give one value per row",
-        )
+        raise InputError.of("DL503.list", label=label, declared=_declared(op), came=describe(value))
     items = list(value)
     if op.dtype is DType.OBJECT:
         return [plain_value(item) for item in items]
     if op.dtype is DType.TEXT:
         for place, item in enumerate(items):
             if item is not None and not isinstance(item, str):
-                raise InputError(
-                    "DL504",
-                    f"`{label}` is declared {_declared(op)}, and its value {place} is {describe(item)}",
-                    f"convert it, or declare `{op.name}: {{type: object}}`",
+                raise InputError.of(
+                    "DL504.object", label=label, declared=_declared(op), place=place, item=describe(item), name=op.name
                 )
     return items
 

@@ -68,7 +68,7 @@ class Apart:
         except RuntimeFailure as error:
             report(error)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-            failure = RuntimeFailure("DL605", f"the table `{op.id}` could not be evaluated: {type(error).__name__}")
+            failure = RuntimeFailure.of("DL605.table", table=op.id, type=type(error).__name__)
             failure.__cause__ = error
             report(failure)
         return None

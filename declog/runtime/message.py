@@ -53,9 +53,9 @@ class Told:
                 and all(type(number) in (int, float) for number in told.figures.values())
             )
         except UNREADABLE as error:
-            raise CommError("DL603", f"a message cannot be read: {error}") from error
+            raise CommError.of("DL603.unreadable", error=error) from error
         if not right:
-            raise CommError("DL603", f"a message cannot be read: it says of itself {meta}"[:500])
+            raise CommError.of("DL603.meta", meta=str(meta)[:400])
         return told
 
 
@@ -103,7 +103,7 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
             frames[name] = Frame(name, batches, blocks, texts, grouping)
         return frames, message.header["meta"]
     except UNREADABLE as error:
-        raise CommError("DL603", f"a message cannot be read: {error}"[:500]) from error
+        raise CommError.of("DL603.unreadable", error=str(error)[:400]) from error
 
 
 def _check(batches: Batches, blocks: list[Block], texts: list[Any], most: int) -> None:

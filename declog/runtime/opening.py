@@ -114,7 +114,7 @@ def connect(
         )
     if world_size is None or (role == "actor" and rank is None):
         needed = "`rank` and `world_size`" if role == "actor" else "`world_size`"
-        raise UsageError("DL510", f"`role: {role}` needs {needed}", "world_size is the number of actors")
+        raise UsageError.of("DL510.role", role=role, needed=needed)
     return DriverComm(world_size) if role == "driver" else ActorComm(rank or 0, world_size)
 
 
@@ -170,7 +170,7 @@ def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[Sink
         return None
     try:
         if not chosen:
-            raise SinkError("DL601", "the capture has no folder on this rank", "set `capture.folder`")
+            raise SinkError.of("DL601.capture_folder")
         return CapturingTape(made, op, Path(chosen), channel.rank, channel.world_size)
     except SinkError:
         channel.close()
@@ -186,8 +186,7 @@ def agree(channel: Comm, made: Plan, start_s: float) -> None:
         return
     plans = [json.loads(text) for text in channel.agree("parts", json.dumps(mine), start_s)]
     channel.close()  # rank 0 waits here until all have read what the others have
-    what = f"ranks compiled different plans: {fingerprint.difference(plans)}"
-    raise PlanMismatchError([Problem("DL604", what, fix="start every rank from the same configuration")])
+    raise PlanMismatchError([Problem.of("DL604.ranks", difference=fingerprint.difference(plans))])
 
 
 def _folder(made: Plan, named: str | Path | None, own: str | Path | None, *, resume: bool) -> RunFolder:
@@ -198,7 +197,7 @@ def _folder(made: Plan, named: str | Path | None, own: str | Path | None, *, res
         base = Path(own) if own else Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
         return run_folder.fresh(base.absolute(), beside=own is None)
     except OSError as error:
-        raise SinkError("DL601", f"the run's folder cannot be made: {error}", "set `output_dir`") from error
+        raise SinkError.of("DL601.run_folder", error=error) from error
 
 
 def _open(
@@ -235,7 +234,7 @@ def _open(
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SinkError("DL601", f"the run's folder cannot be made: {error}", "set `output_dir`") from error
+            raise SinkError.of("DL601.run_folder", error=error) from error
         run = _run_info(channel, made, Path(folder), run_id)
         for op in made.sinks:
             if op.id in each:
@@ -294,7 +293,7 @@ def _all_or_none(
         for runner in runners.values():
             runner.close(5.0)
         channel.close()
-        raise failure or SinkError("DL601", f"rank {failed} could not start: {said[failed].removeprefix('[DL601] ')}")
+        raise failure or SinkError.of("DL601.rank", rank=failed, cause=said[failed].removeprefix("[DL601] "))
 
 
 def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str | None = None) -> RunInfo:

@@ -138,8 +138,12 @@ class Recorder:
         self._records()
         if name not in self.plan.modes:
             close = nearest(name, self.plan.modes)
-            fix = f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`"
-            raise UsageError("DL510", f"the profile `{self.plan.name}` has no mode `{name}`", fix)
+            raise UsageError.of(
+                "DL510.mode",
+                profile=self.plan.name,
+                name=name,
+                fix=f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`",
+            )
         before = self._enter_mode(name)
         failed = True
         try:
@@ -201,8 +205,7 @@ class Recorder:
             own = frozenset() if self._inside.guards else self._own.intersection(signals)
             with self._taking(", ".join(f"`{name}`" for name in signals)):
                 if own:
-                    message = f"`{min(own)}` is a signal that the trainer is observed for"
-                    raise InputError("DL509", message, "declare a signal of another name")
+                    raise InputError.of("DL509.signal", name=min(own))
                 self._observe(signals, strict=True)
         self._session.meter.recording += time.perf_counter() - began
 
@@ -218,10 +221,11 @@ class Recorder:
         """
         self._in_step("batch")
         if phase not in self.plan.known_phases:
-            raise UnknownSignalError(
-                "DL501",
-                f"the profile `{self.plan.name}` has no phase `{phase}`",
-                did_you_mean(phase, self.plan.known_phases, what="phases"),
+            raise UnknownSignalError.of(
+                "DL501.phase",
+                profile=self.plan.name,
+                phase=phase,
+                fix=did_you_mean(phase, self.plan.known_phases, what="phases"),
             )
         self._cut(phase, *() if rows is None else (rows,))
         yield
@@ -370,7 +374,7 @@ class Recorder:
         """
         self._alive()
         if self._session.begun:
-            raise UsageError("DL510", "`load_state_dict` is called after the first step", "call it before the run")
+            raise UsageError.of("DL510.load")
         mine, frames, data, equal = unpack(self.plan, self._background.comm, state)
         if (run := self._background.go_on(state)) is not None:
             self.output_dir, self.run_id = run.output_dir, run.run_id
@@ -386,17 +390,17 @@ class Recorder:
 
     def _alive(self) -> None:
         if self.closed:
-            raise UsageError("DL510", "this recorder is closed", "call declog.start for another run")
+            raise UsageError.of("DL510.closed")
 
     def _records(self) -> None:
         if self._background.merger is not None:
-            raise UsageError("DL510", "a driver records nothing: its actors do", "merge what they export")
+            raise UsageError.of("DL510.driver")
 
     def _in_step(self, what: str) -> None:
         self._alive()
         self._records()
         if not self.in_step:
-            raise UsageError("DL510", f"`{what}` is called outside a step", "with log.step(step): ...")
+            raise UsageError.of("DL510.outside", what=what)
 
 
 class _Inside(threading.local):
@@ -448,13 +452,10 @@ class _InChild(Recorder):
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         if not self._told:
             self._told = True
-            log.warning(
-                "[DL510] process %d is a fork of the run's: what is observed here is not logged\n"
-                "  fix: return the values to the process that called declog.start, and observe them there", os.getpid()
-            )  # fmt: skip
+            log.warning("%s", UsageError.of("DL510.in_fork", process=os.getpid()))
 
     def _refused(self, *args: Any, **kwargs: Any) -> Any:
-        raise UsageError("DL510", "a fork of the run's process has no state", "call it where declog.start was called")
+        raise UsageError.of("DL510.fork")
 
     def _pass(self, *args: Any, **kwargs: Any) -> None:
         """The ends of blocks that the fork came out of, and what asks nothing of anybody."""

@@ -91,17 +91,11 @@ def _taken(name: str, result: Any) -> Any:
 
 def _check(name: str, column: Any, values: Any, expected: int) -> None:
     if not isinstance(column, str):
-        raise InputError(
-            "DL509", f"the reward function `{name}` returns a column {column!r}, whose name is no text", "name it"
-        )
+        raise InputError.of("DL509.reward_name", name=name, column=column)
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         came = type(values).__name__
     elif len(values) != expected:
         came = f"{len(values)} values"
     else:
         return
-    raise InputError(
-        "DL509",
-        f"the reward function `{name}` returns {came} as the column `{column}`, and {expected} rewards",
-        "return one value per reward, None where there is none",
-    )
+    raise InputError.of("DL509.reward_count", name=name, came=came, column=column, expected=expected)

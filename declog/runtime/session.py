@@ -90,7 +90,7 @@ class Session:
     def begin(self, step: int) -> None:
         """A step begins."""
         if self._step is not None:
-            raise UsageError("DL510", f"step {step} begins inside step {self._step}", "end one step before the next")
+            raise UsageError.of("DL510.nested", step=step, open=self._step)
         with self.lock, self.tape.call("begin", step):
             self._step = step
             self.intake.numbers.clear()
@@ -260,7 +260,7 @@ class Session:
             with self.tape.call("cut", self.plan.logged.phase):
                 self.intake.close(self.plan.logged.phase, self.now, partly=True)
         if self._step is not None or self.intake:
-            raise UsageError("DL510", "`state_dict` is called inside a step", "call it between two steps")
+            raise UsageError.of("DL510.state_in_step")
         frames = {
             f"window/{mode}/{phase}": frame
             for mode, window in self._windows.items()

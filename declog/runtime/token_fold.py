@@ -198,7 +198,7 @@ class TokenView:
             return formula(torch, self.layout.fold(value, mask, formula.takes))
         function = self._functions.get(node.op)
         if function is None:
-            raise RuntimeFailure("DL605", f"the function `{node.op}` is not registered in this process")
+            raise RuntimeFailure.of("DL605.function", function=node.op)
         per_token = node.type.axis is Axis.TOKEN
         arrays = _promoted(node, [self._spread(arg) if per_token else self.value(arg) for arg in node.args])
         if not function.tensors:
@@ -206,7 +206,7 @@ class TokenView:
         whole = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
         result = function.run(*(item.clone() for item in whole))  # it may write into its arguments, or keep them
         if not isinstance(result, Tensor) or result.shape != whole[0].shape:
-            raise RuntimeFailure("DL314", f"`{node.op}` must return a tensor of shape {tuple(whole[0].shape)}")
+            raise RuntimeFailure.of("DL314.tokens", function=node.op, shape=tuple(whole[0].shape))
         return result
 
     def _tensor(self, value: Any) -> Tensor:

@@ -114,8 +114,7 @@ def _counted(
         wrong = [name for name, count in given.items() if count != groups]
         if wrong:
             where = f"step {record.step} of phase `{phase.name}` has {groups} in its batch {record.batch}"
-            message = f"`{wrong[0]}` has {given[wrong[0]]} groups, and {where}"
-            report(RuntimeFailure("DL505", message, "observe one value per group, with the first rows of the group"))
+            report(RuntimeFailure.of("DL505.window", name=wrong[0], count=given[wrong[0]], where=where))
             packs = [pack for pack in record.packs if pack.axis is not Axis.GROUP]
             texts = {key: item for key, item in record.texts.items() if item[0] is not Axis.GROUP}
             record = replace(record, packs=packs, texts=texts)
@@ -154,8 +153,7 @@ def _joined(
             yield
         except Exception as error:  # noqa: BLE001  (the other columns are logged)
             names = ", ".join(f"`{name.removeprefix('extra:')}`" for name, _ in keys)
-            message = f"{names} of phase `{phase.name}` could not be read: {told(error)}"
-            failure = RuntimeFailure("DL605", message, "observe plain tensors of numbers")
+            failure = RuntimeFailure.of("DL605.read", names=names, phase=phase.name, error=told(error))
             failure.__cause__ = error
             report(failure)
 

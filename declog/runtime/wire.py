@@ -64,26 +64,26 @@ class Container:
         self._data = data
         length, checksum = _head(data)
         if zlib.crc32(memoryview(data)[_HEAD.size :]) != checksum:
-            raise CommError("DL603", "a message was cut or changed on its way")
+            raise CommError.of("DL603.cut")
         try:
             self.header, self._starts, end = _header(data[_HEAD.size : _HEAD.size + length])
         except UNREADABLE as error:
-            raise CommError("DL603", f"a message cannot be read: {error}") from error
+            raise CommError.of("DL603.unreadable", error=error) from error
         if end != len(data):
-            raise CommError("DL603", f"a message has {len(data)} bytes, and its header says {end}")
+            raise CommError.of("DL603.bytes", count=len(data), end=end)
 
     def get(self, item: Mapping[str, Any]) -> NDArray[Any]:
         """The array that an item of the header stands for."""
         try:
             if item["dtype"] not in _DTYPES:
-                raise CommError("DL603", f"a message holds the type {item['dtype']!r}")
+                raise CommError.of("DL603.dtype", dtype=item["dtype"])
             shape = tuple(item["shape"])
             if not all(isinstance(size, int) and 0 <= size <= len(self._data) for size in shape):
-                raise CommError("DL603", f"a message holds an array of the shape {shape!r}")
+                raise CommError.of("DL603.shape", shape=shape)
             start = self._starts[item["at"]]
             return np.frombuffer(self._data, np.dtype(item["dtype"]), int(np.prod(shape)), start).reshape(shape)
         except UNREADABLE as error:
-            raise CommError("DL603", f"a message cannot be read: {error}") from error
+            raise CommError.of("DL603.unreadable", error=error) from error
 
 
 def read(file: BinaryIO) -> Container | None:
@@ -104,15 +104,11 @@ def _head(data: bytes) -> tuple[int, int]:
     try:
         magic, version, length, checksum = _HEAD.unpack_from(data)
     except struct.error as error:
-        raise CommError("DL603", f"a message cannot be read: {error}") from error
+        raise CommError.of("DL603.unreadable", error=error) from error
     if magic != MAGIC:
-        raise CommError("DL603", "a message does not begin as declog's do")
+        raise CommError.of("DL603.beginning")
     if version != VERSION:
-        raise CommError(
-            "DL603",
-            f"a message has version {version}, and this process reads {VERSION}",
-            "use one version of declog on all ranks",
-        )
+        raise CommError.of("DL603.version", version=version, own=VERSION)
     return length, checksum
 
 

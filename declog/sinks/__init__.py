@@ -123,17 +123,15 @@ def sink_class(kind: str) -> type[Sink]:
         if shipped is not None:
             return shipped
         if entry is None:
-            raise SinkError("DL601", f"unknown sink kind `{kind}`", did_you_mean(kind, known_kinds(), what="kinds"))
+            raise SinkError.of("DL601.kind", kind=kind, fix=did_you_mean(kind, known_kinds(), what="kinds"))
         path = entry.value
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as cause:
-        raise SinkError(
-            "DL601", f"the sink kind `{kind}` could not be loaded from `{module}:{name}`: {cause}"
-        ) from cause
+        raise SinkError.of("DL601.load", kind=kind, module=module, name=name, cause=cause) from cause
     if not inspect.isclass(found):
-        raise SinkError("DL601", f"the sink kind `{kind}` is `{module}:{name}`, which is not a class")
+        raise SinkError.of("DL601.no_class", kind=kind, module=module, name=name)
     return typing.cast("type[Sink]", found)
 
 
@@ -161,14 +159,21 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
     parameters = _options(cls)
     hints = typing.get_type_hints(cls.__init__)
     problems = [
-        Problem("DL203", f"the sink kind `{kind}` needs the option `{name}`", fix=f"add `{name}:`")
+        Problem.of("DL203.sink_option", kind=kind, name=name)
         for name, parameter in parameters.items()
         if parameter.default is inspect.Parameter.empty and options.get(name) is None
     ]
     for name, value in options.items():
         if name not in parameters:
-            meant = did_you_mean(name, parameters, what="options")
-            problems.append(Problem("DL201", f"the sink kind `{kind}` has no option `{name}`", (name,), meant))
+            problems.append(
+                Problem.of(
+                    "DL201.sink_option",
+                    (name,),
+                    kind=kind,
+                    name=name,
+                    fix=did_you_mean(name, parameters, what="options"),
+                )
+            )
             continue
         if value is None:  # what another layer said is taken back
             continue
@@ -176,11 +181,19 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
             TypeAdapter(hints.get(name, Any)).validate_python(value, strict=True)
         except ValidationError as cause:
             reasons = " or ".join(dict.fromkeys(_wanted(error) for error in cause.errors()))
-            message = f"the option `{name}` of the sink kind `{kind}` must be {reasons}, not {value!r}"
             default = parameters[name].default
             plain = isinstance(default, str | int | float) and not isinstance(default, bool)
-            fix = None if default is inspect.Parameter.empty or not plain else f"{name}: {default}"
-            problems.append(Problem("DL202", message, (name,), fix))
+            problems.append(
+                Problem.of(
+                    "DL202.sink_option",
+                    (name,),
+                    name=name,
+                    kind=kind,
+                    reasons=reasons,
+                    value=value,
+                    fix=None if default is inspect.Parameter.empty or not plain else f"{name}: {default}",
+                )
+            )
     return problems
 
 
@@ -193,7 +206,9 @@ def make_sink(kind: str, options: Mapping[str, Any]) -> Sink:
     """Construct a sink; ``SinkError`` DL601 says which option is wrong or which package is missing."""
     problems = check_options(kind, options)
     if problems:
-        raise SinkError("DL601", "\n".join(f"{problem.message}: {problem.fix}" for problem in problems))
+        raise SinkError.of(
+            "DL601.options", reasons="\n".join(f"{problem.message}: {problem.fix}" for problem in problems)
+        )
     return sink_class(kind)(**options)
 
 

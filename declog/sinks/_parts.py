@@ -156,7 +156,7 @@ class PartDataset:
         try:
             return self._pq.read_schema(part).remove_metadata()
         except self._pa.ArrowException as cause:
-            raise SinkError("DL601", f"{part} cannot be read: {cause}", "move it out of the folder") from cause
+            raise SinkError.of("DL601.part", part=part, cause=cause) from cause
 
     def _all_parts(self) -> list[Path]:
         return sorted(self._folder.glob("*/part-*.parquet"))
@@ -166,10 +166,8 @@ class PartDataset:
         for field in schema:
             if known.get(field.name, field.type) != field.type:
                 now, before = field.type, known[field.name]
-                raise SinkError(
-                    "DL602",
-                    f"column `{field.name}` of `{self._folder.name}` is {now}, and was {before} before",
-                    "give the table another id, or the run another output_dir",
+                raise SinkError.of(
+                    "DL602.parts_column", column=field.name, table=self._folder.name, now=now, before=before
                 )
         new = [field for field in schema if field.name not in known]
         return self._pa.schema([*self._schema, *new]) if new else self._schema

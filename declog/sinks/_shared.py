@@ -39,8 +39,13 @@ def require_installed(module: str, *, kind: str, extra: str) -> None:
 
 def _missing(module: str, kind: str, extra: str | None, reason: str) -> SinkError:
     package = module.partition(".")[0]
-    install = f"pip install 'declog[{extra}]'" if extra else f"pip install {package}"
-    return SinkError("DL601", f"the {kind} sink needs `{package}`, which cannot be imported: {reason}", install)
+    return SinkError.of(
+        "DL601.package",
+        kind=kind,
+        package=package,
+        reason=reason,
+        fix=f"pip install 'declog[{extra}]'" if extra else f"pip install {package}",
+    )
 
 
 class SinkFolder:
@@ -73,11 +78,11 @@ def below(output_dir: Path, folder: str) -> Path:
     ``SinkError`` DL601 for ``..``, for a link that leads elsewhere, and for what no path can be.
     """
     if "\0" in folder:
-        raise SinkError("DL601", "a folder's name cannot hold a NUL character", "give it another `dir`")
+        raise SinkError.of("DL601.nul")
     path = output_dir / folder
     leaves = ".." in Path(folder).parts or not path.resolve().is_relative_to(output_dir.resolve())
     if leaves and not Path(folder).is_absolute():
-        raise SinkError("DL601", f"the folder `{folder}` leaves the run's, {output_dir}", "give an absolute `dir`")
+        raise SinkError.of("DL601.leaves", folder=folder, output_dir=output_dir)
     return path
 
 

@@ -136,9 +136,9 @@ class LineFile:
         try:
             parsed = json.loads(line)
         except ValueError as cause:
-            raise SinkError("DL601", f"{self._path}:{number} is not JSON: {cause}", "remove the line") from cause
+            raise SinkError.of("DL601.json", path=self._path, number=number, cause=cause) from cause
         if not isinstance(parsed, dict):
-            raise SinkError("DL601", f"{self._path}:{number} is no JSON object", "remove the line")
+            raise SinkError.of("DL601.json_object", path=self._path, number=number)
         return parsed
 
     def close(self) -> None:
@@ -225,6 +225,4 @@ def _rows(step: int, mode: str, run_id: str, table: Table) -> Iterator[dict[str,
 def _raise(failures: list[OSError]) -> None:
     if failures:
         reasons = "; ".join(dict.fromkeys(str(error) for error in failures))
-        raise SinkError(
-            "DL602", f"{reasons} (its lines wait, up to 8 MiB a file, for the next log event)"
-        ) from failures[0]
+        raise SinkError.of("DL602.lines", reasons=reasons) from failures[0]

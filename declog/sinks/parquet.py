@@ -256,12 +256,12 @@ class ParquetSink(BaseSink):
             except UnicodeEncodeError:
                 arrays[name] = self._pa.array([None if text is None else clean_text(text) for text in values], type_)
             except (self._pa.ArrowException, OverflowError, TypeError) as cause:
-                raise SinkError("DL602", f"column `{name}` does not fit {type_}: {cause}") from cause
+                raise SinkError.of("DL602.parquet_column", name=name, type=type_, cause=cause) from cause
         return self._pa.table(arrays)
 
 
 def _joined(reasons: Sequence[tuple[str, Exception]]) -> SinkError:
     """What failed, dataset by dataset, in one error."""
-    error = SinkError("DL602", "; ".join(f"{name}: {reason}" for name, reason in reasons))
+    error = SinkError.of("DL602.parts", reasons="; ".join(f"{name}: {reason}" for name, reason in reasons))
     error.__cause__ = reasons[0][1]
     return error

@@ -117,8 +117,7 @@ def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
             left = [name for name in earlier.get("files", ()) if (path / name).exists()]
             if left:
                 what = f"holds the run {earlier.get('run_id')} ({earlier.get('state')}): {', '.join(left)}"
-                fix = "give this run another `output_dir`, or none; or resume that run; or say `append: true`"
-                raise SinkError("DL609", f"the folder {path} {what}", fix)
+                raise SinkError.of("DL609.folder", path=path, what=what)
         return RunFolder(path, lock, earlier, made=made)
     except BaseException:
         lock.release()
@@ -160,8 +159,7 @@ def run_of(path: Path) -> dict[str, Any] | None:
     except ValueError:
         found = None
     if not isinstance(found, dict) or found.get("kind") != KIND:
-        fix = "give the run another `output_dir`"
-        raise SinkError("DL609", f"{path / RUN} is no file of declog's, and would be written over", fix)
+        raise SinkError.of("DL609.file", path=path / RUN)
     return found
 
 
@@ -169,4 +167,4 @@ def in_use(path: Path, file: Path, held: Held, fix: str) -> SinkError:
     """DL609 for a folder that somebody else writes to, as its lock ``file`` says."""
     if held.holder is not None and not held.holder.here:
         fix += f"; where that process is dead, remove {file}"
-    return SinkError("DL609", f"the folder {path} is in use by {held}", fix)
+    return SinkError.of("DL609.in_use", path=path, held=held, fix=fix)

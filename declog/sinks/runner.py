@@ -92,7 +92,7 @@ class SinkRunner:
             self._abandoned = not in_time and not self._opened.is_set()
         cause = self._open_error
         if self._abandoned:
-            cause = SinkError("DL601", f"it did not open within {timeout_s:.3g} s", "see why, or raise `start_s`")
+            cause = SinkError.of("DL601.slow", timeout_s=f"{timeout_s:.3g}")
         if cause is not None:
             self._thread = None
             raise self._refusal("opened", cause) from cause
@@ -158,7 +158,9 @@ class SinkRunner:
         with self._changed:
             late = 0 if self._report is None else self._report.pending
             found = {"could not be written": self._failed, "dropped": self._dropped, "not written in time": late}
-        return {f"[DL602] sink `{self.id}`: log events {what}": count for what, count in found.items() if count}
+        return {
+            str(SinkError.of("DL602.lost", sink=self.id, what=what)): count for what, count in found.items() if count
+        }
 
     def release(self) -> None:
         """Let nobody wait for room any more: what does not fit is dropped from now on."""
@@ -275,8 +277,13 @@ class SinkRunner:
 
     def _refusal(self, what: str, cause: BaseException) -> SinkError:
         reason = cause.message if isinstance(cause, RuntimeFailure) else told(cause)
-        fix = cause.fix if isinstance(cause, RuntimeFailure) else None
-        return SinkError("DL601", f"sink `{self.id}` could not be {what}: {reason}", fix)
+        return SinkError.of(
+            "DL601.sink",
+            sink=self.id,
+            what=what,
+            reason=reason,
+            fix=cause.fix if isinstance(cause, RuntimeFailure) else None,
+        )
 
     def _write(self, events: Sequence[tuple[int, Records]]) -> None:
         if isinstance(self._sink, Coalescing):
@@ -318,7 +325,7 @@ class SinkRunner:
     def _raise_failure(self) -> None:
         if self._on_error == "raise" and self._first_error is not None:
             error = self._first_error
-            raise SinkError("DL602", f"sink `{self.id}` failed: {told(error)}") from error
+            raise SinkError.of("DL602.sink", sink=self.id, cause=told(error)) from error
 
     def _log_report(self, report: CloseReport) -> None:
         parts = []

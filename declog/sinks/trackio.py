@@ -80,7 +80,7 @@ class TrackioSink(BaseSink):
         """Start or resume the run, with the run config."""
         for variable in REMOTE:
             if os.environ.get(variable):
-                raise SinkError("DL601", f"{variable} is set, and the trackio sink logs locally", f"unset {variable}")
+                raise SinkError.of("DL601.trackio_variable", variable=variable)
         place = None if self._dir is None else below(run.output_dir, str(Path(self._dir).expanduser()))
         self._trackio = import_trackio(place)
         with quiet():
@@ -155,12 +155,7 @@ def import_trackio(folder: Path | None) -> Any:
             os.environ["TRACKIO_DIR"] = before
     used = Path(trackio.utils.TRACKIO_DIR).resolve()
     if used != wanted:
-        raise SinkError(
-            "DL601",
-            f"trackio was imported before this sink and keeps its data in {used}, not in {wanted}",
-            f"set TRACKIO_DIR={wanted} before trackio is imported, leave `dir` out, or in a multirun, whose jobs share "
-            "a process, give one absolute `dir` for all: `${hydra:runtime.cwd}/trackio`",
-        )
+        raise SinkError.of("DL601.trackio_folder", used=used, requested=wanted)
     return trackio
 
 

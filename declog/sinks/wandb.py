@@ -76,7 +76,7 @@ class WandbSink(BaseSink):
         """Join or start the run, and send the run config once."""
         joined = None if self._choice == "new" or self._wandb.run in _opened else self._wandb.run
         if joined is None and self._choice == "join":
-            raise SinkError("DL601", "no wandb run is open", "call wandb.init() before, or use `run: auto`")
+            raise SinkError.of("DL601.wandb")
         config = tracker_config(run)
         if joined is not None:
             self._run = joined
@@ -111,7 +111,7 @@ class WandbSink(BaseSink):
                 self._run.alert(title=title, text=visible_lines(alert.text), level=alert.level.upper())
         except OSError as cause:
             # Not to be tried again: rows that are in a table would be in it twice. They go with the next increment.
-            raise SinkError("DL602", f"wandb could not log step {step}: {cause}") from cause
+            raise SinkError.of("DL602.wandb", step=step, cause=cause) from cause
 
     def close(self) -> None:
         """Finish the run if declog opened it."""

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.errors import CODES, ConfigError
+from declog.errors import ConfigError
 from declog.language import spec
+from declog.messages import CODES
 
 PROFILE = settings(
     max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

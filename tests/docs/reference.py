@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 import sys
 import types
@@ -16,13 +17,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from declog.error_pages import page
-from declog.errors import CODES
 from declog.language import reductions as _reductions
 from declog.language import spec
 from declog.language.expression import OPERATORS
 from declog.language.functions import BUILTIN, operators, structure, text
+from declog.messages import CODES, page
 
+DOCS = Path(__file__).parents[2] / "docs"
 _MODELS = {
     "MetricDefaults": "metric defaults",
     "GroupAxis": "group",
@@ -91,11 +92,15 @@ def codes() -> str:
 
 
 def error_pages() -> str:
-    """All pages under the names of their layers, as docs/errors.md has them."""
+    """All pages under the names of their layers, each with what its example prints, which docs/errors.md has."""
+    sections = re.split(r"^### ", (DOCS / "errors.md").read_text("utf-8"), flags=re.MULTILINE)
+    printed = {text[:5]: re.findall(r"^```text\n.*?^```$", text, re.MULTILINE | re.DOTALL) for text in sections}
     parts = []
     for layer, title in _LAYERS.items():
         parts.append(f"## {title}")
-        parts += [f"##{page(code).rstrip()}" for code in CODES if code[2] == layer]
+        parts += [
+            "\n\n".join((f"##{page(code).rstrip()}", *printed.get(code, ()))) for code in CODES if code[2] == layer
+        ]
     return "\n\n".join(parts)
 
 
@@ -134,6 +139,8 @@ def _type(annotation: Any) -> str:
         return f"map of {_type(typing.get_args(annotation)[1])}"
     if typing.get_origin(annotation) is list:
         return f"list of {_type(typing.get_args(annotation)[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return ", ".join(f"`{item.value}`" for item in annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _MODELS.get(annotation.__name__, annotation.__name__.removesuffix("Spec").lower())
     name = str(getattr(annotation, "__name__", annotation))

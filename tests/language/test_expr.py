@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.errors import CODES, ConfigError, Problem
+from declog.errors import ConfigError, Problem
+from declog.messages import CODES
 from tests.language.runs import one_step
 from tests.language.trees import SIGNALS as TREE_SIGNALS
 from tests.language.trees import boolean, number, text

@@ -1,4 +1,4 @@
-"""``declog explain``: an error code's cause and cure, with an example.
+"""``declog explain``: an error code's cause and cure, with an example, and the messages it can have.
 
 declog explain DL310
 declog explain          all codes in a line each
@@ -10,7 +10,7 @@ import argparse
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, columns, paragraphs, write_json
-from declog.errors import CODES, did_you_mean
+from declog.errors import did_you_mean
 
 SUMMARY = "explain an error code"
 
@@ -23,7 +23,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Print its page."""
-    from declog.error_pages import page
+    from declog.messages import CATALOGUE, CODES, page
 
     if given.code is None:
         if given.format == "json":
@@ -35,8 +35,11 @@ def run(given: argparse.Namespace) -> int:
     code = code if code.startswith("DL") else f"DL{code}"
     if code not in CODES:
         raise Wrong(f"there is no error code `{given.code}`", did_you_mean(code, CODES, what="codes"))
+    messages = [(text, None) if isinstance(text, str) else text for text in CATALOGUE[code].messages.values()]
     if given.format == "json":
-        write_json({"code": code, "meaning": CODES[code], "page": page(code)})
+        write_json({"code": code, "meaning": CODES[code], "page": page(code), "messages": messages})
     else:
-        print(paragraphs(page(code).rstrip()))
+        print(paragraphs(page(code)))
+        for text, fix in messages:
+            print(f"- {text}" + ("" if fix in (None, "{fix}") else f"\n  fix: {fix}"))
     return 0

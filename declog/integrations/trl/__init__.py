@@ -60,13 +60,12 @@ def attach(
     Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program.
     """
     if merge is not None and merge not in MERGE:
-        raise UsageError("DL510", f"`merge` is not {merge!r}", did_you_mean(merge, MERGE, what="ways to merge"))
+        raise UsageError.of("DL510.merge_way", merge=merge, fix=did_you_mean(merge, MERGE, what="ways to merge"))
     for needed in ("add_callback", "state", "args", "log", "evaluate", "train"):
         if not hasattr(trainer, needed):
-            message = f"{type(trainer).__name__} has no `{needed}`: it is no trainer of transformers"
-            raise UsageError("DL510", message, "call declog.start, and observe in the loop")
+            raise UsageError.of("DL510.trainer", type=type(trainer).__name__, needed=needed)
     if isinstance(vars(trainer).get(MARK), declog.Recorder):
-        raise UsageError("DL510", "declog is attached to this trainer already", "attach it once")
+        raise UsageError.of("DL510.attached")
     sight = sight_of(trainer)
     if config is None:
         config = "trl_rloo" if sight.method == "rloo" else "trl_grpo"

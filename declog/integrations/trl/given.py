@@ -63,7 +63,7 @@ class Given:
         caller = self.caller()
         if not self._generating:
             with self._guard(f"the column `{column}` of {caller}", "the column is left out"):
-                raise InputError("DL509", "it came after its generation was done", "await what gives it")
+                raise InputError.of("DL509.late")
             return
         taken = kept[column][before:]  # what came may have been a generator
         self._pieces.setdefault(column, {}).setdefault(caller, []).extend(taken)
@@ -84,7 +84,7 @@ class Given:
                 continue
             with self._guard(self.of(column), "the first that fits is kept" if fitting else "the column is left out"):
                 came = ", ".join(f"{len(values)} of {name}" for name, values in pieces.items())
-                raise InputError("DL509", f"{came} came for {count} completions", "one value per completion, once")
+                raise InputError.of("DL509.given", came=came, count=count)
             if fitting:
                 yield column, fitting[0]
 

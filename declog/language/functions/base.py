@@ -33,7 +33,7 @@ class Call(Protocol):
     groups: bool  # does the profile say what a group is?
     token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
 
-    def fail(self, message: str, fix: str | None = None, *, arg: int | None = None, code: str = "DL304") -> NoReturn:
+    def fail(self, key: str, /, *, arg: int | None = None, **facts: Any) -> NoReturn:
         """Refuse the call; ``arg`` points at one argument."""
 
 

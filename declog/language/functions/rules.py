@@ -20,7 +20,7 @@ def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
     phases = {node.type.phase for node in nodes if node.type.phase is not None}
     if len(phases) > 1:
         shown = ", ".join(f"`{node}` ({node.type.phase})" for node in nodes if node.type.phase)
-        call.fail(f"values of different phases in one expression: {shown}", "observe them in one phase", code="DL313")
+        call.fail("DL313.phases", signals=shown)
     axis = finest(*(node.type.axis for node in nodes))
     family = any(node.type.family for node in nodes)
     if axis is Axis.TOKEN:
@@ -33,20 +33,19 @@ def _on_device(call: Call, place: int, node: Node) -> None:
     """Refuse an argument of a per-token expression that cannot be computed where the tokens are folded."""
     fix = "reduce the tokens first, with over=token"
     if node.type.family:
-        call.fail("a family in a per-token expression is not executed yet", fix, arg=place, code="DL205")
+        call.fail("DL205.fold_family", arg=place, fix=fix)
     for item in walk(node):
         function = BUILTIN.get(item.op)
         grouped = item.type.axis in (Axis.GROUP, Axis.BATCH) or item.op in ("rank", "index")
         if grouped:
-            message = "a per-token expression cannot use a value that depends on groups or batches"
-            call.fail(message, fix, arg=place, code="DL310")
+            call.fail("DL310.fold", arg=place, fix=fix)
         on_tokens = item.over is Axis.TOKEN or item.op == "size"
         if (
             item.type.dtype in (DType.TEXT, DType.OBJECT)
             or item.op == BUILTIN_NAME
             or (function is not None and function.stage != "elementwise" and not on_tokens)
         ):
-            call.fail(f"`{item}` in a per-token expression is not executed yet", fix, arg=place, code="DL205")
+            call.fail("DL205.fold_call", arg=place, item=item, fix=fix)
 
 
 def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:
@@ -62,10 +61,13 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:
             elif node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
                 fix = f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
             call.fail(
-                f"`{symbol(call.name)}` needs {any_of(dtypes)}, and `{node}` is {node.type.dtype}",
-                fix,
+                "DL305.operand",
                 arg=place,
-                code="DL305",
+                symbol=symbol(call.name),
+                needed=any_of(dtypes),
+                node=node,
+                dtype=node.type.dtype,
+                fix=fix,
             )
 
 
@@ -99,8 +101,7 @@ def equality(call: Call) -> Type:
     dtypes = {_broad(node.type.dtype) for node in call.args}
     if len(dtypes) > 1 or DType.OBJECT in dtypes:
         shown = " and ".join(f"`{node}` ({node.type.dtype})" for node in call.args)
-        fix = "compare numbers with numbers, texts with texts: `len(x) > 3`, `x == '3'`"
-        call.fail(f"these cannot be compared: {shown}", fix, code="DL305")
+        call.fail("DL305.comparison", shown=shown)
     return broadcast(call).with_dtype(DType.BOOL)
 
 
@@ -114,6 +115,6 @@ def choice(call: Call) -> Type:
     dtypes = {_broad(node.type.dtype) for node in call.args[1:]}
     if len(dtypes) > 1:
         shown = " and ".join(node.type.dtype for node in call.args[1:])
-        call.fail(f"the two sides of `if` differ: {shown}", "give both the same type", code="DL305")
+        call.fail("DL305.branches", shown=shown)
     exact = {node.type.dtype for node in call.args[1:]}
     return broadcast(call).with_dtype(exact.pop() if len(exact) == 1 else DType.FLOAT)

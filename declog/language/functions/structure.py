@@ -51,41 +51,28 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
     (node,) = call.args
     over = call.params.get("over")
     if over is None:
-        call.fail(
-            f"`{call.name}` inside an expression needs `over=`",
-            _without_axis(call, node),
-            code="DL306",
-        )
+        call.fail("DL306.needs_over", function=call.name, fix=_without_axis(call, node))
     if over == COLUMN:
         if not node.type.family:
-            call.fail(
-                f"`{node}` is not a family: it has no column axis",
-                "use over= with one of its axes",
-                arg=0,
-                code="DL306",
-            )
+            call.fail("DL306.no_family", arg=0, node=node)
         return replace(node.type, family=False)
     axis = node.type.axis
     if axis is None or axis < over or (axis is Axis.BATCH):
-        call.fail(
-            f"`{node}` is {per(axis)}: it has no {over.label} axis",
-            "drop the function, or remove an axis it has",
-            arg=0,
-            code="DL306",
-        )
+        call.fail("DL306.no_axis", arg=0, node=node, axis=per(axis), label=over.label)
     if axis > over:
-        message = f"`{node}` is {per(axis)}; its {axis.label} axis must go before {over.label}"
-        call.fail(message, _readings(call, node, axis, over), arg=0, code="DL306")
+        call.fail(
+            "DL306.order",
+            arg=0,
+            node=node,
+            axis=per(axis),
+            inner=axis.label,
+            outer=over.label,
+            fix=_readings(call, node, axis, over),
+        )
     if over is Axis.STEP:
-        call.fail(
-            "nothing is left when the step axis goes: a window is reduced by `reduce`",
-            "use the reduction of the metric",
-            code="DL306",
-        )
+        call.fail("DL306.window")
     if over is Axis.COMPLETION and not call.groups:
-        call.fail(
-            "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
-        )
+        call.fail("DL306.group")
     below = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}[over]
     return node.type.with_axis(below)
 
@@ -137,15 +124,9 @@ def _ranked(call: Call) -> Type:
     need(call, *NUMERIC)
     within, node = call.params["within"], call.args[0]
     if node.type.axis is not Axis.COMPLETION or within not in (Axis.GROUP, Axis.STEP):
-        call.fail(
-            f"`rank` orders completions within a group or a step, and `{node}` is {per(node.type.axis)}",
-            "rank(x, within=group)",
-            code="DL306",
-        )
+        call.fail("DL306.rank", node=node, axis=per(node.type.axis))
     if within is Axis.GROUP and not call.groups:
-        call.fail(
-            "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
-        )
+        call.fail("DL306.group")
     return node.type.with_dtype(DType.INT)
 
 
@@ -159,11 +140,7 @@ def _rank(view: Any, node: Node, x: Any) -> Any:
 def _indexed(call: Call) -> Type:
     axis = call.params["axis"]
     if axis not in (Axis.COMPLETION, Axis.GROUP) or not call.groups:
-        call.fail(
-            "`index` counts completions of a group or groups of a batch",
-            "index(completion) or index(group)",
-            code="DL306",
-        )
+        call.fail("DL306.index")
     return Type(DType.INT, axis)
 
 
@@ -182,18 +159,12 @@ def _sized(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
         if not call.token_mask:
-            call.fail("this profile does not say which tokens exist", "set `axes.token.mask`", code="DL306")
+            call.fail("DL306.tokens")
         return Type(DType.INT, Axis.COMPLETION, phase=next(iter(call.token_mask)).type.phase)
     if axis in (Axis.COMPLETION, Axis.GROUP) and not call.groups:
-        call.fail(
-            "this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`", code="DL306"
-        )
+        call.fail("DL306.group")
     if axis not in (Axis.COMPLETION, Axis.GROUP):
-        call.fail(
-            "`size` counts tokens of a completion, completions of a group or groups of a batch",
-            "size(completion)",
-            code="DL306",
-        )
+        call.fail("DL306.size")
     return Type(DType.INT, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH)
 
 
@@ -211,7 +182,7 @@ def _size(view: Any, node: Node) -> Any:
 def _member(call: Call) -> Type:
     node = call.args[0]
     if not node.type.family:
-        call.fail(f"`{node}` is not a family", f"write `{node}` alone: it has one value", arg=0, code="DL306")
+        call.fail("DL306.member", arg=0, node=node)
     return replace(node.type, family=False)
 
 
@@ -240,13 +211,9 @@ def _passed(call: Call) -> Type:
     need(call, DType.BOOL)
     node = call.args[0]
     if node.type.axis is not Axis.COMPLETION or not call.groups:
-        call.fail(
-            f"`pass_at` needs one bool per completion of a group, and `{node}` is {per(node.type.axis)}",
-            arg=0,
-            code="DL306",
-        )
+        call.fail("DL306.pass_at", arg=0, node=node, axis=per(node.type.axis))
     if call.params["k"] < 1:
-        call.fail("`k` must be at least 1", "k=1")
+        call.fail("DL304.k")
     return node.type.with_axis(Axis.GROUP).with_dtype(DType.FLOAT)
 
 
@@ -269,10 +236,10 @@ def _carried(call: Call) -> Type:
     need(call, *NUMERIC)
     for place, node in enumerate(call.args):
         if node.type.axis not in (None, Axis.STEP) or node.type.family:
-            call.fail(f"`prev` is of values per step, and `{node}` is {per(node.type.axis)}", arg=place, code="DL306")
+            call.fail("DL306.prev", arg=place, node=node, axis=per(node.type.axis))
     return broadcast(call)
 
 
 @BUILTIN.rows("prev", "x", "first", rule=_carried, help="the value of the step before; at the first step `first`")
 def _prev(view: Any, node: Node, x: Any, first: Any) -> Any:
-    raise RuntimeFailure("DL605", "`prev` is read from the column that the window carries")
+    raise RuntimeFailure.of("DL605.prev")

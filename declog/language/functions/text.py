@@ -75,7 +75,7 @@ def _matching(call: Call) -> Type:
     try:
         pattern(call.params["pattern"])
     except PatternError as error:
-        call.fail(f"the regular expression cannot be read: {error}", error.fix)
+        call.fail("DL304.regex", error=error, fix=error.fix)
     return _of_text(DType.BOOL)(call)
 
 
@@ -94,11 +94,7 @@ def _of_group(dtype: DType) -> Callable[[Call], Type]:
         if over is None:
             return type.with_dtype(dtype)
         if over is not Axis.COMPLETION or type.axis is not Axis.COMPLETION or not call.groups:
-            call.fail(
-                f"`{call.name}` compares the completions of a group, and `{call.args[0]}` is {per(type.axis)}",
-                "over=completion, and `axes.group`",
-                code="DL306",
-            )
+            call.fail("DL306.texts", function=call.name, text=call.args[0], axis=per(type.axis))
         return type.with_axis(Axis.GROUP).with_dtype(dtype)
 
     return rule
@@ -125,7 +121,7 @@ def _distinct(texts: Iterable[str], n: int) -> float:
 
 def _distinct_rule(call: Call) -> Type:
     if call.params["n"] < 1:
-        call.fail("`n` must be at least 1", "n=1")
+        call.fail("DL304.n")
     return _of_group(DType.FLOAT)(call)
 
 
@@ -145,7 +141,7 @@ def _distinct_n(view: View, node: Node, texts: Array) -> Array:
 
 def _jaccard_rule(call: Call) -> Type:
     if call.params.get("over") is not Axis.COMPLETION:
-        call.fail("`jaccard` compares the completions of a group", "jaccard(text, over=completion)", code="DL306")
+        call.fail("DL306.jaccard")
     return _of_group(DType.FLOAT)(call)
 
 
@@ -172,7 +168,7 @@ def _majority_rule(call: Call) -> Type:
     need(call, DType.TEXT)
     type = call.args[0].type
     if type.axis is not Axis.COMPLETION or not call.groups:
-        call.fail(f"`majority` needs one text per completion of a group, and it is {per(type.axis)}", code="DL306")
+        call.fail("DL306.majority", axis=per(type.axis))
     return type.with_axis(Axis.GROUP)
 
 
@@ -190,11 +186,9 @@ def _bucket_rule(call: Call) -> Type:
     need(call, *NUMERIC)
     edges = call.params["edges"]
     if any(low >= high for low, high in pairwise(edges)):
-        call.fail("the edges of `bucket` must grow", "bucket(length, 32, 64, 128)")
+        call.fail("DL304.edges")
     if call.args[0].type.axis is Axis.TOKEN:
-        call.fail(
-            "`bucket` labels completions, and this is per token", "bucket(mean(x, over=token), ...)", code="DL310"
-        )
+        call.fail("DL310.bucket")
     return call.args[0].type.with_dtype(DType.TEXT)
 
 
