@@ -27,7 +27,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from declog.messages import rendered
+from declog.messages import MESSAGES
+from declog.messages.code import Known, filled
 from declog.visible import visible, visible_lines
 
 Path = tuple[str | int, ...]
@@ -86,6 +87,17 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "known") -> str
         return f"there are no {what} here"
     shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
     return f"{what}: {shown}"
+
+
+def rendered(key: str, facts: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The text and the fix of a message of the catalogue; a fix that is a fact alone may be None."""
+    message = MESSAGES[key]
+    text, fix = (message, None) if isinstance(message, str) else message
+    if isinstance(fix, Known):
+        fix = did_you_mean(str(facts["name"]), facts["known"], what=filled(fix.what, facts))
+    elif fix is not None:
+        fix = None if fix == "{fix}" and facts["fix"] is None else filled(fix, facts)
+    return filled(text, facts), fix
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import declog
-from declog.errors import InputError, Problem
-from declog.messages import CODES, MESSAGES, page, rendered
+from declog.errors import InputError, Problem, rendered
+from declog.messages import CODES, MESSAGES, page
 from declog.messages.code import facts_of, filled
 
 SOURCES = [file for file in Path(declog.__file__).parent.rglob("*.py") if file.parent.name != "messages"]
@@ -90,6 +90,12 @@ def test_messages_are_filled() -> None:
 def test_a_fix_may_be_absent() -> None:
     """A fix that is a fact may be None."""
     assert rendered("DL201.key", {"key": "a", "fix": None}) == ("unknown key `a`", None)
+
+
+def test_the_nearest_of_what_is_known_is_a_fix() -> None:
+    """The catalogue says which things these are."""
+    assert rendered("DL302.signal", {"name": "rewrad", "known": ["length", "reward"]})[1] == "did you mean `reward`?"
+    assert rendered("DL302.signal", {"name": "x", "known": ["length", "reward"]})[1] == "signals: length, reward"
 
 
 def test_paths_are_texts_or_keys() -> None:

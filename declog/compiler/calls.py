@@ -101,10 +101,6 @@ def _arguments(draft: Draft, function: RowFunction, name: str, row: Axis, path: 
             args.append((parameter, node))
         elif required and scope.resolve(parameter) is None:
             draft.report(
-                "DL302.column_parameter",
-                (*path, "call"),
-                function=function.name,
-                parameter=parameter,
-                fix=did_you_mean(parameter, scope.names(), what="signals"),
+                "DL302.column_parameter", (*path, "call"), function=function.name, name=parameter, known=scope.names()
             )
     return tuple(args)

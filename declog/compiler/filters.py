@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.scopes import SignalScope
-from declog.errors import did_you_mean
 from declog.language.dtypes import Axis, DType, any_of
 from declog.language.expression import compile_expression, join
 from declog.language.nodes import Node
@@ -28,12 +27,7 @@ def filters(draft: Draft) -> None:
         source = None
         if spec.from_ is not None:
             if spec.from_ not in draft.spec.filters:
-                draft.report(
-                    "DL403.filter",
-                    ("filters", name, "from"),
-                    name=spec.from_,
-                    fix=did_you_mean(spec.from_, draft.spec.filters, what="filters"),
-                )
+                draft.report("DL403.filter", ("filters", name, "from"), name=spec.from_, known=draft.spec.filters)
             else:
                 visiting.append(name)
                 source = visit(spec.from_)

@@ -171,11 +171,7 @@ class _Metric:
         for keyword in call.keywords:
             if keyword.arg not in known:
                 compiler.fail(
-                    keyword,
-                    "DL304.reduction_parameter",
-                    reduction=reduction.name,
-                    name=keyword.arg,
-                    fix=did_you_mean(str(keyword.arg), known, what="parameters"),
+                    keyword, "DL304.reduction_parameter", reduction=reduction.name, name=keyword.arg, known=known
                 )
             value = compiler.visit(keyword.value)
             if value.op != "const" or not isinstance(value.param("value"), int | float):
@@ -234,7 +230,7 @@ class _Metric:
                     text,
                     (0, len(name)),
                     name=name,
-                    fix=did_you_mean(name, [*self.draft.reductions.names(), "p50", "p95", "p99.9"], what="reductions"),
+                    known=[*self.draft.reductions.names(), "p50", "p95", "p99.9"],
                 )
             compiler = Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
             call = (

@@ -89,12 +89,7 @@ def destinations(draft: Draft) -> None:
         profile = spec.profile or draft.spec.profile
         if profile not in draft.spec.profiles and profile != "full":
             path = ("sinks", name, "profile") if spec.profile else ("profile",)
-            draft.report(
-                "DL403.profile",
-                path,
-                name=profile,
-                fix=did_you_mean(profile, {"full", *draft.spec.profiles}, what="profiles"),
-            )
+            draft.report("DL403.profile", path, name=profile, known={"full", *draft.spec.profiles})
             continue
         draft.sinks.append(
             SinkOp(
@@ -160,12 +155,7 @@ def profiles(draft: Draft) -> None:
     if not draft.sinks and not draft.wanted:
         active.add(draft.spec.profile)
     if draft.spec.profile not in known:
-        draft.report(
-            "DL403.profile",
-            "profile",
-            name=draft.spec.profile,
-            fix=did_you_mean(draft.spec.profile, known, what="profiles"),
-        )
+        draft.report("DL403.profile", "profile", name=draft.spec.profile, known=known)
     for name, spec in known.items():
         profile = _profile(draft, name, spec)
         if name in active:

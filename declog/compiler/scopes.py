@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from declog.compiler.draft import Draft, SwitchedOff
-from declog.errors import Path, Problem, did_you_mean
+from declog.errors import Path, Problem
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
 from declog.language.nodes import BUILTIN, LEAVES, METRIC, SIGNAL, Node
@@ -152,9 +152,7 @@ class MetricScope(ConstantScope):
             raise SwitchedOff(f"the metric `{name}` has an error")
         if len(own) == 1:
             return Problem.of("DL302.one_value", name=name, key=key, own=own[0])
-        return Problem.of(
-            "DL302.unknown_metric", name=key, fix=did_you_mean(key, own or draft.output_keys, what="metrics")
-        )
+        return Problem.of("DL302.unknown_metric", name=key, known=own or draft.output_keys)
 
     def names(self) -> Iterable[str]:
         return [*self.draft.output_keys, *self.draft.constants]

@@ -7,7 +7,7 @@ from typing import Any
 
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
-from declog.errors import Problem, did_you_mean
+from declog.errors import Problem
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import CONST
@@ -135,12 +135,7 @@ def groups(draft: Draft) -> None:
     if spec.of is not None:
         signal = draft.signals.get(spec.of)
         if signal is None:
-            draft.report(
-                "DL302.signal",
-                "axes.group.of",
-                name=spec.of,
-                fix=did_you_mean(spec.of, draft.signal_names, what="signals"),
-            )
+            draft.report("DL302.signal", "axes.group.of", name=spec.of, known=draft.signal_names)
         elif signal.axis != "completion" or signal.type not in (DType.INT, DType.TEXT) or signal.family:
             draft.report("DL310.group_of", "axes.group.of", name=spec.of)
     if spec.size is not None or spec.of is not None:
@@ -150,24 +145,18 @@ def groups(draft: Draft) -> None:
         )
     ids = draft.spec.axes.completion.ids
     if ids is not None and ids not in draft.signals:
-        draft.report(
-            "DL302.signal", "axes.completion.ids", name=ids, fix=did_you_mean(ids, draft.signal_names, what="signals")
-        )
+        draft.report("DL302.signal", "axes.completion.ids", name=ids, known=draft.signal_names)
     lengths = draft.spec.axes.token.lengths
     if lengths is not None:
         signal = draft.signals.get(lengths)
         path = ("axes", "token", "lengths")
         if signal is None:
-            draft.report(
-                "DL302.signal", path, name=lengths, fix=did_you_mean(lengths, draft.signal_names, what="signals")
-            )
+            draft.report("DL302.signal", path, name=lengths, known=draft.signal_names)
         elif signal.axis != "completion" or signal.type != "int" or signal.family or signal.optional:
             draft.report("DL310.lengths", path, name=lengths)
     token = draft.spec.axes.token.mask
     if token is not None and token.isidentifier() and token != "all" and token not in draft.signals:
-        draft.report(
-            "DL302.signal", "axes.token.mask", name=token, fix=did_you_mean(token, draft.signal_names, what="signals")
-        )
+        draft.report("DL302.signal", "axes.token.mask", name=token, known=draft.signal_names)
 
 
 def masks(draft: Draft) -> None:

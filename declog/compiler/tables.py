@@ -66,21 +66,11 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     if spec.rows == "group" and draft.grouping is None:
         draft.report("DL306.rows_group", (*path, "rows"))
     if spec.schema_ not in draft.spec.schemas:
-        draft.report(
-            "DL403.schema",
-            (*path, "schema"),
-            name=spec.schema_,
-            fix=did_you_mean(spec.schema_, draft.spec.schemas, what="schemas"),
-        )
+        draft.report("DL403.schema", (*path, "schema"), name=spec.schema_, known=draft.spec.schemas)
     chosen = None
     if spec.filter is not None:
         if spec.filter not in draft.spec.filters:
-            draft.report(
-                "DL403.filter",
-                (*path, "filter"),
-                name=spec.filter,
-                fix=did_you_mean(spec.filter, draft.spec.filters, what="filters"),
-            )
+            draft.report("DL403.filter", (*path, "filter"), name=spec.filter, known=draft.spec.filters)
         chosen = draft.filters.get(spec.filter)
         if f"filters.{spec.filter}" in draft.inactive:
             draft.inactive[f"tables.{name}"] = f"its filter `{spec.filter}` is off"
@@ -152,12 +142,7 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
         if sink not in draft.spec.sinks:
             if draft.deleted(f"sinks.{sink}") or not wanted:
                 continue
-            draft.report(
-                "DL403.sink",
-                ("tables", name, "to", sink),
-                name=sink,
-                fix=did_you_mean(sink, draft.spec.sinks, what="sinks"),
-            )
+            draft.report("DL403.sink", ("tables", name, "to", sink), name=sink, known=draft.spec.sinks)
         elif wanted and any(op.id == sink and "table" not in op.accepts for op in draft.sinks):
             draft.report("DL405.tables", ("tables", name, "to", sink), sink=sink)
     if not any(spec.to.values()):

@@ -22,7 +22,7 @@ from declog.config.provenance import defaults_of
 from declog.config.search_path import HYDRA_ERRORS, config_loader, current_hydra, preset_folders
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
 from declog.config.yaml_lint import surprise, suspicious
-from declog.errors import Path, Problem, did_you_mean
+from declog.errors import Path, Problem
 
 _NULL = ("", "~", "null", "Null", "NULL")
 _SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something stands behind it
@@ -70,13 +70,7 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
             or any(not _is_null(layer, known) for layer in known.layers.get((*config.prefix, *above, name), ()))
         ]
         what = ".".join(map(str, above))
-        yield Problem.of(
-            "DL201.deletes_nothing",
-            path,
-            key=path[-1],
-            what=what,
-            fix=did_you_mean(str(path[-1]), beside, what=f"entries of {what}"),
-        )
+        yield Problem.of("DL201.deletes_nothing", path, name=path[-1], what=what, known=beside)
 
 
 def _is_null(layer: Layer, known: Provenance) -> bool:

@@ -144,13 +144,7 @@ class Compiler:
         if found is None:
             if node.id in AXES or node.id == COLUMN:
                 self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
-            self.fail(
-                node,
-                "DL302.name",
-                noun=self.scope.noun,
-                name=node.id,
-                fix=did_you_mean(node.id, self.scope.names(), what=f"{self.scope.noun}s"),
-            )
+            self.fail(node, "DL302.name", noun=self.scope.noun, name=node.id, known=self.scope.names())
         return found
 
     def _attribute(self, node: ast.Attribute) -> Node:
@@ -245,7 +239,7 @@ class Compiler:
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=found.type)
             if quantile_level(name) is not None:
                 self.fail(node.func, "DL303.reduction", name=name)
-            self.fail(node.func, "DL303.function", name=name, fix=did_you_mean(name, known, what="functions"))
+            self.fail(node.func, "DL303.function", name=name, known=known)
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
 
@@ -274,7 +268,7 @@ class Compiler:
                     "DL304.parameter",
                     function=function.name,
                     name=keyword.arg,
-                    fix=did_you_mean(str(keyword.arg), [slot.name for slot in slots], what="parameters"),
+                    known=[slot.name for slot in slots],
                 )
             if keyword.arg in given:
                 self.fail(keyword, "DL304.twice", name=keyword.arg, fix=function.signature)
@@ -310,7 +304,7 @@ class Compiler:
         if name is None:
             self.fail(node, "DL306.axis_named", fix=did_you_mean("", [*AXES, COLUMN], what="axes"))
         if name not in AXES:
-            self.fail(node, "DL306.axis", name=name, fix=did_you_mean(name, [*AXES, COLUMN], what="axes"))
+            self.fail(node, "DL306.axis", name=name, known=[*AXES, COLUMN])
         return AXES[name]
 
     def _parameter(self, node: ast.expr, slot: Param, function: Function) -> Any:

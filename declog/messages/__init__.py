@@ -1,7 +1,8 @@
 """The catalogue of errors: every code, its page, and every text with its fix, one module per layer.
 
-``Problem.of("DL302.signal", path, name="rewrad", fix=...)`` and ``InputError.of(...)`` read it, ``declog explain``
-prints it, and docs/errors.md is generated from it. A test compares the facts of every call with those of its message.
+``Problem.of("DL302.signal", path, name="rewrad", known=signals)`` and ``InputError.of(...)`` read it, ``declog
+explain`` prints it, and docs/errors.md is generated from it. A test compares the facts of every call with those of its
+message.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 
 from declog.messages import composition, inputs, language, outputs, plan, schema
-from declog.messages.code import Code, Message, filled
+from declog.messages.code import Code, Message
 
 CATALOGUE: Mapping[str, Code] = {
     **composition.CODES,
@@ -22,15 +23,6 @@ CATALOGUE: Mapping[str, Code] = {
 }
 CODES: Mapping[str, str] = {code: entry.title for code, entry in CATALOGUE.items()}
 MESSAGES: Mapping[str, Message] = {key: text for entry in CATALOGUE.values() for key, text in entry.messages.items()}
-
-
-def rendered(key: str, facts: Mapping[str, object]) -> tuple[str, str | None]:
-    """The text and the fix of a message; a fix that is a fact alone may be None."""
-    message = MESSAGES[key]
-    if isinstance(message, str):
-        return filled(message, facts), None
-    text, fix = message
-    return filled(text, facts), None if fix == "{fix}" and facts["fix"] is None else filled(fix, facts)
 
 
 def page(code: str) -> str:

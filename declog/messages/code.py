@@ -6,7 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Message = str | tuple[str, str]  # a text, or a text and its fix
+
+@dataclass(frozen=True)
+class Known:
+    """The fix of an unknown `{name}`: the nearest of the fact ``known``, or the list of them, with what they are."""
+
+    what: str
+
+
+Message = str | tuple[str, str | Known]  # a text, or a text and its fix
 _FACT = re.compile(r"\{\{(?P<literal>\w+)\}\}|\{(?P<fact>\w+)(?P<quoted>!r)?\}")
 
 
@@ -36,5 +44,7 @@ def filled(text: str, facts: Mapping[str, object]) -> str:
 
 def facts_of(message: Message) -> frozenset[str]:
     """The names of the facts that a message needs."""
-    texts = (message,) if isinstance(message, str) else message
-    return frozenset(found["fact"] for text in texts for found in _FACT.finditer(text) if found["fact"])
+    text, fix = (message, "") if isinstance(message, str) else message
+    if isinstance(fix, Known):
+        fix = f"{{name}}{{known}}{fix.what}"
+    return frozenset(found["fact"] for found in _FACT.finditer(text + fix) if found["fact"])

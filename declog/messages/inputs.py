@@ -1,6 +1,6 @@
 """DL5xx: what the training code gives."""
 
-from declog.messages.code import Code
+from declog.messages.code import Code, Known
 
 # fmt: off
 CODES = {
@@ -24,7 +24,7 @@ CODES = {
     ```
     """, {
     "DL501.observed": ("the profile has no signal `{name}` to observe", "{fix}"),
-    "DL501.phase": ("the profile `{profile}` has no phase `{phase}`", "{fix}"),
+    "DL501.phase": ("the profile `{profile}` has no phase `{name}`", Known("phases")),
     "DL501.signal": ("the profile `{profile}` has no signal `{name}`", "{fix}"),
 }),
 "DL502": Code("a required signal was not observed", """
@@ -287,7 +287,7 @@ CODES = {
         "resume on {before} ranks or more, or from a checkpoint that was saved where a window ends"),
     "DL510.load": ("`load_state_dict` is called after the first step", "call it before the run"),
     "DL510.merge": ("`merge` is for the driver", 'declog.start(..., role="driver", world_size=)'),
-    "DL510.merge_way": ("`merge` is not {merge!r}", "{fix}"),
+    "DL510.merge_way": ("`merge` is not {name!r}", Known("ways to merge")),
     "DL510.mode": ("the profile `{profile}` has no mode `{name}`", "{fix}"),
     "DL510.nested": ("step {step} begins inside step {open}", "end one step before the next"),
     "DL510.no_process_group": ("there are several ranks, and no process group",

@@ -1,6 +1,6 @@
 """DL3xx: the language and its types."""
 
-from declog.messages.code import Code
+from declog.messages.code import Code, Known
 
 # fmt: off
 CODES = {
@@ -27,18 +27,18 @@ CODES = {
     """, {
     "DL302.alert_text": ("`{name}` in the text is no metric", "{fix}"),
     "DL302.axis": ("`{name}` is an axis, not a {noun}", "use it as over={name}"),
-    "DL302.column_parameter": ("`{function}` takes `{parameter}`, and the profile has no such signal", "{fix}"),
+    "DL302.column_parameter": ("`{function}` takes `{name}`, and the profile has no such signal", Known("signals")),
     "DL302.metric": ("`{name}` is a metric; an expression reads signals", "use `formula:` to compute with metrics"),
     "DL302.metric_signal": ("there is no signal `{name}` for this metric to reduce", "{fix}"),
-    "DL302.name": ("unknown {noun} `{name}`", "{fix}"),
+    "DL302.name": ("unknown {noun} `{name}`", Known("{noun}s")),
     "DL302.one_value": ("`{name}` has one value: there is no `{key}`", "did you mean `{own}`?"),
     "DL302.run_time": ("`{name}` is not known before the run: only constants can be used here",
         "use `when` or `where`"),
     "DL302.several": ("`{name}` has several reductions", "write {choices}"),
-    "DL302.signal": ("unknown signal `{name}`", "{fix}"),
+    "DL302.signal": ("unknown signal `{name}`", Known("signals")),
     "DL302.signal_in_formula": ("`{name}` is a signal; here only metrics and constants are known",
         "declare a metric: `{name}: {expr: {name}}`"),
-    "DL302.unknown_metric": ("unknown metric `{name}`", "{fix}"),
+    "DL302.unknown_metric": ("unknown metric `{name}`", Known("metrics")),
 }),
 "DL303": Code("unknown function", """
     No function of this name is registered. Register one with `@declog.function`, before the configuration is
@@ -51,7 +51,7 @@ CODES = {
     """, {
     "DL303.called_value": ("`{name}` is a {noun} ({type}), not a function", "{name} * (...)"),
     "DL303.column_function": ("no column function `{name}` is registered", "{fix}"),
-    "DL303.function": ("unknown function `{name}`", "{fix}"),
+    "DL303.function": ("unknown function `{name}`", Known("functions")),
     "DL303.load": ("the {noun} `{name}` cannot be loaded from `{value}`: {error}", "correct or uninstall the package"),
     "DL303.reduction": ("`{name}` is a reduction, not a function",
         "a metric of its own is `{name}(x)`, without `over`; a formula computes with its value"),
@@ -81,11 +81,11 @@ CODES = {
     "DL304.misses": ("`{function}` misses `{name}`", "{fix}"),
     "DL304.n": ("`n` must be at least 1", "n=1"),
     "DL304.number": "`{name}` must be a constant number",
-    "DL304.parameter": ("`{function}` has no parameter `{name}`", "{fix}"),
+    "DL304.parameter": ("`{function}` has no parameter `{name}`", Known("parameters")),
     "DL304.reduce_expr": ("the expression stands in `expr`", "reduce: {name}"),
     "DL304.reduction_arity": ("`{reduction}` takes {takes}", "{reduction}({letters})"),
     "DL304.reduction_misses": "`{reduction}` misses `{name}`",
-    "DL304.reduction_parameter": ("`{reduction}` has no parameter `{name}`", "{fix}"),
+    "DL304.reduction_parameter": ("`{reduction}` has no parameter `{name}`", Known("parameters")),
     "DL304.regex": ("the regular expression cannot be read: {error}", "{fix}"),
     "DL304.twice": ("`{name}` is given twice", "{fix}"),
 }),
@@ -124,7 +124,7 @@ CODES = {
       entropies: mean(mean(entropy, over=tokens))
     ```
     """, {
-    "DL306.axis": ("unknown axis `{name}`", "{fix}"),
+    "DL306.axis": ("unknown axis `{name}`", Known("axes")),
     "DL306.axis_named": ("an axis is named here", "{fix}"),
     "DL306.group": ("this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`"),
     "DL306.index": ("`index` counts completions of a group or groups of a batch", "index(completion) or index(group)"),
@@ -255,7 +255,7 @@ CODES = {
     ```
     """, {
     "DL311.empty": ("`reduce` names no reduction", "reduce: mean"),
-    "DL311.name": ("unknown reduction `{name}`", "{fix}"),
+    "DL311.name": ("unknown reduction `{name}`", Known("reductions")),
     "DL311.quantile": ("unknown reduction `{name}`: quantiles are p0 to p100", "{fix}"),
 }),
 "DL312": Code("the reduction does not fit the value", """

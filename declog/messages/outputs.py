@@ -1,6 +1,6 @@
 """DL6xx: sinks, ranks, captures and integrations."""
 
-from declog.messages.code import Code
+from declog.messages.code import Code, Known
 
 # fmt: off
 CODES = {
@@ -35,7 +35,7 @@ CODES = {
     "DL601.capture_folder": ("the capture has no folder on this rank", "set `capture.folder`"),
     "DL601.json": ("{path}:{number} is not JSON: {cause}", "remove the line"),
     "DL601.json_object": ("{path}:{number} is no JSON object", "remove the line"),
-    "DL601.kind": ("unknown sink kind `{kind}`", "{fix}"),
+    "DL601.kind": ("unknown sink kind `{name}`", Known("kinds")),
     "DL601.leaves": ("the folder `{folder}` leaves the run's, {output_dir}", "give an absolute `dir`"),
     "DL601.load": "the sink kind `{kind}` could not be loaded from `{module}:{name}`: {cause}",
     "DL601.no_class": "the sink kind `{kind}` is `{module}:{name}`, which is not a class",

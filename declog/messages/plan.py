@@ -1,6 +1,6 @@
 """DL4xx: names, references and what a plan may hold."""
 
-from declog.messages.code import Code
+from declog.messages.code import Code, Known
 
 # fmt: off
 CODES = {
@@ -42,19 +42,19 @@ CODES = {
       worst: {rows: completion, schema: samples, filter: extreme}
     ```
     """, {
-    "DL403.constant": ("there is no constant `{name}`", "{fix}"),
+    "DL403.constant": ("there is no constant `{name}`", Known("constants")),
     "DL403.entry": ("there is no {section} `{name}`", "{fix}"),
-    "DL403.filter": ("unknown filter `{name}`", "{fix}"),
+    "DL403.filter": ("unknown filter `{name}`", Known("filters")),
     "DL403.imports": ("[{table}] imports `{name}`, which cannot be imported: {error}",
         "correct the name, or the module"),
     "DL403.kind": ("{cause}", "{fix}"),
-    "DL403.metric": ("the profile logs nothing as `{name}`", "{fix}"),
-    "DL403.mode": ("there is no mode `{name}`", "{fix}"),
+    "DL403.metric": ("the profile logs nothing as `{name}`", Known("metrics")),
+    "DL403.mode": ("there is no mode `{name}`", Known("modes")),
     "DL403.module": ("`{kind}` names a module, and a profile imports none",
         '[tool.declog] imports = ["{module}"] in your pyproject.toml, or declog.start(..., sinks=[...])'),
-    "DL403.profile": ("unknown profile `{name}`", "{fix}"),
-    "DL403.schema": ("unknown schema `{name}`", "{fix}"),
-    "DL403.sink": ("unknown sink `{name}`", "{fix}"),
+    "DL403.profile": ("unknown profile `{name}`", Known("profiles")),
+    "DL403.schema": ("unknown schema `{name}`", Known("schemas")),
+    "DL403.sink": ("unknown sink `{name}`", Known("sinks")),
 }),
 "DL404": Code("a name template is wrong", """
     A `name` has a field that is not known or not filled here, or lacks one without which values would share a name.

@@ -1,6 +1,6 @@
 """DL2xx: keys and literals."""
 
-from declog.messages.code import Code
+from declog.messages.code import Code, Known
 
 # fmt: off
 CODES = {
@@ -12,10 +12,11 @@ CODES = {
       solved: {expr: reward, whre: reward > 0.5}
     ```
     """, {
-    "DL201.deletes_nothing": ("`{key}: null` deletes nothing: there is no such entry in {what}", "{fix}"),
+    "DL201.deletes_nothing": ("`{name}: null` deletes nothing: there is no such entry in {what}",
+        Known("entries of {what}")),
     "DL201.key": ("unknown key `{key}`", "{fix}"),
     "DL201.project": ("unknown key `{key}` in [{table}]", "keys: imports"),
-    "DL201.sink_option": ("the sink kind `{kind}` has no option `{name}`", "{fix}"),
+    "DL201.sink_option": ("the sink kind `{kind}` has no option `{name}`", Known("options")),
 }),
 "DL202": Code("a value has the wrong type or is not allowed", """
     A literal of the wrong type, or outside what is allowed here. The message names what is allowed.

@@ -124,9 +124,7 @@ def _prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any])
     spec = validate(_merged({key: value for key, value in data.items() if key != "tests"}, test.with_))
     pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
     problems = [
-        Problem.of(
-            "DL403.constant", ("constants", name), name=name, fix=did_you_mean(name, spec.constants, what="constants")
-        )
+        Problem.of("DL403.constant", ("constants", name), name=name, known=spec.constants)
         for name in pinned
         if name not in spec.constants
     ]
@@ -161,9 +159,7 @@ def _unknown(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
     for place, step in enumerate(test.given):
         path: tuple[str | int, ...] = () if step is test else ("steps", place)
         if step.mode is not None and step.mode not in plan.modes:
-            yield Problem.of(
-                "DL403.mode", (*path, "mode"), name=step.mode, fix=did_you_mean(step.mode, plan.modes, what="modes")
-            )
+            yield Problem.of("DL403.mode", (*path, "mode"), name=step.mode, known=plan.modes)
         if worlds and len(step.ranks) != max(worlds):
             yield Problem.of("DL202.test_ranks", path, ranks=len(step.ranks) or 1, others=max(worlds))
         for rank, item in enumerate(step.ranks or [step]):
@@ -209,10 +205,7 @@ class _Names:
         for name in item.expect:
             if not any(re.fullmatch(pattern, name) for pattern in self._patterns()):
                 yield Problem.of(
-                    "DL403.metric",
-                    (*path, "expect", name),
-                    name=name,
-                    fix=did_you_mean(name, {*self.plan.names(), *profile.metrics}, what="metrics"),
+                    "DL403.metric", (*path, "expect", name), name=name, known={*self.plan.names(), *profile.metrics}
                 )
 
     def _patterns(self) -> Iterable[str]:

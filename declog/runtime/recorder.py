@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from declog.engine.publish import Route
-from declog.errors import InputError, UnknownSignalError, UsageError, did_you_mean, nearest
+from declog.errors import InputError, UnknownSignalError, UsageError, nearest
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
@@ -221,12 +221,7 @@ class Recorder:
         """
         self._in_step("batch")
         if phase not in self.plan.known_phases:
-            raise UnknownSignalError.of(
-                "DL501.phase",
-                profile=self.plan.name,
-                phase=phase,
-                fix=did_you_mean(phase, self.plan.known_phases, what="phases"),
-            )
+            raise UnknownSignalError.of("DL501.phase", profile=self.plan.name, name=phase, known=self.plan.known_phases)
         self._cut(phase, *() if rows is None else (rows,))
         yield
         self._cut(phase)

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from declog.errors import Problem, SinkError, UsageError, did_you_mean
+from declog.errors import Problem, SinkError, UsageError
 from declog.records import Records, RunInfo
 from declog.registry import home, installed, provided
 
@@ -123,7 +123,7 @@ def sink_class(kind: str) -> type[Sink]:
         if shipped is not None:
             return shipped
         if entry is None:
-            raise SinkError.of("DL601.kind", kind=kind, fix=did_you_mean(kind, known_kinds(), what="kinds"))
+            raise SinkError.of("DL601.kind", name=kind, known=known_kinds())
         path = entry.value
     module, _, name = path.partition(":")
     try:
@@ -165,15 +165,7 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
     ]
     for name, value in options.items():
         if name not in parameters:
-            problems.append(
-                Problem.of(
-                    "DL201.sink_option",
-                    (name,),
-                    kind=kind,
-                    name=name,
-                    fix=did_you_mean(name, parameters, what="options"),
-                )
-            )
+            problems.append(Problem.of("DL201.sink_option", (name,), kind=kind, name=name, known=parameters))
             continue
         if value is None:  # what another layer said is taken back
             continue

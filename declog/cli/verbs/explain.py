@@ -35,11 +35,12 @@ def run(given: argparse.Namespace) -> int:
     code = code if code.startswith("DL") else f"DL{code}"
     if code not in CODES:
         raise Wrong(f"there is no error code `{given.code}`", did_you_mean(code, CODES, what="codes"))
-    messages = [(text, None) if isinstance(text, str) else text for text in CATALOGUE[code].messages.values()]
+    messages = [(each, None) if isinstance(each, str) else each for each in CATALOGUE[code].messages.values()]
+    shown = [(text, fix if isinstance(fix, str) and fix != "{fix}" else None) for text, fix in messages]
     if given.format == "json":
-        write_json({"code": code, "meaning": CODES[code], "page": page(code), "messages": messages})
+        write_json({"code": code, "meaning": CODES[code], "page": page(code), "messages": shown})
     else:
         print(paragraphs(page(code)))
-        for text, fix in messages:
-            print(f"- {text}" + ("" if fix in (None, "{fix}") else f"\n  fix: {fix}"))
+        for text, fix in shown:
+            print(f"- {text}" + (f"\n  fix: {fix}" if fix else ""))
     return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import declog
-from declog.errors import UsageError, did_you_mean
+from declog.errors import UsageError
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.settings import constants_of
@@ -60,7 +60,7 @@ def attach(
     Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program.
     """
     if merge is not None and merge not in MERGE:
-        raise UsageError.of("DL510.merge_way", merge=merge, fix=did_you_mean(merge, MERGE, what="ways to merge"))
+        raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
     for needed in ("add_callback", "state", "args", "log", "evaluate", "train"):
         if not hasattr(trainer, needed):
             raise UsageError.of("DL510.trainer", type=type(trainer).__name__, needed=needed)
