@@ -126,13 +126,7 @@ class Pool:
         self._nodes: dict[tuple[Any, ...], Node] = {}
 
     def make(
-        self,
-        op: str,
-        args: Iterable[Node] = (),
-        *,
-        type: Type,
-        mask: Iterable[Node] | None = None,
-        **params: Any,
+        self, op: str, args: Iterable[Node] = (), *, type: Type, mask: Iterable[Node] | None = None, **params: Any
     ) -> Node:
         """The node of this operation. ``mask`` defaults to the union of the token arguments' masks."""
         nodes = tuple(args)

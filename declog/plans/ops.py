@@ -403,15 +403,7 @@ class Plan:
     @cached_property
     def periods(self) -> tuple[int, ...]:
         """The windows of metrics and tables, in optimizer steps, ascending; the profile's own is among them."""
-        return tuple(
-            sorted(
-                {
-                    self.every,
-                    *(op.every for op in self.outputs),
-                    *(op.every for op in self.tables),
-                }
-            )
-        )
+        return tuple(sorted({self.every, *(op.every for op in self.outputs), *(op.every for op in self.tables)}))
 
     @cached_property
     def fingerprint(self) -> str:

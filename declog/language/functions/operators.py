@@ -22,24 +22,10 @@ def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
     return run(*args) if np.all(np.abs(floats) < 2.0**63) else floats
 
 
-@BUILTIN.elementwise("add", "a", "b", rule=same, help="operator +")
-def _add(xp: Any, a: Any, b: Any) -> Any:
-    return _fitting(xp, operator.add, a, b)
-
-
-@BUILTIN.elementwise("sub", "a", "b", rule=same, help="operator -")
-def _sub(xp: Any, a: Any, b: Any) -> Any:
-    return _fitting(xp, operator.sub, a, b)
-
-
-@BUILTIN.elementwise("mul", "a", "b", rule=same, help="operator *")
-def _mul(xp: Any, a: Any, b: Any) -> Any:
-    return _fitting(xp, operator.mul, a, b)
-
-
-@BUILTIN.elementwise("div", "a", "b", rule=number, help="operator /")
-def _div(xp: Any, a: Any, b: Any) -> Any:
-    return xp.true_divide(a, b)
+BUILTIN.elementwise("add", "a", "b", rule=same, help="operator +")(lambda xp, a, b: _fitting(xp, operator.add, a, b))
+BUILTIN.elementwise("sub", "a", "b", rule=same, help="operator -")(lambda xp, a, b: _fitting(xp, operator.sub, a, b))
+BUILTIN.elementwise("mul", "a", "b", rule=same, help="operator *")(lambda xp, a, b: _fitting(xp, operator.mul, a, b))
+BUILTIN.elementwise("div", "a", "b", rule=number, help="operator /")(lambda xp, a, b: xp.true_divide(a, b))
 
 
 @BUILTIN.elementwise("pow", "a", "b", rule=number, help="operator **")
@@ -49,34 +35,14 @@ def _pow(xp: Any, a: Any, b: Any) -> Any:
     return xp.pow(a if isinstance(a, float | int) or a.is_floating_point() else a.double(), b)
 
 
-@BUILTIN.elementwise("neg", "x", rule=same, help="unary -")
-def _neg(xp: Any, x: Any) -> Any:
-    return _fitting(xp, operator.neg, x)
-
-
-@BUILTIN.elementwise("lt", "a", "b", rule=predicate, help="<")
-def _lt(xp: Any, a: Any, b: Any) -> Any:
-    return a < b
-
-
-@BUILTIN.elementwise("le", "a", "b", rule=predicate, help="<=")
-def _le(xp: Any, a: Any, b: Any) -> Any:
-    return a <= b
-
-
-@BUILTIN.elementwise("gt", "a", "b", rule=predicate, help=">")
-def _gt(xp: Any, a: Any, b: Any) -> Any:
-    return a > b
-
-
-@BUILTIN.elementwise("ge", "a", "b", rule=predicate, help=">=")
-def _ge(xp: Any, a: Any, b: Any) -> Any:
-    return a >= b
-
-
-@BUILTIN.elementwise("eq", "a", "b", rule=equality, help="==")
-def _eq(xp: Any, a: Any, b: Any) -> Any:
-    return _text_equal(a, b) if _is_text(a) or _is_text(b) else a == b
+BUILTIN.elementwise("neg", "x", rule=same, help="unary -")(lambda xp, x: _fitting(xp, operator.neg, x))
+BUILTIN.elementwise("lt", "a", "b", rule=predicate, help="<")(lambda xp, a, b: a < b)
+BUILTIN.elementwise("le", "a", "b", rule=predicate, help="<=")(lambda xp, a, b: a <= b)
+BUILTIN.elementwise("gt", "a", "b", rule=predicate, help=">")(lambda xp, a, b: a > b)
+BUILTIN.elementwise("ge", "a", "b", rule=predicate, help=">=")(lambda xp, a, b: a >= b)
+BUILTIN.elementwise("eq", "a", "b", rule=equality, help="==")(
+    lambda xp, a, b: _text_equal(a, b) if _is_text(a) or _is_text(b) else a == b
+)
 
 
 @BUILTIN.elementwise("ne", "a", "b", rule=equality, help="!=; false where either side is missing")
@@ -101,14 +67,8 @@ def _truth(xp: Any, x: Any) -> Any:
     return x if x.dtype is xp.bool else (x != 0) & (x == x)  # of a value that is absent in places
 
 
-@BUILTIN.elementwise("and", "a", "b", rule=logic, help="both")
-def _and(xp: Any, a: Any, b: Any) -> Any:
-    return _truth(xp, a) & _truth(xp, b)
-
-
-@BUILTIN.elementwise("or", "a", "b", rule=logic, help="either")
-def _or(xp: Any, a: Any, b: Any) -> Any:
-    return _truth(xp, a) | _truth(xp, b)
+BUILTIN.elementwise("and", "a", "b", rule=logic, help="both")(lambda xp, a, b: _truth(xp, a) & _truth(xp, b))
+BUILTIN.elementwise("or", "a", "b", rule=logic, help="either")(lambda xp, a, b: _truth(xp, a) | _truth(xp, b))
 
 
 @BUILTIN.elementwise("not", "x", rule=logic, help="negation; of a missing bool it is false")
@@ -130,52 +90,37 @@ def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
     return xp.where(condition, yes, no)
 
 
-@BUILTIN.elementwise("abs", "x", rule=same, help="the absolute value")
-def _abs(xp: Any, x: Any) -> Any:
-    return _fitting(xp, operator.abs, x)
+BUILTIN.elementwise("abs", "x", rule=same, help="the absolute value")(lambda xp, x: _fitting(xp, operator.abs, x))
+BUILTIN.elementwise("exp", "x", rule=number, help="e to the power of x")(lambda xp, x: xp.exp(x))
+BUILTIN.elementwise("log", "x", rule=number, help="the natural logarithm; of a negative number missing")(
+    lambda xp, x: xp.log(x)
+)
+BUILTIN.elementwise("sqrt", "x", rule=number, help="the square root; of a negative number missing")(
+    lambda xp, x: xp.sqrt(x)
+)
+BUILTIN.elementwise("square", "x", rule=same, help="x * x")(lambda xp, x: _fitting(xp, operator.mul, x, x))
 
 
-@BUILTIN.elementwise("exp", "x", rule=number, help="e to the power of x")
-def _exp(xp: Any, x: Any) -> Any:
-    return xp.exp(x)
-
-
-@BUILTIN.elementwise("log", "x", rule=number, help="the natural logarithm; of a negative number missing")
-def _log(xp: Any, x: Any) -> Any:
-    return xp.log(x)
-
-
-@BUILTIN.elementwise("sqrt", "x", rule=number, help="the square root; of a negative number missing")
-def _sqrt(xp: Any, x: Any) -> Any:
-    return xp.sqrt(x)
-
-
-@BUILTIN.elementwise("square", "x", rule=same, help="x * x")
-def _square(xp: Any, x: Any) -> Any:
-    return _fitting(xp, operator.mul, x, x)
+def _bounded(xp: Any, extreme: Any, bound: str, a: Any, b: Any) -> Any:
+    """The extreme of two; torch takes a constant as a bound of the other only."""
+    if xp is not np and isinstance(a, float | int):
+        a, b = b, a
+    return xp.clamp(a, **{bound: b}) if xp is not np and isinstance(b, float | int) else extreme(a, b)
 
 
 @BUILTIN.elementwise("minimum", "a", "b", rule=same, help="the smaller of two values")
 def _minimum(xp: Any, a: Any, b: Any) -> Any:
-    if xp is np:
-        return np.minimum(a, b)
-    if isinstance(a, float | int):
-        return xp.clamp(b, max=a)
-    return xp.clamp(a, max=b) if isinstance(b, float | int) else xp.minimum(a, b)
+    return _bounded(xp, xp.minimum, "max", a, b)
 
 
 @BUILTIN.elementwise("maximum", "a", "b", rule=same, help="the greater of two values")
 def _maximum(xp: Any, a: Any, b: Any) -> Any:
-    if xp is np:
-        return np.maximum(a, b)
-    if isinstance(a, float | int):
-        return xp.clamp(b, min=a)
-    return xp.clamp(a, min=b) if isinstance(b, float | int) else xp.maximum(a, b)
+    return _bounded(xp, xp.maximum, "min", a, b)
 
 
-@BUILTIN.elementwise("clip", "x", "low", "high", rule=same, help="x between two bounds")
-def _clip(xp: Any, x: Any, low: Any, high: Any) -> Any:
-    return _minimum(xp, _maximum(xp, x, low), high)
+BUILTIN.elementwise("clip", "x", "low", "high", rule=same, help="x between two bounds")(
+    lambda xp, x, low, high: _minimum(xp, _maximum(xp, x, low), high)
+)
 
 
 def _any_dtype(call: Call) -> Type:
@@ -189,14 +134,10 @@ def _present(xp: Any, x: Any) -> Any:
     return x == x
 
 
-@BUILTIN.elementwise("isnan", "x", rule=predicate, help="whether the value is NaN")
-def _isnan(xp: Any, x: Any) -> Any:
-    return x != x
-
-
-@BUILTIN.elementwise("isfinite", "x", rule=predicate, help="whether the value is neither NaN nor infinite")
-def _isfinite(xp: Any, x: Any) -> Any:
-    return xp.isfinite(x)
+BUILTIN.elementwise("isnan", "x", rule=predicate, help="whether the value is NaN")(lambda xp, x: x != x)
+BUILTIN.elementwise("isfinite", "x", rule=predicate, help="whether the value is neither NaN nor infinite")(
+    lambda xp, x: xp.isfinite(x)
+)
 
 
 @BUILTIN.elementwise("isclose", "a", "b", rule=predicate, help="|a - b| <= 1e-8 + 1e-5 |b|, as numpy and torch")

@@ -60,15 +60,8 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
     if axis is None or axis < over or (axis is Axis.BATCH):
         call.fail("DL306.no_axis", arg=0, node=node, axis=per(axis), label=over.label)
     if axis > over:
-        call.fail(
-            "DL306.order",
-            arg=0,
-            node=node,
-            axis=per(axis),
-            inner=axis.label,
-            outer=over.label,
-            fix=_readings(call, node, axis, over),
-        )
+        facts = {"axis": per(axis), "inner": axis.label, "outer": over.label}
+        call.fail("DL306.order", arg=0, node=node, fix=_readings(call, node, axis, over), **facts)
     if over is Axis.STEP:
         call.fail("DL306.window")
     if over is Axis.COMPLETION and not call.groups:
@@ -94,7 +87,7 @@ def _summed(call: Call) -> Type:
     return result.with_dtype(DType.FLOAT if result.dtype is DType.FLOAT else DType.INT)
 
 
-OVER = Param("over", "axis", default=None)
+OVER, AXIS = Param("over", "axis", default=None), Param("axis", "axis")
 
 
 def _register_aggregates() -> None:
@@ -130,29 +123,29 @@ def _ranked(call: Call) -> Type:
     return node.type.with_dtype(DType.INT)
 
 
-@BUILTIN.rows(
+BUILTIN.rows(
     "rank", "x", Param("within", "axis"), rule=_ranked, help="the 1-based place of a completion, ascending, ties by row"
-)
-def _rank(view: Any, node: Node, x: Any) -> Any:
-    return segmented.rank(x, view.segments(Axis.COMPLETION, node.param("within")))
+)(lambda view, node, x: segmented.rank(x, view.segments(Axis.COMPLETION, node.param("within"))))
+
+
+_COUNTED = {Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}  # what is counted, and in each of what
+
+
+def _segments(view: Any, node: Node) -> Any:
+    axis = node.param("axis")
+    return view.segments(axis, _COUNTED[axis])
 
 
 def _indexed(call: Call) -> Type:
     axis = call.params["axis"]
-    if axis not in (Axis.COMPLETION, Axis.GROUP) or not call.groups:
+    if axis not in _COUNTED or not call.groups:
         call.fail("DL306.index")
     return Type(DType.INT, axis)
 
 
-@BUILTIN.rows(
-    "index",
-    Param("axis", "axis"),
-    rule=_indexed,
-    help="the 0-based place of a completion in its group, of a group in its batch",
-)
-def _index(view: Any, node: Node) -> Any:
-    axis = node.param("axis")
-    return view.segments(axis, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH).position
+BUILTIN.rows(
+    "index", AXIS, rule=_indexed, help="the 0-based place of a completion in its group, of a group in its batch"
+)(lambda view, node: _segments(view, node).position)
 
 
 def _sized(call: Call) -> Type:
@@ -161,22 +154,16 @@ def _sized(call: Call) -> Type:
         if not call.token_mask:
             call.fail("DL306.tokens")
         return Type(DType.INT, Axis.COMPLETION, phase=next(iter(call.token_mask)).type.phase)
-    if axis in (Axis.COMPLETION, Axis.GROUP) and not call.groups:
+    if axis in _COUNTED and not call.groups:
         call.fail("DL306.group")
-    if axis not in (Axis.COMPLETION, Axis.GROUP):
+    if axis not in _COUNTED:
         call.fail("DL306.size")
-    return Type(DType.INT, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH)
+    return Type(DType.INT, _COUNTED[axis])
 
 
-@BUILTIN.rows(
-    "size",
-    Param("axis", "axis"),
-    rule=_sized,
-    help="how many tokens a completion, completions a group, groups a batch has",
+BUILTIN.rows("size", AXIS, rule=_sized, help="how many tokens a completion, completions a group, groups a batch has")(
+    lambda view, node: _segments(view, node).counts
 )
-def _size(view: Any, node: Node) -> Any:
-    axis = node.param("axis")
-    return view.segments(axis, Axis.GROUP if axis is Axis.COMPLETION else Axis.BATCH).counts
 
 
 def _member(call: Call) -> Type:
@@ -202,9 +189,9 @@ def _columns_rule(call: Call) -> Type:
     return Type(DType.INT)
 
 
-@BUILTIN.rows("columns", "family", rule=_columns_rule, help="how many members a family has")
-def _columns(view: Any, node: Node, family: Any) -> Any:
-    return len(view.members(node.args[0]))
+BUILTIN.rows("columns", "family", rule=_columns_rule, help="how many members a family has")(
+    lambda view, node, family: len(view.members(node.args[0]))
+)
 
 
 def _passed(call: Call) -> Type:
@@ -229,7 +216,7 @@ def _pass_at(view: Any, node: Node, correct: Any) -> Any:
     def one(n: int, c: int) -> float:
         return math.nan if n < k else 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
-    return np.array([one(int(a), int(b)) for a, b in zip(n, c, strict=True)], np.float64)
+    return np.array(list(map(one, n.tolist(), c.tolist())), np.float64)
 
 
 def _carried(call: Call) -> Type:

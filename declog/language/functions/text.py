@@ -49,14 +49,12 @@ def _tested(texts: Array, test: Callable[[str], bool]) -> Array:
     return np.array([item is not None and test(item) for item in texts.ravel()], bool).reshape(texts.shape)
 
 
-@BUILTIN.rows("len", "text", rule=_of_text(DType.INT), help="how many characters a text has")
-def _len(view: View, node: Node, texts: Array) -> Array:
-    return _counted(texts, len)
-
-
-@BUILTIN.rows("words", "text", rule=_of_text(DType.INT), help="how many whitespace-separated words a text has")
-def _words(view: View, node: Node, texts: Array) -> Array:
-    return _counted(texts, lambda item: len(item.split()))
+BUILTIN.rows("len", "text", rule=_of_text(DType.INT), help="how many characters a text has")(
+    lambda view, node, texts: _counted(texts, len)
+)
+BUILTIN.rows("words", "text", rule=_of_text(DType.INT), help="how many whitespace-separated words a text has")(
+    lambda view, node, texts: _counted(texts, lambda item: len(item.split()))
+)
 
 
 @BUILTIN.rows("contains", "text", PATTERN, rule=_of_text(DType.BOOL), help="whether a text holds another")
@@ -79,9 +77,9 @@ def _matching(call: Call) -> Type:
     return _of_text(DType.BOOL)(call)
 
 
-@BUILTIN.rows("matches", "text", PATTERN, rule=_matching, help="whether a regular expression is found in a text")
-def _matches(view: View, node: Node, texts: Array) -> Array:
-    return _tested(texts, pattern(node.param("pattern")).found)
+BUILTIN.rows("matches", "text", PATTERN, rule=_matching, help="whether a regular expression is found in a text")(
+    lambda view, node, texts: _tested(texts, pattern(node.param("pattern")).found)
+)
 
 
 def _of_group(dtype: DType) -> Callable[[Call], Type]:
