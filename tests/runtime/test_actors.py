@@ -59,16 +59,26 @@ def actors() -> list[Recorder]:
     return [declog.start(CONFIG, role="actor", rank=rank, world_size=ACTORS) for rank in range(ACTORS)]
 
 
+def step_all(logs: list[Recorder], number: int) -> None:
+    """One step of each actor, in the order of their ranks."""
+    for rank, log in enumerate(logs):
+        step(log, number, rank)
+
+
+def driving(sink: MemorySink, folder: Path, config: Any = CONFIG) -> Recorder:
+    """The driver of all actors."""
+    return declog.start(config, sinks=[sink], output_dir=folder, role="driver", world_size=ACTORS)
+
+
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("every", [1, 2, 3, 6])
 def test_merged_exports_log_what_ranks_log(every: int, together: bool, tmp_path: Path) -> None:
     """However often they are exported and merged, and in whatever order; the tail comes with the last export."""
     sink = MemorySink()
     logs = actors()
-    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS):
+    with driving(sink, tmp_path):
         for number in range(7):
-            for rank, log in enumerate(logs):
-                step(log, number, rank)
+            step_all(logs, number)
             if number % every == every - 1:
                 for part in [logs] if together else [[log] for log in reversed(logs)]:
                     declog.merge([log.export() for log in part])
@@ -82,10 +92,9 @@ def test_an_actor_that_exports_late_is_waited_for(tmp_path: Path) -> None:
     """For two exports of the others; all is logged in order, and complete."""
     sink = MemorySink()
     logs = actors()
-    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+    with driving(sink, tmp_path) as driver:
         for number in range(6):
-            for rank, log in enumerate(logs):
-                step(log, number, rank)
+            step_all(logs, number)
             driver.merge([log.export() for log in logs[:3]])
             if number % 2:
                 driver.merge([logs[3].export()])
@@ -111,11 +120,10 @@ def test_an_actor_that_dies_is_missed(tmp_path: Path, caplog: pytest.LogCaptureF
     sink = MemorySink()
     logs = actors()
     logged = []
-    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+    with driving(sink, tmp_path, LENIENT) as driver:
         for number in range(8):
             living = logs if number < 2 else logs[:3]
-            for rank, log in enumerate(living):
-                step(log, number, rank)
+            step_all(living, number)
             driver.merge([log.export() for log in living])
             done(driver)
             logged.append(list(sink.scalars))
@@ -147,10 +155,9 @@ def test_an_actor_that_comes_back_is_waited_for_again(tmp_path: Path, caplog: py
     """What comes after its log event was finished is told and left out; what comes in time counts."""
     sink = MemorySink()
     logs = actors()
-    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+    with driving(sink, tmp_path, LENIENT) as driver:
         for number in range(12):
-            for rank, log in enumerate(logs):
-                step(log, number, rank)
+            step_all(logs, number)
             driver.merge([log.export() for log in (logs[:3] if number < 6 else logs)])
     # 1 waited for the exports of 3 and 5; then 3 and 5 were not waited for; of 4 to 7 is the window of `slow`
     assert values(sink, "declog/ranks") == {1: 3, 3: 3, 5: 3, 7: 3}
@@ -167,10 +174,9 @@ def test_patience_is_how_far_actors_may_be_apart(patience: int, tmp_path: Path) 
     """An actor that is three exports behind is missed with a patience of two, and is not with more."""
     sink = MemorySink()
     logs = actors()
-    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+    with driving(sink, tmp_path, LENIENT) as driver:
         for number in range(8):
-            for rank, log in enumerate(logs):
-                step(log, number, rank)
+            step_all(logs, number)
             driver.merge([log.export() for log in logs[:3]], patience=patience)
             if number == 7:
                 driver.merge([logs[3].export()], patience=patience)
@@ -185,10 +191,9 @@ def test_a_driver_that_ends_before_its_actors_logs_the_open_windows(tmp_path: Pa
     """Whole, of all actors: nothing of what was merged is lost, and nothing is marked as partial."""
     sink = MemorySink()
     logs = actors()
-    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+    with driving(sink, tmp_path) as driver:
         for number in range(6):
-            for rank, log in enumerate(logs):
-                step(log, number, rank)
+            step_all(logs, number)
         driver.merge([log.export() for log in logs])
     assert list(sink.scalars) == [1, 3, 5]
     rows = torch.cat([reward(number, rank) for number in (4, 5) for rank in range(ACTORS)])
@@ -208,8 +213,7 @@ def test_a_window_that_lacks_an_actor_in_its_middle_is_partial(tmp_path: Path) -
     logs = [declog.start(config, role="actor", rank=rank, world_size=2) for rank in range(2)]
     with declog.start(config, sinks=[sink], output_dir=tmp_path, role="driver", world_size=2) as driver:
         for number in range(40):
-            for rank, log in enumerate(logs):
-                step(log, number, rank)
+            step_all(logs, number)
             if number in (15, 19, 39):
                 exports = [log.export() for log in logs]
                 driver.merge(exports[:1] if number == 15 else exports, patience=0)
@@ -224,10 +228,9 @@ def test_an_export_that_comes_twice_counts_once(tmp_path: Path, caplog: pytest.L
     """As where two actors were given one rank: it is told."""
     sink = MemorySink()
     logs = actors()
-    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+    with driving(sink, tmp_path, LENIENT) as driver:
         for number in range(2):
-            for rank, log in enumerate(logs):
-                step(log, number, rank)
+            step_all(logs, number)
         exports = [log.export() for log in logs]
         driver.merge([exports[0], exports[0]])
         driver.merge(exports[1:])
@@ -243,8 +246,7 @@ def test_a_checkpoint_of_driver_and_actors_is_continued(tmp_path: Path) -> None:
     logs = actors()
     with declog.start(CONFIG, sinks=[before], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
         for number in range(3):
-            for rank, log in enumerate(logs):
-                step(log, number, rank)
+            step_all(logs, number)
         driver.merge([log.export() for log in logs])
         states = [log.state_dict() for log in logs]
         whole = driver.state_dict()
@@ -257,8 +259,7 @@ def test_a_checkpoint_of_driver_and_actors_is_continued(tmp_path: Path) -> None:
         CONFIG, sinks=[after], output_dir=tmp_path, role="driver", world_size=ACTORS, resume=whole
     ) as driver:
         for number in range(3, 7):
-            for rank, log in enumerate(again):
-                step(log, number, rank)
+            step_all(again, number)
         for log in again:
             log.close()
         driver.merge([log.export() for log in again])
@@ -273,15 +274,14 @@ def test_an_actor_is_started_again(again: int, tmp_path: Path, caplog: pytest.Lo
     sink = MemorySink()
     logs = actors()
     state: dict[str, Any] = {}
-    with declog.start(LENIENT, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+    with driving(sink, tmp_path, LENIENT) as driver:
         for number in range(10):
             if number == 6:
                 logs[3] = declog.start(CONFIG, role="actor", rank=3, world_size=ACTORS, resume=state)
                 for missed in range(again, 6):
                     step(logs[3], missed, 3)
             living = logs[:3] if number in (4, 5) else logs
-            for rank, log in enumerate(living):
-                step(log, number, rank)
+            step_all(living, number)
             driver.merge([log.export() for log in living], patience=1)
             if number == 3:  # it died in step 4
                 state = logs[3].state_dict()
@@ -324,10 +324,9 @@ def test_one_export_that_is_none_does_not_take_the_others_with_it(tmp_path: Path
     """It raises, and the others of the call are logged."""
     sink = MemorySink()
     logs = actors()
-    with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path, role="driver", world_size=ACTORS) as driver:
+    with driving(sink, tmp_path) as driver:
         for number in range(2):
-            for rank, log in enumerate(logs):
-                step(log, number, rank)
+            step_all(logs, number)
         exports = [log.export() for log in logs]
         with pytest.raises(CommError, match="no export of a recorder"):
             driver.merge([b"", *exports])
