@@ -7,7 +7,7 @@ node's axis; a family has its members in front: ``[members, rows]``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,16 +99,7 @@ class View:
             gaps = [self.undecided(arg) for arg in node.args]
         if all(gap is False for gap in gaps):
             return False
-        order = self._order(node) if node.type.family else {}
-
-        def across(place: int, part: Any) -> Any:
-            spread = self._across(part, node.args[place], node.type.axis) if np.ndim(part) else part
-            return spread[order[place]] if place in order and np.ndim(spread) > 1 else spread
-
-        found = elementwise(
-            node, [across(place, gap) for place, gap in enumerate(gaps)],
-            lambda place: segmented.truth(np.asarray(across(place, values[place]))),
-        )  # fmt: skip
+        found = self._passed_on(node, gaps)
         return found if isinstance(found, np.ndarray) and found.any() else False
 
     # -- absence
@@ -140,26 +131,28 @@ class View:
         function = self._functions.get(node.op)
         gone = [self.absent(arg) for arg in node.args]
         if function is not None and function.stage == "elementwise":
-            if all(part is False for part in gone):
-                return False
-            order = self._order(node) if node.type.family else {}
-
-            def across(place: int, values: Any) -> Any:
-                if not np.ndim(values):
-                    return values
-                spread = self._across(values, node.args[place], axis)
-                return spread[order[place]] if place in order and spread.ndim > 1 else spread
-
-            def truth(place: int) -> Array:
-                return segmented.truth(np.asarray(across(place, self.value(node.args[place]))))
-
-            return elementwise(node, [across(place, part) for place, part in enumerate(gone)], truth)
+            return False if all(part is False for part in gone) else self._passed_on(node, gone)
         return either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
 
-    def _across(self, values: Array, arg: Node, axis: Axis | None) -> Array:
-        """What belongs to the rows of an argument, over those of ``axis``."""
-        own = arg.type.axis
-        return values if not values.ndim or own is None or axis is None else self.frame.spread(values, own, axis)
+    def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
+        """Where an elementwise value lacks something, by where its arguments do."""
+        across = self._across(node)
+        return elementwise(
+            node, [across(place, part) for place, part in enumerate(parts)],
+            lambda place: segmented.truth(np.asarray(across(place, self.value(node.args[place])))),
+        )  # fmt: skip
+
+    def _across(self, node: Node) -> Callable[[int, Any], Any]:
+        """Brings what belongs to an argument to the rows of a node, and its members into the order of the first's."""
+        order = self._order(node) if node.type.family else {}
+
+        def across(place: int, values: Any) -> Any:
+            own, axis = node.args[place].type.axis, node.type.axis
+            if np.ndim(values) and own is not None and axis is not None:
+                values = self.frame.spread(values, own, axis)
+            return values[order[place]] if place in order and np.ndim(values) > 1 else values
+
+        return across
 
     def _within(self, node: Node, arg: Node) -> Absence:
         """Where a value that knows how axes nest is absent for want of an argument: where all of that is."""
@@ -178,8 +171,7 @@ class View:
         fine, coarse = arg.type.axis, node.type.axis
         if coarse is fine or fine is None or coarse is None:
             return gone
-        parts = self.frame.parts(fine, coarse)
-        return segmented.aggregate(lambda values, segments: segments.apply(np.logical_and, values), gone, parts) == 1
+        return _all_of(gone, self.frame.parts(fine, coarse))
 
     def _ungrouped(self, node: Node) -> Absence:
         """Where a value that reads groups is absent, since what names the groups did not come."""
@@ -191,8 +183,7 @@ class View:
         gone = self.frame.absent(grouping.of, Axis.COMPLETION)
         if gone is None or axis is Axis.COMPLETION:
             return False if gone is None else gone
-        parts = self.frame.parts(Axis.COMPLETION, axis)
-        return segmented.aggregate(lambda values, segments: segments.apply(np.logical_and, values), gone, parts) == 1
+        return _all_of(gone, self.frame.parts(Axis.COMPLETION, axis))
 
     def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
         """The value at some rows of ``axis``; what is elementwise is computed for those alone.
@@ -214,7 +205,7 @@ class View:
         if gone is True:
             return _nothing(node)
         arrays = [self._picked(arg, axis, rows) for arg in node.args]
-        made = by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
+        made = _applied(function, arrays)
         return made if gone is False else _blanked(made, gone[rows])
 
     def _at(self, node: Node, values: Array, axis: Axis, rows: Array) -> Array:
@@ -292,9 +283,7 @@ class View:
         if node.op not in ("any", "all") and (unknown := self.undecided(arg)) is not False:
             values = _blanked(values, unknown)
         if over == COLUMN:
-            if values.ndim < 2 and not self.members(arg):
-                return np.asarray(np.nan)
-            if not values.ndim or len(values) == 0:
+            if not values.ndim or not len(values) or (values.ndim < 2 and not self.members(arg)):
                 return np.asarray(np.nan)
             turned = np.ascontiguousarray(values.T)  # [rows, members] or [members]
             flat = turned.reshape(-1, turned.shape[-1])
@@ -308,14 +297,8 @@ class View:
         return segmented.aggregate(run, values, self.frame.parts(fine, coarse))
 
     def _elementwise(self, node: Node, function: Function) -> Array:
-        axis = node.type.axis
-        arrays = [self._across(self.value(arg), arg, axis) for arg in node.args]
-        if node.type.family:
-            for place, order in self._order(node).items():
-                arrays[place] = arrays[place][order]
-        if function.tensors:
-            return by_tensors(function.run, arrays)
-        return np.asarray(function.run(np, *arrays))
+        across = self._across(node)
+        return _applied(function, [across(place, self.value(arg)) for place, arg in enumerate(node.args)])
 
     def _order(self, node: Node) -> dict[int, list[int]]:
         """How to bring the members of families into the order of the first; different members are an error."""
@@ -355,16 +338,18 @@ def _blanked(values: Array, gone: Array) -> Array:
     return np.where(gone, segmented.NOTHING if values.dtype.kind == "O" else np.nan, values)
 
 
+def _all_of(gone: Array, parts: Segments) -> Array:
+    found: Array = segmented.aggregate(segmented.all_of, gone, parts) == 1
+    return found
+
+
 def typed(values: Array, dtype: DType) -> Array:
     """A recorded column as the evaluators want it: by its dtype, and by whether something is missing."""
     if dtype in (DType.TEXT, DType.OBJECT):
         return values
     if values.dtype.kind == "O":  # given as a list with None in it
-        values = (
-            np.vectorize(lambda item: math.nan if item is None else float(item), otypes=[np.float64])(values)
-            if values.size
-            else values.astype(np.float64)
-        )
+        flat = [math.nan if item is None else float(item) for item in values.ravel()]
+        values = np.array(flat, np.float64).reshape(values.shape)
     if dtype is DType.FLOAT:
         return values if values.dtype == np.float64 else values.astype(np.float64)
     if values.dtype.kind == "f":  # something is missing
@@ -372,6 +357,10 @@ def typed(values: Array, dtype: DType) -> Array:
     if dtype is DType.BOOL:
         return values if values.dtype.kind == "b" else values != 0
     return values if values.dtype == np.int64 else values.astype(np.int64)
+
+
+def _applied(function: Function, arrays: list[Array]) -> Array:
+    return by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
 
 
 def by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:

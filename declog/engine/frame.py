@@ -54,10 +54,11 @@ class Block:
             return np.where(self.valid[row], data.astype(object), NOTHING)
         return np.where(self.valid[row], data, np.nan)
 
-    def some(self, places: Sequence[int]) -> Block:
+    def some(self, places: Sequence[int] | slice) -> Block:
         """Some of the columns."""
         valid = None if self.valid is None else self.valid[places]
-        return Block(self.axis, tuple(self.keys[place] for place in places), self.data[places], valid)
+        keys = self.keys[places] if isinstance(places, slice) else tuple(self.keys[place] for place in places)
+        return Block(self.axis, keys, self.data[places], valid)
 
     def pick(self, rows: Array) -> Block:
         """Some of the rows, in some order."""
@@ -296,9 +297,13 @@ class Frame:
         if len(frames) == 1:
             return frames[0]
         batches = Batches.join([frame.batches for frame in frames])
-        blocks = _joined(frames)
-        if (marks := _absences(frames)) is not None:
-            blocks = [*(block for block in blocks if not block.keys[0][0].endswith(ABSENT)), *marks]
+        layouts = [
+            ([(one.axis, one.keys, one.data.dtype) for one in frame.blocks], set(frame.texts)) for frame in frames
+        ]
+        if all(layout == layouts[0] for layout in layouts):
+            blocks = [_end_to_end(blocks) for blocks in zip(*(frame.blocks for frame in frames), strict=True)]
+        else:
+            blocks = _joined(frames)
         whole = cls(frames[0].phase, batches, blocks, _joined_texts(frames), frames[0].grouping)
         order = np.lexsort((batches.rank, batches.batch, batches.step))
         return whole if (order[1:] > order[:-1]).all() else whole.take(order)
@@ -319,91 +324,74 @@ def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
 
 
 def _joined(frames: Sequence[Frame]) -> list[Block]:
-    layouts = [tuple((block.axis, block.keys, block.data.dtype) for block in frame.blocks) for frame in frames]
-    if all(layout == layouts[0] for layout in layouts):
-        return [
-            _end_to_end(block.axis, block.keys, [frame.blocks[place] for frame in frames])
-            for place, block in enumerate(frames[0].blocks)
-        ]
-    axes: dict[Key, Axis] = {key: block.axis for frame in frames for block in frame.blocks for key in block.keys}
-    blocks = []
-    for key, axis in axes.items():
-        found = [_alone(frame, key) for frame in frames]
-        integers = all(block is None or block.data.dtype.kind in "iub" for block in found)
-        dtype = np.result_type(*(block.data for block in found if block is not None)) if integers else np.float64
-        pieces = [
-            _missing(axis, key, int(frame._sizes(axis).sum()), np.dtype(dtype)) if block is None
-            else block if integers or block.valid is None
-            else Block(axis, (key,), block.column(0)[None])
-            for frame, block in zip(frames, found, strict=True)
-        ]  # fmt: skip
-        blocks.append(_end_to_end(axis, (key,), pieces))
-    return blocks
+    """The columns of frames that do not all have the same, and where some of them did not come."""
+    columns = [
+        {key: block.some(slice(at, at + 1)) for block in frame.blocks for at, key in enumerate(block.keys)}
+        for frame in frames
+    ]
+    axes = {key: block.axis for known in columns for key, block in known.items() if not key[0].endswith(ABSENT)}
+    blocks = [
+        _column(key, axis, [known.get(key) for known in columns], [frame.count(axis) for frame in frames])
+        for key, axis in axes.items()
+    ]
+    return blocks + _absences(frames, columns)
 
 
-def _absences(frames: Sequence[Frame]) -> list[Block] | None:
+def _column(key: Key, axis: Axis, found: Sequence[Block | None], rows: Sequence[int]) -> Block:
+    """One column of several frames; missing in those that lack it, a float where any has it as floats."""
+    here = [block.data for block in found if block is not None]
+    integers = all(data.dtype.kind in "iub" for data in here)
+    dtype = np.result_type(*here) if integers else np.dtype(np.float64)
+    pieces = []
+    for block, count in zip(found, rows, strict=True):
+        if block is None:
+            nothing = np.full((1, count), 0 if integers else np.nan, dtype)
+            block = Block(axis, (key,), nothing, np.zeros((1, count), bool) if integers else None)
+        elif not integers and block.valid is not None:
+            block = Block(axis, (key,), block.column(0)[None])
+        pieces.append(block)
+    return _end_to_end(pieces)
+
+
+def _absences(frames: Sequence[Frame], columns: Sequence[Mapping[Key, Block]]) -> list[Block]:
     """Where signals, and what else is a whole value, did not come: in frames that lack them, and where those say so.
 
-    None where all frames have the same columns: what they say is joined with those. A fold says it itself: its
-    count is missing where its tokens did not come.
+    A fold says it itself: its count is missing where its tokens did not come.
     """
-    layouts = [[(block.axis, block.keys, block.data.dtype) for block in frame.blocks] for frame in frames]
-    if all(layout == layouts[0] for layout in layouts) and len({frozenset(frame.texts) for frame in frames}) == 1:
-        return None
-    keys = [{key: block for block in frame.blocks for key in block.keys} for frame in frames]
-    had = [{*columns, *frame.texts} for columns, frame in zip(keys, frames, strict=True)]
+    had = [{*known, *frame.texts} for known, frame in zip(columns, frames, strict=True)]
     made = []
-    for key in dict.fromkeys(key for columns in had for key in columns if key[0].isidentifier()):
+    for key in dict.fromkeys(key for keys in had for key in keys if key[0].isidentifier()):
         mark = (key[0] + ABSENT, key[1])
-        known = [columns.get(mark) for columns in keys]
-        if all(key in columns for columns in had) and not any(known):
+        marks = [known.get(mark) for known in columns]
+        if all(key in keys for keys in had) and not any(marks):
             continue
-        axis = max((block.axis for block in known if block is not None), default=Axis.STEP)
-        parts = []
-        for frame, columns, block in zip(frames, had, known, strict=True):
-            if key not in columns or block is None:
-                parts.append(np.full(int(frame._sizes(axis).sum()), key not in columns))
-            else:
-                own = np.asarray(block.data[block.keys.index(mark)], bool)
-                parts.append(frame.spread(own, block.axis, axis))
+        axis = max((block.axis for block in marks if block is not None), default=Axis.STEP)
+        parts = [
+            np.full(frame.count(axis), key not in keys) if key not in keys or block is None
+            else frame.spread(np.asarray(block.data[0], bool), block.axis, axis)
+            for frame, keys, block in zip(frames, had, marks, strict=True)
+        ]  # fmt: skip
         made.append(Block(axis, (mark,), np.concatenate(parts)[None]))
     return made
 
 
-def _end_to_end(axis: Axis, keys: tuple[Key, ...], blocks: Sequence[Block]) -> Block:
+def _end_to_end(blocks: Sequence[Block]) -> Block:
+    """Blocks of the same columns, one after the other."""
     data = np.concatenate([block.data for block in blocks], axis=1)
-    if all(block.valid is None for block in blocks):
-        return Block(axis, keys, data)
-    valid = [np.ones(block.data.shape, bool) if block.valid is None else block.valid for block in blocks]
-    return Block(axis, keys, data, np.concatenate(valid, axis=1))
-
-
-def _alone(frame: Frame, key: Key) -> Block | None:
-    """One column as a block of its own; None where the frame lacks it."""
-    for block in frame.blocks:
-        if key in block.keys:
-            row = slice(block.keys.index(key), block.keys.index(key) + 1)
-            return Block(block.axis, (key,), block.data[row], None if block.valid is None else block.valid[row])
-    return None
-
-
-def _missing(axis: Axis, key: Key, rows: int, dtype: np.dtype[Any]) -> Block:
-    """A column without any value."""
-    if dtype.kind == "f":
-        return Block(axis, (key,), np.full((1, rows), np.nan, dtype))
-    return Block(axis, (key,), np.zeros((1, rows), dtype), np.zeros((1, rows), bool))
+    valid = None
+    if any(block.valid is not None for block in blocks):
+        each = [np.ones(block.data.shape, bool) if block.valid is None else block.valid for block in blocks]
+        valid = np.concatenate(each, axis=1)
+    return Block(blocks[0].axis, blocks[0].keys, data, valid)
 
 
 def _joined_texts(frames: Sequence[Frame]) -> dict[Key, tuple[Axis, Array]]:
     axes: dict[Key, Axis] = {key: axis for frame in frames for key, (axis, _) in frame.texts.items()}
-    joined = {}
-    for key, axis in axes.items():
-        pieces = [
-            frame.texts[key][1] if key in frame.texts else np.full(int(frame._sizes(axis).sum()), None, object)
-            for frame in frames
-        ]
-        joined[key] = (axis, np.concatenate(pieces))
-    return joined
+
+    def of(frame: Frame, key: Key, axis: Axis) -> Array:
+        return frame.texts[key][1] if key in frame.texts else np.full(frame.count(axis), None, object)
+
+    return {key: (axis, np.concatenate([of(frame, key, axis) for frame in frames])) for key, axis in axes.items()}
 
 
 def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batches:

@@ -34,6 +34,7 @@ _BINARY: dict[type[ast.operator], str] = {
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
+Located = ast.expr | ast.keyword  # what has a place in the text
 OPERATORS = frozenset({*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if"})
 _HINTS: dict[type[ast.AST], str] = {
     ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
@@ -85,14 +86,12 @@ class Compiler:
 
     # -- errors
 
-    def span(self, node: ast.AST) -> tuple[int, int]:
+    def span(self, node: Located) -> tuple[int, int]:
         """The half-open character range of a syntax node; ``ast`` counts bytes of UTF-8."""
-        line = self.text.encode()
-        start = getattr(node, "col_offset", 0)  # operators have no place of their own
-        end = getattr(node, "end_col_offset", None) or start + 1
-        return len(line[:start].decode(errors="replace")), len(line[:end].decode(errors="replace"))
+        line, end = self.text.encode(), node.end_col_offset or node.col_offset + 1
+        return len(line[: node.col_offset].decode(errors="replace")), len(line[:end].decode(errors="replace"))
 
-    def fail(self, node: ast.AST, key: str, /, **facts: object) -> NoReturn:
+    def fail(self, node: Located, key: str, /, **facts: object) -> NoReturn:
         """Refuse ``node``."""
         refuse(key, self.text, self.span(node), **facts)
 
