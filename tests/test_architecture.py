@@ -50,7 +50,9 @@ ROOMS = (
     Room("testing", "errors runtime replay"),
     Room("__init__", "config"),
     Room("integrations", "errors sinks __init__", "torch transformers"),
-    Room("cli __main__", "errors sinks language plans engine compiler config api replay", "pydantic", lazily="yaml"),
+    Room(
+        "cli __main__", "errors sinks language plans engine compiler config api replay", "pydantic", lazily="yaml wandb"
+    ),
 )
 EXECUTING = ("sinks", "plans", "engine", "runtime")  # which know the plan, and nothing of how it came to be
 YAML_SIDE = ("config", "compiler", "api", "language.spec", "language.spec_of_tests", "language.validation")

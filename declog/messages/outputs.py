@@ -234,8 +234,9 @@ CODES = {
     "DL606": ("several ranks recorded exactly the same rows: each row counts as often as it came",
         "where ranks are not data-parallel, pass the data-parallel place: declog.start(..., rank=..., world_size=...)"),
 }),
-"DL607": Code("a capture cannot be read", """
-    `declog preview` takes the folder of a capture (its files are called `rank-00000.declog`), or the folder of the
+"DL607": Code("a capture, or a log, cannot be read", """
+    `declog adopt` takes a wandb run, a `.jsonl` log, a `trainer_state.json`, a console log or a `.txt` of names, with a
+    number in it. `declog preview` takes the folder of a capture (its files are called `rank-00000.declog`), or the folder of the
     run that has one. A run is captured with `declog.capture=true`. Where ranks share no disk, bring the files of all
     ranks into one folder; files of different runs do not go together, and neither do those of another version of
     declog.
@@ -250,6 +251,12 @@ CODES = {
         print(error)
     ```
     """, {
+    "DL607.lines": ("{file} does not hold a JSON object in each line", "give another file"),
+    "DL607.json": ("{file} is no JSON: {error}", "give another file"),
+    "DL607.log": ("{what} {path}",
+        "a wandb run's folder or .wandb file, a .jsonl log, a trainer_state.json, or a .txt with a name in each line"),
+    "DL607.no_number": ("{file} has no number under a name", "give a run that has logged something"),
+    "DL607.wandb": ("reading {file} takes wandb's package", "pip install 'declog[wandb]'"),
     "DL607.none": ("there is no capture in {path}",
         "capture a run: `declog.capture=true`, or declog.start(..., capture=True)"),
     "DL607.runs": ("{folder} holds files of different runs", "keep the files of each run in a folder"),
