@@ -235,11 +235,11 @@ CODES = {
         "where ranks are not data-parallel, pass the data-parallel place: declog.start(..., rank=..., world_size=...)"),
 }),
 "DL607": Code("a capture, or a log, cannot be read", """
-    `declog adopt` takes a wandb run, a `.jsonl` log, a `trainer_state.json`, a console log or a `.txt` of names, with a
-    number in it. `declog preview` takes the folder of a capture (its files are called `rank-00000.declog`), or the folder of the
-    run that has one. A run is captured with `declog.capture=true`. Where ranks share no disk, bring the files of all
-    ranks into one folder; files of different runs do not go together, and neither do those of another version of
-    declog.
+    `declog adopt` takes a wandb run, a `.jsonl` log, a `trainer_state.json`, a console log or a `.txt` of names, with
+    a number in it. `declog preview` takes the folder of a capture (its files are called `rank-00000.declog`), or the
+    folder of the run that has one. A run is captured with `declog.capture=true`. Where ranks share no disk, bring the
+    files of all ranks into one folder; files of different runs do not go together, and neither do those of another
+    version of declog.
 
     ```python
     import declog
