@@ -107,7 +107,7 @@ def compile(
         capture=captures.capture(spec.capture),
         redactions=captures.redactions(draft),
         given=dict(draft.given),
-        wanted=draft.wanted,
+        requested=draft.wanted,
         defaulted=defaulted,
     )
     return replace(made, functions=_foreign(made, functions))

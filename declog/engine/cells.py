@@ -150,17 +150,17 @@ def _by_values(op: MetricOp, view: View) -> Cells:
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
     gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
-    sought = np.full(len(chosen), gone is not True) if isinstance(gone, bool) else ~gone[chosen]
+    expected = np.full(len(chosen), gone is not True) if isinstance(gone, bool) else ~gone[chosen]
     skipped = 0
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])
-        skipped += int((~ok & sought).sum())
+        skipped += int((~ok & expected).sum())
         for index in range(shape[0] * shape[1]):
             mine = cell == index
             rows = np.flatnonzero(mine & ok)
             at = divmod(index, max(shape[1], 1))
-            missing[(member, *at)] = bool((mine & ~ok & sought).any())
+            missing[(member, *at)] = bool((mine & ~ok & expected).any())
             counted[(member, *at)] = bool(len(rows))
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]

@@ -41,16 +41,16 @@ def _kind(choose: Chooser) -> Chooser:
 class Selection:
     """Rows of a filter's axis, in row order; and how many it left out for want of a key, by the filters of its chain.
 
-    ``keyless`` has those only that left any out.
+    ``without_key`` has those only that left any out.
     """
 
     rows: Rows
-    keyless: Mapping[str, int] = field(default_factory=dict)
+    without_key: Mapping[str, int] = field(default_factory=dict)
 
 
 def select(op: FilterOp, view: View, rows: Rows) -> Selection:
     """The rows that a filter takes of some."""
-    keyless: dict[str, int] = {}
+    without_key: dict[str, int] = {}
     for one in op.chain:
         if one.where is not None:
             rows = rows[truth(view.picked(one.where, one.axis, rows))]
@@ -59,12 +59,12 @@ def select(op: FilterOp, view: View, rows: Rows) -> Selection:
             # the key's text may have stayed on its rank: what says whether it is there has travelled
             known = there if one.keyed is None else truth(view.picked(one.keyed, one.axis, rows))
             if not known.all():
-                keyless[one.id] = int(np.count_nonzero(~known))
+                without_key[one.id] = int(np.count_nonzero(~known))
             rows = rows[there]
         rows = np.sort(KINDS[one.kind](one, view, rows))
         if one.limit is not None:
             rows = rows[: one.limit]
-    return Selection(rows, keyless)
+    return Selection(rows, without_key)
 
 
 def candidates(op: FilterOp, view: View, rows: Rows) -> Rows:

@@ -89,11 +89,11 @@ class Sheet:
         return made, absence
 
     def _metric(self, name: str) -> tuple[Array, Absence]:
-        """A metric, or what is asked of it: ``columns:id``, ``nan_count:id``, which there always is."""
-        asked, _, key = name.rpartition(":")
+        """A metric, or a function of it: ``columns:id``, ``nan_count:id``, which there always is."""
+        function, _, key = name.rpartition(":")
         found = self._cells.get(key)
-        if asked:
-            known = 0 if found is None else len(found.members) if asked == "columns" else found.skipped
+        if function:
+            known = 0 if found is None else len(found.members) if function == "columns" else found.skipped
             return np.full((1, 1, 1), float(known)), False
         if found is None:
             return NOWHERE, True
@@ -138,7 +138,7 @@ def formula(op: FormulaOp, cells: Mapping[str, Cells], functions: Functions = DE
     return made
 
 
-def held(
+def first_place(
     condition: Node, cells: Mapping[str, Cells], combine: Mapping[str, str], functions: Functions = DEFAULT
 ) -> Place | None:
     """The first cell in which a condition over metrics, as they are logged, is true; None: it does not hold."""
@@ -162,8 +162,8 @@ def shown(
         whole = _logged(cells, [key], combine)
         values, gone = Sheet(whole, [key]).value(node)
         at = [
-            names.index(wanted) if names and wanted in names else 0
-            for names, wanted in ((whole[key].members, place.member), (whole[key].labels, place.label))
+            names.index(one) if names and one in names else 0
+            for names, one in ((whole[key].members, place.member), (whole[key].labels, place.label))
         ] if key in whole else [0, 0]  # fmt: skip
         value = float(values[*at, 0]) if values.size else np.nan
         found[name] = None if np.broadcast_to(gone, values.shape)[*at, 0] else value

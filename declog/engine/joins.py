@@ -23,7 +23,7 @@ Array = NDArray[Any]
 Report = Callable[[BaseException], None]
 
 
-class Carry:
+class Carryover:
     """The state of one mode between its windows."""
 
     def __init__(self, plan: Plan, functions: Functions = DEFAULT) -> None:
@@ -153,11 +153,11 @@ class Carry:
         return places
 
 
-def _by_id(known: Array, rows: NDArray[np.int64], wanted: Array) -> NDArray[np.int64]:
-    """The row of each wanted id, the latest of equal ones; -1 where it is not known."""
+def _by_id(known: Array, rows: NDArray[np.int64], ids: Array) -> NDArray[np.int64]:
+    """The row of each id, the latest of equal ones; -1 where it is not known."""
     table = dict(zip(known.tolist(), rows.tolist(), strict=True))
     table.pop(None, None)  # a row without an id is nobody's
-    return np.array([table.get(item, -1) for item in wanted.tolist()], np.int64)
+    return np.array([table.get(item, -1) for item in ids.tolist()], np.int64)
 
 
 def _latest_step(frame: Frame) -> Frame:

@@ -30,7 +30,7 @@ Piece = tuple[int, ...]
 class State:
     """The moments of a metric's cells, ``[members, labels, pieces]``; all labels, however many.
 
-    ``sought`` counts the rows (or tokens) of each cell, ``lacking`` those without a value, ``rows`` the rows of each
+    ``expected`` counts the rows (or tokens) of each cell, ``lacking`` those without a value, ``rows`` the rows of each
     label; nothing lacks where the signal never ``came``. Without `by` there is one label, without a family one member,
     both without a name.
     """
@@ -41,7 +41,7 @@ class State:
     moments: Moments
     lacking: Array
     rows: Array
-    sought: Array
+    expected: Array
     came: bool
 
     def merge(self, other: State) -> State:
@@ -52,7 +52,7 @@ class State:
         one, two = (state._within(members, labels, pieces) for state in (self, other))
         return State(
             members, labels, pieces, one.moments.merge(two.moments), one.lacking + two.lacking, one.rows + two.rows,
-            one.sought + two.sought, one.came or two.came,
+            one.expected + two.expected, one.came or two.came,
         )  # fmt: skip
 
     def _within(self, members: Sequence[str], labels: Sequence[Label], pieces: Sequence[Piece]) -> State:
@@ -80,17 +80,17 @@ class State:
         moments = self.moments.map(spread)
         rows = np.zeros(shape[1])
         rows[np.array(list(places[1]), np.int64)] = self.rows
-        sought = np.zeros(shape[1:])
-        sought[np.ix_(*(np.array(list(place), np.int64) for place in places[1:]))] = self.sought
-        lacking = spread(self.lacking, sought)  # of a member that had not come, each row's
-        return State(tuple(members), tuple(labels), tuple(pieces), moments, lacking, rows, sought, self.came)
+        expected = np.zeros(shape[1:])
+        expected[np.ix_(*(np.array(list(place), np.int64) for place in places[1:]))] = self.expected
+        lacking = spread(self.lacking, expected)  # of a member that had not come, each row's
+        return State(tuple(members), tuple(labels), tuple(pieces), moments, lacking, rows, expected, self.came)
 
     def plain(self) -> dict[str, Any]:
         """For a checkpoint, as JSON has it."""
         arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in STATS}
         return {
             "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.lacking.shape,
-            "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "sought": self.sought.tolist(),
+            "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "expected": self.expected.tolist(),
             "came": self.came, **arrays,
         }  # fmt: skip
 
@@ -103,7 +103,7 @@ class State:
         lacking = np.array(data["lacking"], np.float64).reshape(shape)
         return cls(
             tuple(data["members"]), tuple(data["labels"]), pieces, moments, lacking, np.array(data["rows"], np.float64),
-            np.array(data["sought"], np.float64).reshape(shape[1:]), data["came"],
+            np.array(data["expected"], np.float64).reshape(shape[1:]), data["came"],
         )  # fmt: skip
 
 
@@ -114,17 +114,17 @@ def state_of(op: MetricOp, view: View) -> State:
     shape = (len(placed.labels) if op.by is not None else 1, len(placed.pieces))
     cell = placed.label * max(shape[1], 1) + placed.piece
     members: tuple[str, ...] = ()
-    sought: Array | None = None
+    expected: Array | None = None
     if op.fold is not None:
         states = fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen)
         tokens = known_tokens(op, view)
         if tokens is not None:
-            sought = np.bincount(cell, tokens[chosen], minlength=shape[0] * shape[1])
+            expected = np.bincount(cell, tokens[chosen], minlength=shape[0] * shape[1])
     else:
         values = np.asarray(view.judged(op.args[0], axis), np.float64)
         values = (values[None] if values.ndim == 1 else values)[:, chosen]
         members = view.members(op.args[0])
-        sought = np.bincount(cell, _sought(op, view, axis)[chosen], minlength=shape[0] * shape[1])
+        expected = np.bincount(cell, _expected(op, view, axis)[chosen], minlength=shape[0] * shape[1])
         states = Moments.single(values)
     there = states.n
     if op.weight is not None:
@@ -135,21 +135,21 @@ def state_of(op: MetricOp, view: View) -> State:
     pooled = states.pooled(Segments(cell, shape[0] * shape[1]))
     whole = (len(pooled.n), *shape)
     lacking: Array = np.zeros(whole)
-    if sought is None:
-        sought = np.zeros(shape[0] * shape[1])
+    if expected is None:
+        expected = np.zeros(shape[0] * shape[1])
     else:
-        found = np.stack([np.bincount(cell, row, minlength=len(sought)) for row in there])
-        lacking = np.maximum(sought - found, 0.0).reshape(whole)
+        found = np.stack([np.bincount(cell, row, minlength=len(expected)) for row in there])
+        lacking = np.maximum(expected - found, 0.0).reshape(whole)
     rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
     moments = pooled.map(lambda array, _: array.reshape(whole))
     came = op.fold is not None or view.came(op.args[0])
     return State(
         members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows,
-        sought.reshape(shape).astype(np.float64), came,
+        expected.reshape(shape).astype(np.float64), came,
     )  # fmt: skip
 
 
-def _sought(op: MetricOp, view: View, axis: Axis) -> Array:
+def _expected(op: MetricOp, view: View, axis: Axis) -> Array:
     """1 for each row that is asked for a value, 0 where that is absent: of what did not come nothing is missing."""
     rows = view.frame.count(axis)
     gone = either(*(view.lost(node, axis) for node in (*op.args, *(() if op.weight is None else (op.weight,)))))

@@ -20,7 +20,7 @@ from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.engine.reduce import Reductions
 from declog.engine.tables import Tables
-from declog.engine.window_state import Held
+from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure, told
 from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT, Functions
@@ -39,7 +39,7 @@ Report = Callable[[BaseException], None]
 
 @dataclass(frozen=True)
 class Route:
-    """Where one sink's records go, and which it wants.
+    """Where one sink's records go, and which it takes.
 
     ``apart`` are the tables of which each rank writes its own rows to it; ``most`` is how many bytes of a table without
     a filter it is given at once.
@@ -74,9 +74,9 @@ class Dispatcher:
         self._events: Counter[str] = Counter()  # log events by mode
         self._totals: dict[str, dict[tuple[str, str], float]] = {}  # of cumulative metrics, over all modes
         self._combine = {op.key: op.combine for op in plan.outputs}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._samples = Tables(functions)
-        self._gaps: set[str] = set()  # metrics whose missing values are told already
+        self._gaps: set[str] = set()  # metrics whose missing values are reported already
         self._periods = {op.key: op.every for op in plan.outputs}
         self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
         self._reductions = {period: Reductions(ops) for period, ops in self._metric_ops.items()}
@@ -106,7 +106,7 @@ class Dispatcher:
     def dispatch(
         self,
         step: int,
-        due: Mapping[int, Held],
+        due: Mapping[int, WindowState],
         report: Report,
         *,
         mode: str = "train",
@@ -114,7 +114,7 @@ class Dispatcher:
     ) -> dict[str, float]:
         """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
 
-        Where ranks are missing from a window, every sink is told how many there are rows of. ``figures`` are what
+        Where ranks are missing from a window, every sink learns how many there are rows of. ``figures`` are what
         declog itself cost, for the profiles that ask.
         """
         if not any(due.values()):
@@ -160,7 +160,7 @@ class Dispatcher:
 
     # -- values
 
-    def _metrics(self, period: int, held: Held, known: Mapping[str, Cells], report: Report) -> dict[str, Cells]:
+    def _metrics(self, period: int, held: WindowState, known: Mapping[str, Cells], report: Report) -> dict[str, Cells]:
         views = {name: View(frame, self._functions) for name, frame in held.rows.items()}
         ops, reductions = self._metric_ops[period], self._reductions[period]
         if held.folded:  # of most metrics there are states instead of rows
@@ -223,7 +223,7 @@ class Dispatcher:
     def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> formulas.Place | None:
         """The cell in which a condition holds; None: it does not."""
         try:
-            return formulas.held(condition, found, self._combine, self._functions)
+            return formulas.first_place(condition, found, self._combine, self._functions)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             report(_failure(what, error))
             return None
@@ -282,8 +282,8 @@ class Dispatcher:
         return made
 
     def _shadow(self, name: str, op: MetricOp | FormulaOp, report: Report) -> None:
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._reported:
+            self._reported.add(name)
             report(RuntimeFailure.of("DL508.metric", key=op.key, name=name))
 
     # -- tables and alerts

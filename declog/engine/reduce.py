@@ -30,26 +30,26 @@ class Reductions:
 
     def __init__(self, ops: Iterable[MetricOp]) -> None:
         self._alone: list[MetricOp] = []
-        together: dict[tuple[Any, ...], list[MetricOp]] = {}
+        fused: dict[tuple[Any, ...], list[MetricOp]] = {}
         for op in ops:
             plain = op.by is None and op.weight is None and op.pool == "window" and op.ranks == "all"
             if plain and op.reduction.foldable:
                 key = (op.phase, op.axis, op.fold is not None, None if op.where is None else op.where.index)
-                together.setdefault(key, []).append(op)
+                fused.setdefault(key, []).append(op)
             else:
                 self._alone.append(op)
-        self._together = [_Together(group) for group in together.values()]
+        self._fused = [_Fused(group) for group in fused.values()]
 
     def run(self, views: Mapping[str, View]) -> dict[str, Cells]:
         """The cells of every metric whose phase has a view."""
         found = {op.key: reduce_one(op, views[op.phase]) for op in self._alone if op.phase in views}
-        for group in self._together:
+        for group in self._fused:
             if group.phase in views:
                 group.run(views[group.phase], found)
         return found
 
 
-class _Together:
+class _Fused:
     """Metrics of the same rows of one phase, each finished from moments.
 
     A row of the matrix is a fold, or a member of an expression's value; ``heights`` says how many each has.
@@ -62,14 +62,14 @@ class _Together:
         self._where = first.where
         self._stats: frozenset[Stat] = frozenset(stat for op in ops for stat in op.reduction.stats)
         self._folds = list(dict.fromkeys(op.fold for op in ops if op.fold is not None))
-        wants: dict[int, tuple[Node, frozenset[Stat]]] = {}
+        requested: dict[int, tuple[Node, frozenset[Stat]]] = {}
         for op in ops if not self._folds else ():
             node = op.args[0]
-            wanted = wants[node.index][1] if node.index in wants else frozenset()
-            wants[node.index] = node, wanted | op.reduction.stats
-        together = sorted(wants.values(), key=lambda item: (sorted(item[1]), item[0].index))  # alike side by side
-        self._nodes = [node for node, _ in together]
-        self._wants = [stats for _, stats in together]
+            known = requested[node.index][1] if node.index in requested else frozenset()
+            requested[node.index] = node, known | op.reduction.stats
+        alike = sorted(requested.values(), key=lambda item: (sorted(item[1]), item[0].index))  # alike side by side
+        self._nodes = [node for node, _ in alike]
+        self._requested = [stats for _, stats in alike]
         self._by_reduction: dict[str, list[MetricOp]] = {}
         for op in ops:
             self._by_reduction.setdefault(op.reduction.name, []).append(op)
@@ -124,8 +124,8 @@ class _Together:
         parts = []
         for start in range(0, len(pieces), step):
             block = pieces[start : start + step]
-            wants = frozenset().union(*self._wants[start : start + step])
-            parts.append(Moments.of(block[0] if len(block) == 1 else np.concatenate(block), wants))
+            requested = frozenset().union(*self._requested[start : start + step])
+            parts.append(Moments.of(block[0] if len(block) == 1 else np.concatenate(block), requested))
         return parts[0] if len(parts) == 1 else Moments.joined(parts)
 
     def _order(self, heights: tuple[int, ...]) -> list[tuple[Reduction, Array, list[tuple[MetricOp, int, int]]]]:

@@ -44,15 +44,15 @@ class Tables:
         self._functions = functions
         self._types: dict[str, dict[str, DType]] = {}  # of run-time columns, by table, in order of appearance
         self._members: dict[str, dict[str, None]] = {}  # of families, by table and column
-        self._told: set[tuple[str, ...]] = set()
+        self._reported: set[tuple[str, ...]] = set()
 
     def build(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
         """The table's rows in one window; None where there are none."""
         view = View(frame, self._functions)
         rows = frame.last(op.axis) if op.keep == "last_batch" else np.arange(frame.count(op.axis))
         chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows)
-        for filter, count in chosen.keyless.items():
-            if self._first("keyless", op.id, filter):
+        for filter, count in chosen.without_key.items():
+            if self._first("without_key", op.id, filter):
                 log.warning(
                     "the table `%s`: the filter `%s` leaves out rows without a key, %d of them here (said once)",
                     op.id,
@@ -219,8 +219,8 @@ class Tables:
 
     def _first(self, *what: str) -> bool:
         """Whether this is told for the first time."""
-        new = what not in self._told
-        self._told.add(what)
+        new = what not in self._reported
+        self._reported.add(what)
         return new
 
     # -- checkpoints

@@ -54,7 +54,7 @@ class _Columns:
         return name in self.names or name.split(".")[0] in self.names or (self.extras and name.startswith(EXTRA))
 
 
-class Held:
+class WindowState:
     """The rows of one window: of one mode, of the metrics and tables of one period."""
 
     def __init__(self, plan: Plan, period: int, functions: Functions = DEFAULT) -> None:
@@ -79,7 +79,7 @@ class Held:
         self._folded = False
         self._kept: list[Frames] = []  # of what is folded: rows for other metrics
         self._picked: list[Frames] = []  # and for tables
-        self._told = False
+        self._reported = False
         self.partial: int | None = None  # the fewest ranks that some of the rows are of, where ranks are missing
 
     def add(self, frames: Frames, report: Report, *, partial: int | None = None) -> None:
@@ -95,7 +95,7 @@ class Held:
         if self._bytes > self._plan.window_bytes:
             self._fold(report)
 
-    def end(self, report: Report) -> Held:
+    def end(self, report: Report) -> WindowState:
         """The window, whole, and an empty one in its place."""
         if self._folded:
             self._fold(report)
@@ -151,8 +151,8 @@ class Held:
         self._picked = [{phase: self._candidates(phase, frame) for phase, frame in picked.items()}]
         self._parts.clear()
         self._bytes = sum(_size(frame) for part in (*self._kept, *self._picked) for frame in part.values())
-        if self._bytes > self._plan.window_bytes and not self._told:
-            self._told = True
+        if self._bytes > self._plan.window_bytes and not self._reported:
+            self._reported = True
             log.warning(
                 "a window of %s steps holds %d bytes of rows, over window_bytes (%d): quantiles, user's reductions "
                 "and tables need them; shorten `every`, or drop one",

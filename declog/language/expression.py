@@ -228,9 +228,9 @@ class Compiler:
         assert isinstance(node.func, ast.Name)
         name = node.func.id
         if len(node.args) == 1 and not node.keywords and isinstance(node.args[0], ast.Name):
-            asked = self.scope.measured(name, node.args[0].id)
-            if asked is not None:
-                return asked
+            measured = self.scope.measured(name, node.args[0].id)
+            if measured is not None:
+                return measured
         function = self.registry.named(name)
         if function is None or name in OPERATORS:
             known = [item for item in self.registry.names() if item not in OPERATORS]

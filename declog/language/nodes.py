@@ -74,8 +74,8 @@ def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
     if node.op == CONST:
         return _constant(node.param("value"))
     if node.op in LEAVES:
-        asked, _, name = str(node.param("name")).rpartition(":")
-        return f"{asked}({name})" if asked else name
+        function, _, name = str(node.param("name")).rpartition(":")
+        return f"{function}({name})" if function else name
     if node.op in _INFIX:
         text = f" {_INFIX[node.op]} ".join(show(arg, nested=True, whole=whole) for arg in node.args)
         return f"({text})" if nested else text

@@ -29,7 +29,7 @@ OWN: Mapping[str, str] = {
     "Plan.window_bytes": "how much memory rank 0 may take; values do not depend on it",
     "Plan.capture": "each rank keeps its own calls",
     "Plan.given": "what an adapter offers; what is used of it is in the expressions",
-    "Plan.wanted": "which profiles code asked for; what they show is in the ops",
+    "Plan.requested": "which profiles code requested; what they show is in the ops",
     "Plan.defaulted": "what `metric_defaults` are for; what they made is in the ops",
     "MetricOp.help": "words",
     "FormulaOp.help": "words",

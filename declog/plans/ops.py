@@ -377,7 +377,7 @@ class Plan:
     capture: CaptureOp | None = None
     redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # of texts that are captured
     given: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter gave
-    wanted: frozenset[str] = frozenset()  # profiles of sinks that are given in code
+    requested: frozenset[str] = frozenset()  # profiles of sinks that are given in code
     defaulted: frozenset[str] | None = None  # metrics that `metric_defaults` are for; None: all
     functions: Mapping[str, str] = field(default_factory=dict)  # of others than declog's: where each comes from
 

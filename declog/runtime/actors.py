@@ -20,9 +20,9 @@ from declog.plans.ops import Plan
 from declog.runtime.collector import Collector, fits
 from declog.runtime.comm import Event, LocalComm
 from declog.runtime.failures import Failures
-from declog.runtime.message import Told
+from declog.runtime.message import Envelope
 from declog.runtime.window import Window
-from declog.runtime.window_item import Handoff
+from declog.runtime.window_item import WindowItem
 
 log = logging.getLogger("declog")
 Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
@@ -111,7 +111,7 @@ class _Part(NamedTuple):
     """One actor's part of a log event, and in which of its exports it came."""
 
     frames: dict[str, Frame]
-    told: Told
+    told: Envelope
     export: int
 
 
@@ -129,7 +129,7 @@ class Merger:
         self._waiting: dict[Event, dict[int, _Part]] = {}  # in the order in which they came
         self._exports: Counter[int] = Counter()  # of each actor, those that had a log event
         self._missed: set[int] = set()
-        self._last: dict[str, tuple[Handoff, set[int]]] = {}  # of each mode, and which actors there were rows of
+        self._last: dict[str, tuple[WindowItem, set[int]]] = {}  # of each mode, and which actors there were rows of
         self._done: dict[str, int] = {}  # the last log event of each mode
 
     def merge(self, exports: Iterable[Export], patience: int = PATIENCE) -> None:
@@ -153,9 +153,9 @@ class Merger:
     def end(self) -> None:
         """Finish all, and end the windows that are open: no more will come."""
         self.settle()
-        for handoff, whole in self._last.values():
+        for item, whole in self._last.values():
             nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in whole}
-            self._collect(replace(handoff, tail=True, part=False), nothing)
+            self._collect(replace(item, tail=True, part=False), nothing)
 
     def _ready(self, event: Event, patience: int) -> bool:
         found = self._waiting[event]
@@ -193,14 +193,14 @@ class Merger:
             self._failures.report(self._collector.apart(f"actor {rank}", first, found.pop(rank).told))
         tail = all(part.told.tail for part in found.values())
         whole = {rank for rank, part in found.items() if self._collector.opened(part.told, tail=tail)}
-        handoff = Handoff(event.number, first.step, first.count, Window(), tail, event.mode, first.part)
-        self._last[event.mode] = handoff, whole
-        self._collect(handoff, {rank: part.frames for rank, part in found.items()}, whole)
+        item = WindowItem(event.number, first.step, first.count, Window(), tail, event.mode, first.part)
+        self._last[event.mode] = item, whole
+        self._collect(item, {rank: part.frames for rank, part in found.items()}, whole)
 
     def _collect(
-        self, handoff: Handoff, parts: Mapping[int, dict[str, Frame]], whole: Collection[int] | None = None
+        self, item: WindowItem, parts: Mapping[int, dict[str, Frame]], whole: Collection[int] | None = None
     ) -> None:
         try:
-            self._collector.finish(handoff, parts, parts if whole is None else whole)
+            self._collector.finish(item, parts, parts if whole is None else whole)
         except RuntimeFailure as error:
             self._failures.report(error)

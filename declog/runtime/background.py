@@ -23,9 +23,9 @@ from declog.runtime import actors
 from declog.runtime.collector import Collector
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
-from declog.runtime.local_tables import Apart
+from declog.runtime.local_tables import LocalTables
 from declog.runtime.sender import Sender
-from declog.runtime.window_item import Handoff
+from declog.runtime.window_item import WindowItem
 from declog.runtime.worker import Task, Worker
 from declog.sinks.run_folder import RunFolder
 from declog.sinks.runner import CloseReport, SinkRunner
@@ -63,7 +63,7 @@ class Background:
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self._merger = actors.Merger(plan, self._collector, failures, comm.world_size)
         mine = [route for route in routes if route.apart]
-        self._apart = Apart(plan, mine, functions) if mine else None
+        self._apart = LocalTables(plan, mine, functions) if mine else None
         sender = Sender(plan, comm.rank, failures, functions, self._apart)
         self._worker = Worker(comm, sender, self._collector, failures)
 
@@ -80,7 +80,7 @@ class Background:
             found |= runner.lost
         return found
 
-    def submit(self, item: Handoff | Task) -> None:
+    def submit(self, item: WindowItem | Task) -> None:
         """Hand over a log event, or something to do after it."""
         self._worker.submit(item)
 
@@ -96,11 +96,11 @@ class Background:
             "declog/dropped": sum(runner.dropped for runner in runners),
         }
 
-    def wait_for(self, handoff: Handoff) -> None:
+    def wait_for(self, item: WindowItem) -> None:
         """Until a log event that somebody waits for is in the sinks; what takes longer than it may is reported."""
-        if handoff.done is None:
+        if item.done is None:
             return
-        if not handoff.done.wait(self.wait_s + self.close_s):
+        if not item.done.wait(self.wait_s + self.close_s):
             self._failures.report(RuntimeFailure.of("DL605.slow", seconds=f"{self.wait_s + self.close_s:g}"))
             return
         for runner in self._runners.values():

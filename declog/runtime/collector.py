@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from declog.engine.frame import Frame, merged
-from declog.engine.joins import Carry
+from declog.engine.joins import Carryover
 from declog.engine.publish import Dispatcher
-from declog.engine.window_state import Held
+from declog.engine.window_state import WindowState
 from declog.errors import CommError, RuntimeFailure
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
@@ -23,8 +23,8 @@ from declog.plans.ops import PhaseOp, Plan
 from declog.runtime import self_metrics
 from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
-from declog.runtime.message import Told, decode
-from declog.runtime.window_item import Handoff
+from declog.runtime.message import Envelope, decode
+from declog.runtime.window_item import WindowItem
 
 log = logging.getLogger("declog")
 
@@ -56,24 +56,26 @@ class Collector:
         self._dispatcher = dispatcher
         self._failures = failures
         self._queued = queued  # what the sinks' queues say about themselves
-        self._held = {mode: {period: Held(plan, period, functions) for period in plan.periods} for mode in plan.modes}
-        self._carries = {mode: Carry(plan, functions) for mode in plan.modes}
+        self._windows = {
+            mode: {period: WindowState(plan, period, functions) for period in plan.periods} for mode in plan.modes
+        }
+        self._carries = {mode: Carryover(plan, functions) for mode in plan.modes}
         self._watched = 0
         self._told_apart: set[str] = set()  # of whom it was said in what they differ
         self._figures: list[Figures] = []
 
-    def collect(self, handoff: Handoff, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
+    def collect(self, item: WindowItem, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
         """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
         self._figures.append(figures)
-        parts, whole = {0: frames}, {0} if handoff.window.whole else set[int]()
+        parts, whole = {0: frames}, {0} if item.window.whole else set[int]()
         if error is not None:
             self._failures.report(RuntimeFailure("DL605", error))
         if self._comm.world_size > 1:
-            wait_s = min(self.wait_s, HURRY_S) if handoff.hurry else self.wait_s
-            if handoff.answer is not None:
+            wait_s = min(self.wait_s, HURRY_S) if item.hurry else self.wait_s
+            if item.answer is not None:
                 # in time for an answer, but no rank's rows are given up because somebody was impatient
-                wait_s = min(wait_s, max(handoff.answer.left / 2, HURRY_S))
-            event = Event(handoff.mode, handoff.event)
+                wait_s = min(wait_s, max(item.answer.left / 2, HURRY_S))
+            event = Event(item.mode, item.event)
             latest = -1
             for rank, data in enumerate(self._comm.receive(event, wait_s), 1):
                 if data is None:
@@ -81,18 +83,18 @@ class Collector:
                     continue
                 try:
                     theirs, told = self.read(data)
-                    self._in_step(handoff, rank, told)
+                    self._in_step(item, rank, told)
                 except CommError as failure:
                     self._failures.report(failure)
                     continue
                 parts[rank] = theirs
-                whole |= {rank} if self.opened(told, tail=handoff.tail) else set()
+                whole |= {rank} if self.opened(told, tail=item.tail) else set()
                 latest = max(latest, told.step)
-            if latest > handoff.step:  # rank 0 ended before the others, without this step
-                handoff, whole = replace(handoff, step=latest), whole - {0}
-        return self.finish(handoff, parts, whole)
+            if latest > item.step:  # rank 0 ended before the others, without this step
+                item, whole = replace(item, step=latest), whole - {0}
+        return self.finish(item, parts, whole)
 
-    def finish(self, handoff: Handoff, parts: Mapping[int, Frames], whole: Collection[int]) -> dict[str, float]:
+    def finish(self, item: WindowItem, parts: Mapping[int, Frames], whole: Collection[int]) -> dict[str, float]:
         """Evaluate what is due at this event; slower metrics keep the window until theirs is.
 
         ``parts`` are the frames by rank, and ``whole`` the ranks whose frames are all that they had.
@@ -100,18 +102,18 @@ class Collector:
         self._watch(list(parts.values()))
         frames, taken = self._merged(parts)
         ranks = len(taken & set(whole))
-        frames = self._carries[handoff.mode].apply(frames, self._failures.report)
-        due: dict[int, Held] = {}
+        frames = self._carries[item.mode].apply(frames, self._failures.report)
+        due: dict[int, WindowState] = {}
         partial = None if ranks == self._comm.world_size else ranks
-        for period, held in self._held[handoff.mode].items():
+        for period, held in self._windows[item.mode].items():
             held.add(frames, self._failures.report, partial=partial)
-            if handoff.tail or (period and not handoff.part and handoff.count % period == 0):
+            if item.tail or (period and not item.part and item.count % period == 0):
                 due[period] = held.end(self._failures.report)
         if not any(due.values()):  # nothing came since the last log event
             return {}
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
         self._figures.clear()
-        return self._dispatcher.dispatch(handoff.step, due, self._failures.report, mode=handoff.mode, figures=figures)
+        return self._dispatcher.dispatch(item.step, due, self._failures.report, mode=item.mode, figures=figures)
 
     def _merged(self, parts: Mapping[int, Frames]) -> tuple[Frames, set[int]]:
         """The rows of all ranks, and of which: one whose rows do not go with the others' loses its own only."""
@@ -132,10 +134,10 @@ class Collector:
 
     # -- other ranks' messages
 
-    def read(self, data: bytes) -> tuple[Frames, Told]:
+    def read(self, data: bytes) -> tuple[Frames, Envelope]:
         """A rank's frames and what it says of them; raises ``CommError`` for what no rank of this plan sends."""
         frames, meta = decode(data, self._plan.grouping)
-        told = Told.read(meta)
+        told = Envelope.read(meta)
         if told.mode not in self._plan.modes:
             raise CommError.of("DL603.unknown_mode", mode=repr(told.mode)[:400])
         for name, frame in frames.items():
@@ -144,14 +146,14 @@ class Collector:
             _check_columns(self._plan.phases[name], frame)
         return frames, told
 
-    def opened(self, told: Told, *, tail: bool) -> bool:
+    def opened(self, told: Envelope, *, tail: bool) -> bool:
         """Note what a message tells; whether its rows are all that the rank had: one that left early sent its tail."""
         if told.error is not None:
             self._failures.report(RuntimeFailure("DL605", told.error))
         self._figures.append(told.figures)
         return told.whole and (tail or not told.tail)
 
-    def _in_step(self, mine: Handoff, rank: int, told: Told) -> None:
+    def _in_step(self, mine: WindowItem, rank: int, told: Envelope) -> None:
         """Raise where a message is not of this log event: it would mix modes, or rows of different steps."""
         if not mine.last and not told.last:
             for mode, count in told.sent.items():
@@ -161,7 +163,7 @@ class Collector:
         if not fits(mine, told):
             raise self.apart(f"rank {rank}", mine, told)
 
-    def apart(self, who: str, mine: Handoff | Told, told: Told) -> CommError:
+    def apart(self, who: str, mine: WindowItem | Envelope, told: Envelope) -> CommError:
         """What is wrong with a message that is not of this log event; in what it differs is said once."""
         detail = "" if who in self._told_apart else (
             f" (step {told.step}, its {told.count}. of mode {told.mode}, where this is step {mine.step}, "
@@ -189,7 +191,7 @@ class Collector:
         for mode, carry in self._carries.items():
             rows, data["carry"][mode] = carry.state()
             frames |= {f"carry/{mode}/{phase}": frame for phase, frame in rows.items()}
-        for mode, by_period in self._held.items():
+        for mode, by_period in self._windows.items():
             for period, held in by_period.items():
                 rows, data["held"][f"{mode}/{period}"] = held.state()
                 frames |= {f"held/{mode}/{period}/{phase}": frame for phase, frame in rows.items()}
@@ -200,7 +202,7 @@ class Collector:
         self._dispatcher.load(data["dispatch"])
         for mode, carry in self._carries.items():
             carry.load(_below(frames, f"carry/{mode}/"), data["carry"].get(mode, {}))
-        for mode, by_period in self._held.items():
+        for mode, by_period in self._windows.items():
             for period, held in by_period.items():
                 name = f"{mode}/{period}"
                 held.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
@@ -210,7 +212,7 @@ class Collector:
         self._dispatcher.load(data["dispatch"])
 
 
-def fits(mine: Handoff | Told, told: Told) -> bool:
+def fits(mine: WindowItem | Envelope, told: Envelope) -> bool:
     """Whether a message is of this log event: of its mode, step and count, or one of the two ranks has ended."""
     if (told.mode, told.event) != (mine.mode, mine.event):
         return False

@@ -22,7 +22,7 @@ from declog.records import Records, Table
 Report = Callable[[BaseException], None]
 
 
-class Apart:
+class LocalTables:
     """Makes a rank's own tables and hands them to its sinks; ``routes`` are those of sinks that are on every rank."""
 
     def __init__(self, plan: Plan, routes: Sequence[Route], functions: Functions = DEFAULT) -> None:

@@ -18,14 +18,14 @@ from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
 from declog.runtime.wire import UNREADABLE, VERSION, Container, Packer
 
-__all__ = ["VERSION", "Told", "decode", "encode"]
+__all__ = ["VERSION", "Envelope", "decode", "encode"]
 EMPTY_CELLS = 2**25  # values that a message may say are there, besides those that its own bytes hold
 GREATEST = 2**62
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a rank's message of a log event says besides its rows; see ``Handoff``."""
+class Envelope:
+    """What a rank's message of a log event says besides its rows; see ``WindowItem``."""
 
     event: int
     mode: str
@@ -40,23 +40,23 @@ class Told:
     figures: Mapping[str, float]
 
     @classmethod
-    def read(cls, meta: Any) -> Told:
+    def read(cls, meta: Any) -> Envelope:
         """What a message's meta says; raises ``CommError`` for anything else."""
         try:
-            told = cls(**{item.name: meta[item.name] for item in fields(cls)})
+            made = cls(**{item.name: meta[item.name] for item in fields(cls)})
             right = (
-                all(type(number) is int and abs(number) < GREATEST for number in (told.event, told.step, told.count))
-                and all(type(flag) is bool for flag in (told.tail, told.part, told.last, told.whole))
-                and isinstance(told.mode, str)
-                and (told.error is None or isinstance(told.error, str))
-                and all(type(number) is int for number in told.sent.values())
-                and all(type(number) in (int, float) for number in told.figures.values())
+                all(type(number) is int and abs(number) < GREATEST for number in (made.event, made.step, made.count))
+                and all(type(flag) is bool for flag in (made.tail, made.part, made.last, made.whole))
+                and isinstance(made.mode, str)
+                and (made.error is None or isinstance(made.error, str))
+                and all(type(number) is int for number in made.sent.values())
+                and all(type(number) in (int, float) for number in made.figures.values())
             )
         except UNREADABLE as error:
             raise CommError.of("DL603.unreadable", error=error) from error
         if not right:
             raise CommError.of("DL603.meta", meta=str(meta)[:400])
-        return told
+        return made
 
 
 def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:

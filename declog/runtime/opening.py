@@ -225,7 +225,7 @@ def _open(
         for place, sink in enumerate(extra):
             runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
             runner.open(run, _left(until))
-            routes.append(Route(CODE, min(made.wanted), 1, "", sink.accepts, runner.submit))
+            routes.append(Route(CODE, min(made.requested), 1, "", sink.accepts, runner.submit))
 
     def others() -> None:
         nonlocal run

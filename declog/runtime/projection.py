@@ -33,12 +33,12 @@ def with_locals(frame: Frame, phase: PhaseOp, functions: Functions = DEFAULT) ->
     return frame
 
 
-def slim(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:
+def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:
     """The frame as rank 0 needs it."""
-    wanted = [table for table in plan.tables if table.phase == frame.phase and gathered(plan, table)]
-    texts = {name: [table for table in wanted if name in table.texts] for table in wanted for name in table.texts}
-    extras = [table for table in wanted if any(column.keeps for column in table.columns)]
-    keep = {table.id: _kept(table, frame, functions) for table in wanted if table.texts or table in extras}
+    tables = [table for table in plan.tables if table.phase == frame.phase and gathered(plan, table)]
+    texts = {name: [table for table in tables if name in table.texts] for table in tables for name in table.texts}
+    extras = [table for table in tables if any(column.keeps for column in table.columns)]
+    keep = {table.id: _kept(table, frame, functions) for table in tables if table.texts or table in extras}
     travels = plan.phases[frame.phase].travels
     whole = {}
     for key, (axis, values) in frame.texts.items():

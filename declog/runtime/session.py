@@ -24,7 +24,7 @@ from declog.runtime.checkpoint import RecorderState
 from declog.runtime.failures import Failures
 from declog.runtime.self_metrics import Meter
 from declog.runtime.window import Window
-from declog.runtime.window_item import Answer, Handoff
+from declog.runtime.window_item import Answer, WindowItem
 
 PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
 
@@ -220,16 +220,16 @@ class Session:
         return True
 
     def _log(self, *, tail: bool, failed: bool = False, again: bool = False, answer: Answer | None = None) -> None:
-        handoff = self._flush(self._mode, tail=tail, answer=answer, failed=failed, again=again)
+        item = self._flush(self._mode, tail=tail, answer=answer, failed=failed, again=again)
         if not self._event_told and not failed:
             self._event_told = True
             self.intake.tell_silent()
-        self._background.wait_for(handoff)
+        self._background.wait_for(item)
 
     def _flush(
         self, mode: str, *, tail: bool, part: bool = False, answer: Answer | None = None, failed: bool = False,
         again: bool = False, last: bool = False,
-    ) -> Handoff:  # fmt: skip
+    ) -> WindowItem:  # fmt: skip
         began = time.perf_counter()
         window, self._windows[mode] = self._windows.get(mode, Window()), Window()
         try:
@@ -240,16 +240,16 @@ class Session:
         done = threading.Event() if self.plan.blocking and not part else None
         figures = {} if part else self.meter.read()
         hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
-        handoff = Handoff(
+        item = WindowItem(
             self._sent[mode], self.now, self._counts[mode], window, tail, mode, part, done, answer, figures, hurry,
             last, dict(self._sent),
         )  # fmt: skip
         self._sent[mode] += 1
-        self._background.submit(handoff)
+        self._background.submit(item)
         if not part and not again:
             self.tape.logged(mode)
         self.meter.handing += time.perf_counter() - began
-        return handoff
+        return item
 
     # -- checkpoints
 

@@ -38,7 +38,7 @@ class Answer:
 
 
 @dataclass
-class Handoff:
+class WindowItem:
     """One log event of one rank: the window, and where in the run it is.
 
     A ``part`` is rows only: no window ends with it. Long windows are handed over in parts, so that no rank holds

@@ -21,7 +21,7 @@ from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
 from declog.runtime.self_metrics import Meter
 from declog.runtime.sender import Sender
-from declog.runtime.window_item import Handoff
+from declog.runtime.window_item import WindowItem
 
 
 @dataclass
@@ -49,11 +49,11 @@ class Worker:
         self._collector = collector
         self._failures = failures
         self._meter = Meter()
-        self._queue: queue.SimpleQueue[Handoff | Task | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[WindowItem | Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
         self._thread.start()
 
-    def submit(self, item: Handoff | Task) -> None:
+    def submit(self, item: WindowItem | Task) -> None:
         """Hand over one log event, or something to do after those before."""
         self._queue.put(item)
 
@@ -103,17 +103,17 @@ class Worker:
                 task.report(error)
         task.done.set()
 
-    def _process(self, handoff: Handoff) -> None:
-        figures = {} if handoff.part else {**handoff.figures, **self._meter.read_worker()}
-        event = Event(handoff.mode, handoff.event)
+    def _process(self, item: WindowItem) -> None:
+        figures = {} if item.part else {**item.figures, **self._meter.read_worker()}
+        event = Event(item.mode, item.event)
         with np.errstate(all="ignore"):
             if self._collector is None:
-                self._comm.send(event, self._sender.message(handoff, figures))
-                if handoff.answer is not None:
-                    told = self._comm.answer(event, handoff.answer.left)
-                    handoff.answer.give(None if told is None else json.loads(told))
+                self._comm.send(event, self._sender.message(item, figures))
+                if item.answer is not None:
+                    told = self._comm.answer(event, item.answer.left)
+                    item.answer.give(None if told is None else json.loads(told))
                 return
-            values = self._collector.collect(handoff, *self._sender.frames(handoff), figures)
-            if handoff.answer is not None:
+            values = self._collector.collect(item, *self._sender.frames(item), figures)
+            if item.answer is not None:
                 self._comm.publish(event, json.dumps(values).encode())
-                handoff.answer.give(values)
+                item.answer.give(values)

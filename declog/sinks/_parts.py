@@ -117,8 +117,8 @@ class PartDataset:
             self._block += 1
             self._in_block, self._block_bytes = [], 0
 
-    def keep(self, wanted: Callable[[Any], Any]) -> None:
-        """Drop the rows that ``wanted``, from a part's table to a mask of its rows, refuses.
+    def keep(self, keeps: Callable[[Any], Any]) -> None:
+        """Drop the rows that ``keeps``, from a part's table to a mask of its rows, refuses.
 
         Part by part, each removed or replaced in one atomic step. What was not reached before a crash is still
         whole, and the same call again finishes.
@@ -126,7 +126,7 @@ class PartDataset:
         self._pending.clear()
         for part in self._all_parts():
             table = self._pq.ParquetFile(part).read()
-            kept = table.filter(wanted(table))
+            kept = table.filter(keeps(table))
             if not len(kept):
                 part.unlink()
                 fsync(part.parent)

@@ -116,11 +116,11 @@ class LineFile:
         self._pending += data
         self._write()
 
-    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop the lines that are not wanted; the others stay as they are, byte by byte."""
+    def keep(self, keeps: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop the lines that are not keeps; the others stay as they are, byte by byte."""
         with open(self._path, "rb") as old, open(self._new, "wb") as target:
             for number, line in enumerate(old, 1):
-                if wanted(self._parsed(line, number)):
+                if keeps(self._parsed(line, number)):
                     target.write(line)
             kept = target.tell()
         if kept == self._end:

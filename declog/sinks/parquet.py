@@ -110,11 +110,11 @@ class ParquetSink(BaseSink):
         """A mask of the rows that stay: those until ``step``, and those of other runs."""
         compute = self._compute
         names = [name for name in (EVENT_RUN, "run_id") if name in rows.column_names]
-        wanted = self._steps_until(rows, step)
+        until = self._steps_until(rows, step)
         if not names:  # of a version that wrote none
-            return wanted
+            return until
         runs = compute.coalesce(*(rows.column(name) for name in names))
-        return compute.or_(wanted, compute.fill_null(compute.not_equal(runs, self._run_id), False))
+        return compute.or_(until, compute.fill_null(compute.not_equal(runs, self._run_id), False))
 
     def _steps_until(self, rows: Any, step: int) -> Any:
         steps = rows.column("step")

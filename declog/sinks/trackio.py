@@ -143,9 +143,9 @@ def import_trackio(folder: Path | None) -> Any:
     """trackio, with its databases in ``folder`` if one is given."""
     if folder is None:
         return require("trackio", kind="trackio", extra="trackio")
-    wanted = folder.resolve()
+    requested = folder.resolve()
     before = os.environ.get("TRACKIO_DIR")
-    os.environ["TRACKIO_DIR"] = str(wanted)
+    os.environ["TRACKIO_DIR"] = str(requested)
     try:
         trackio = require("trackio", kind="trackio", extra="trackio")
     finally:
@@ -154,8 +154,8 @@ def import_trackio(folder: Path | None) -> Any:
         else:
             os.environ["TRACKIO_DIR"] = before
     used = Path(trackio.utils.TRACKIO_DIR).resolve()
-    if used != wanted:
-        raise SinkError.of("DL601.trackio_folder", used=used, requested=wanted)
+    if used != requested:
+        raise SinkError.of("DL601.trackio_folder", used=used, requested=requested)
     return trackio
 
 
