@@ -63,6 +63,21 @@ class _Output(NamedTuple):
     record: Scalar | Histogram
 
 
+@dataclass(frozen=True)
+class _Event:
+    """What one log event has for all sinks: of it each takes a share."""
+
+    blank: Records  # of its mode and time, without values
+    prefix: str
+    cells: Mapping[str, Cells]
+    outputs: Sequence[_Output]
+    tables: Sequence[Table]
+    alerts: tuple[Alert, ...]
+    broken: Sequence[Scalar]  # of metrics that are NaN or infinite, how many values are
+    own: Sequence[Scalar]  # what declog itself cost
+    partial: int | None  # of how many ranks there are rows, where some are missing
+
+
 class Dispatcher:
     """Evaluates log events and sends each sink its share."""
 
@@ -129,26 +144,28 @@ class Dispatcher:
             everything.update(found)
             outputs += self._outputs(period, found, held.partial is not None, report)
             picked += self._tables(period, held.table_rows, report)
-        alerts = tuple(self._alerts(mode, everything, due.keys(), report))
-        broken = self._broken(everything)
-        skipped = sum(item.skipped for item in everything.values())
         own = []
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
+            skipped = sum(item.skipped for item in everything.values())
             own = [Scalar(name, value, name) for name, value in {**figures, SKIPPED: skipped}.items()]
-        blank = Records(mode, time.time())
+        alerts = tuple(self._alerts(mode, everything, due.keys(), report))
+        event = _Event(
+            Records(mode, time.time()),
+            prefix,
+            everything,
+            outputs,
+            picked,
+            alerts,
+            self._broken(everything),
+            own,
+            partial,
+        )
         self._events[mode] += 1
         for route in self._routes:
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
-                hidden = self._hidden(self._plan.profiles[route.profile], everything, report)
-                shown = [item for item in outputs if not _named(item, hidden)]
-                counts = [
-                    Scalar(NONFINITE + id, n, key) for key, (id, n) in broken.items() if (key, False, "*") not in hidden
-                ]
-                records = self._share(
-                    route, shown, picked, alerts, route.prefix + prefix, blank, partial, own, counts, report
-                )
+                records = self._share(route, event, report)
             else:  # an alert waits for no sink's turn
-                records = replace(blank, alerts=alerts if "alert" in route.accepts else ())
+                records = replace(event.blank, alerts=alerts if "alert" in route.accepts else ())
             if records:
                 try:
                     route.submit(step, records)
@@ -199,10 +216,10 @@ class Dispatcher:
             if when is not None and not self._holds(when, {**known, **found}, f"the metric `{group[0].id}`", report):
                 found |= {op.key: found[op.key].hidden() for op in group if op.key in found}
 
-    def _broken(self, found: Mapping[str, Cells]) -> dict[str, tuple[str, int]]:
-        """By key, of the metrics that are NaN or infinite: the id, and how many values are."""
+    def _broken(self, found: Mapping[str, Cells]) -> list[Scalar]:
+        """Of the metrics that are NaN or infinite, how many values are."""
         counts = {op.key: _infinite(found[op.key], op) for op in self._plan.outputs if op.shown and op.key in found}
-        return {op.key: (op.id, counts[op.key]) for op in self._plan.outputs if counts.get(op.key)}
+        return [Scalar(NONFINITE + op.id, n, op.key) for op in self._plan.outputs if (n := counts.get(op.key))]
 
     def _add_up(self, op: MetricOp, found: dict[str, Cells]) -> None:
         """A cumulative metric is what it was at the last log event, plus this window."""
@@ -272,13 +289,8 @@ class Dispatcher:
             for (member, label), (counts, edges) in whole.histograms.items():
                 for item in op.names:
                     name = _filled(item.template, whole, member, label)
-                    made.append(
-                        _Output(
-                            op.key,
-                            item.alias,
-                            Histogram(name, [int(n) for n in counts], [float(edge) for edge in edges], op.key),
-                        )
-                    )
+                    whole_counts, numbers = [int(n) for n in counts], [float(edge) for edge in edges]
+                    made.append(_Output(op.key, item.alias, Histogram(name, whole_counts, numbers, op.key)))
         return made
 
     def _shadow(self, name: str, op: MetricOp | FormulaOp, report: Report) -> None:
@@ -335,46 +347,41 @@ class Dispatcher:
 
     # -- sinks
 
-    def _share(
-        self,
-        route: Route,
-        outputs: Sequence[_Output],
-        picked: Sequence[Table],
-        alerts: tuple[Alert, ...],
-        prefix: str,
-        blank: Records,
-        partial: int | None,
-        own: Sequence[Scalar],
-        broken: Sequence[Scalar],
-        report: Report,
-    ) -> Records:
-        profile = self._plan.profiles[route.profile]
+    def _share(self, route: Route, event: _Event, report: Report) -> Records:
+        """What the route's profile shows of a log event, as far as its sink accepts it."""
+        profile, prefix = self._plan.profiles[route.profile], route.prefix + event.prefix
+        hidden = self._hidden(profile, event.cells, report)
         some = {item[:2] for item in profile.only}
-        mine = [
+        shown = [
             _prefixed(item.record, prefix)
-            for item in outputs
+            for item in event.outputs
             if (item.key, item.alias) in profile.outputs
+            and not _named(item, hidden)
             and ((item.key, item.alias) not in some or _named(item, profile.only))
             and not _named(item, profile.without)
         ]
-        counts = {item.name: item for item in broken if (item.metric, False) in profile.outputs}
-        mine = [*(_prefixed(item, prefix) for item in counts.values()), *mine]  # first: what shows a few shows them
-        if mine and partial is not None:
-            mine.append(Scalar(route.prefix + RANKS, partial, RANKS))
+        counts = {
+            item.name: _prefixed(item, prefix)
+            for item in event.broken
+            if (item.metric, False) in profile.outputs and (item.metric, False, "*") not in hidden
+        }
+        shown = [*counts.values(), *shown]  # first: what shows a few shows them
+        if shown and event.partial is not None:
+            shown.append(Scalar(route.prefix + RANKS, event.partial, RANKS))
         if profile.self_metrics:
-            mine += [_prefixed(item, route.prefix) for item in own]
-        shown = [
+            shown += [_prefixed(item, route.prefix) for item in event.own]
+        tables = [
             _prefixed(table, prefix)
-            for table in picked
+            for table in event.tables
             if self._takes(route, table.table) and not self._too_large(route, table, report)
         ]
         accepts = route.accepts
         return replace(
-            blank,
-            scalars=tuple(item for item in mine if isinstance(item, Scalar)) if "scalar" in accepts else (),
-            histograms=tuple(item for item in mine if isinstance(item, Histogram)) if "histogram" in accepts else (),
-            tables=tuple(shown) if "table" in accepts else (),
-            alerts=alerts if "alert" in accepts else (),
+            event.blank,
+            scalars=tuple(item for item in shown if isinstance(item, Scalar)) if "scalar" in accepts else (),
+            histograms=tuple(item for item in shown if isinstance(item, Histogram)) if "histogram" in accepts else (),
+            tables=tuple(tables) if "table" in accepts else (),
+            alerts=event.alerts if "alert" in accepts else (),
         )
 
 
