@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 FIX = " | fix: "  # parts the message of a model's own check from its fix
 Scalar = bool | int | float | str
 
 
 class Model(BaseModel):
-    """A map of the profile: keys are checked, values are frozen."""
+    """A map of the profile: keys are checked, values are frozen.
 
+    ``_plain`` is the key that a value which is no map stands for, if it is of the type ``_plain_type``; "": none is.
+    """
+
+    _plain: ClassVar[str] = ""
+    _plain_type: ClassVar[type] = object
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True, hide_input_in_errors=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        plain = bool(cls._plain) and not isinstance(data, Mapping) and isinstance(data, cls._plain_type)
+        return {cls._plain: data} if plain else data

@@ -28,16 +28,12 @@ SECTIONS = ("constants", "modes", "signals", "metrics", "filters", "schemas", "t
 class ConstantSpec(Model):
     """A value known at compile time. A plain value in YAML pins it."""
 
+    _plain = "value"
     default: Scalar | None = None
     """Used where neither the profile nor an adapter gives a value."""
     value: Scalar | None = None
     """The pinned value."""
     help: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _pin(cls, data: Any) -> Any:
-        return data if isinstance(data, Mapping) else {"value": data}
 
 
 class GroupAxis(Model):
@@ -85,6 +81,7 @@ class ModeSpec(Model):
 class SignalSpec(Model):
     """A signal: observed (it has an axis), or derived (it has an expression). A string is an expression."""
 
+    _plain = "expr"
     axis: AxisName | None = None
     type: DType = DType.FLOAT
     family: bool = False
@@ -103,11 +100,6 @@ class SignalSpec(Model):
     """A constant expression; switched off, it takes what only it feeds with it."""
     expr: Scalar | None = None
     help: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text(cls, data: Any) -> Any:
-        return data if isinstance(data, Mapping) else {"expr": data}
 
     @model_validator(mode="after")
     def _one_of(self) -> SignalSpec:
@@ -217,6 +209,7 @@ class FilterSpec(Model):
 class ColumnSpec(Model):
     """One column of a schema: its type is a contract."""
 
+    _plain, _plain_type = "type", str
     type: DType | None = None
     name: str | None = None
     expr: Scalar | None = None
@@ -233,11 +226,6 @@ class ColumnSpec(Model):
     role: Literal["system", "user", "assistant", "tool"] | None = None
     """Who says the text, where rows are shown as conversations."""
     help: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text(cls, data: Any) -> Any:
-        return {"type": data} if isinstance(data, str) else data
 
 
 class TableSpec(Model):

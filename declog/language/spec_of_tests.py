@@ -19,6 +19,7 @@ Signals = dict[str, Any]
 class CaptureSpec(Model):
     """What the training code gives is kept in files, one per rank, for `declog preview`. `true` keeps everything."""
 
+    _plain, _plain_type = "enabled", bool
     enabled: bool = True
     every: int = Field(1, ge=1)
     """Keeps each N-th log event of a mode, with all its steps."""
@@ -30,11 +31,6 @@ class CaptureSpec(Model):
     """How many bytes may wait to be written; where there are more, steps are left out."""
     folder: str | None = None
     """Where the files go, below the run's folder if relative; by default `capture`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _switch(cls, data: Any) -> Any:
-        return {"enabled": data} if isinstance(data, bool) else data
 
     @field_validator("limit", "queue", mode="after")
     @classmethod
@@ -50,6 +46,7 @@ class CaptureSpec(Model):
 class Expected(Model):
     """What a value must be: a number, or within bounds; of a histogram its counts."""
 
+    _plain = "value"
     value: float | None = Field(None, strict=True)
     tol: float | None = Field(None, ge=0)
     """How far it may be off, absolutely or relatively; the default is the test's."""
@@ -57,11 +54,6 @@ class Expected(Model):
     below: float | None = None
     counts: list[int] | None = None
     """Of a histogram."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _number(cls, data: Any) -> Any:
-        return data if isinstance(data, Mapping) else {"value": data}
 
     @model_validator(mode="after")
     def _something(self) -> Expected:
