@@ -170,14 +170,13 @@ class Compiler:
         kept: list[tuple[Node, ast.expr]] = []
         for value in node.values:
             item = self.visit(value)
-            if item.op == CONST and item.type.dtype is DType.BOOL:
-                if item.param("value") is decisive:
-                    if not kept:
-                        return item
-                    kept.append((item, value))
-                    break  # nothing after it is read
-                continue
-            kept.append((item, value))
+            constant = item.param("value") if item.op == CONST and item.type.dtype is DType.BOOL else None
+            if constant is decisive and not kept:
+                return item
+            if constant is not (not decisive):
+                kept.append((item, value))
+            if constant is decisive:
+                break  # nothing after it is read
         if not kept:
             return self.pool.constant(not decisive)
         result, first = kept[0]
@@ -243,9 +242,32 @@ class Compiler:
         return self.build(name, node, args, places, params)
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
-        """The call's arguments by the function's parameters."""
+        """The call's arguments, compiled, and what is known at compile time, by the function's parameters."""
+        given = self._given(node, function)
+        args: list[Node] = []
+        places: list[ast.expr] = []
+        params: dict[str, Any] = {}
+        for slot in function.params:
+            values = given.get(slot.name)
+            if values is None:
+                if slot.default is REQUIRED:
+                    self.fail(node, "DL304.misses", function=function.name, name=slot.name, fix=function.signature)
+                if slot.role != "value" and slot.default is not None:
+                    params[slot.name] = slot.default
+            elif slot.role == "value":
+                args += [self.visit(value) for value in values]
+                places += values
+            elif slot.role == "axis":
+                params[slot.name] = self._axis(values[0])
+            else:
+                constants = tuple(self._parameter(value, slot, function) for value in values)
+                params[slot.name] = constants if slot.variadic else constants[0]
+        return args, places, params
+
+    def _given(self, node: ast.Call, function: Function) -> dict[str, list[ast.expr]]:
+        """What the call gives for each of the function's parameters."""
         given: dict[str, list[ast.expr]] = {}
-        slots = list(function.params)
+        slots = function.params
         for place, value in enumerate(node.args):
             if isinstance(value, ast.Starred):
                 self.fail(value, "DL307.star")
@@ -262,45 +284,18 @@ class Compiler:
             given.setdefault(slot.name, []).append(value)
         for keyword in node.keywords:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
-                self.fail(
-                    keyword,
-                    "DL304.parameter",
-                    function=function.name,
-                    name=keyword.arg,
-                    known=[slot.name for slot in slots],
-                )
+                known = [slot.name for slot in slots]
+                self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=known)
             if keyword.arg in given:
                 self.fail(keyword, "DL304.twice", name=keyword.arg, fix=function.signature)
             given[keyword.arg] = [keyword.value]
-        args: list[Node] = []
-        places: list[ast.expr] = []
-        params: dict[str, Any] = {}
-        for slot in slots:
-            values = given.get(slot.name)
-            if values is None:
-                if slot.default is REQUIRED:
-                    self.fail(node, "DL304.misses", function=function.name, name=slot.name, fix=function.signature)
-                if slot.role != "value" and slot.default is not None:
-                    params[slot.name] = slot.default
-                continue
-            if slot.role == "value":
-                args += [self.visit(value) for value in values]
-                places += values
-            elif slot.role == "axis":
-                params[slot.name] = self._axis(values[0])
-            else:
-                constants = tuple(self._parameter(value, slot, function) for value in values)
-                params[slot.name] = constants if slot.variadic else constants[0]
-        return args, places, params
+        return given
 
     def _axis(self, node: ast.expr) -> Axis | str:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            name: str | None = node.value
-        else:
-            name = node.id if isinstance(node, ast.Name) else None
+        name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
         if name == COLUMN:
             return COLUMN
-        if name is None:
+        if not isinstance(name, str):
             self.fail(node, "DL306.axis_named", fix=did_you_mean("", [*AXES, COLUMN], what="axes"))
         if name not in AXES:
             self.fail(node, "DL306.axis", name=name, known=[*AXES, COLUMN])

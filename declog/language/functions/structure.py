@@ -60,8 +60,8 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
     if axis is None or axis < over or (axis is Axis.BATCH):
         call.fail("DL306.no_axis", arg=0, node=node, axis=per(axis), label=over.label)
     if axis > over:
-        facts = {"axis": per(axis), "inner": axis.label, "outer": over.label}
-        call.fail("DL306.order", arg=0, node=node, fix=_readings(call, node, axis, over), **facts)
+        fix = _readings(call, node, axis, over)
+        call.fail("DL306.order", arg=0, node=node, axis=per(axis), inner=axis.label, outer=over.label, fix=fix)
     if over is Axis.STEP:
         call.fail("DL306.window")
     if over is Axis.COMPLETION and not call.groups:
