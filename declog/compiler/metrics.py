@@ -233,9 +233,8 @@ class _Metric:
                     known=[*self.draft.reductions.names(), "p50", "p95", "p99.9"],
                 )
             compiler = Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
-            call = (
-                parsed.body if isinstance(parsed.body, ast.Call) else ast.Call(func=parsed.body, args=[], keywords=[])
-            )
+            body = parsed.body
+            call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)
             if call.args:
                 compiler.fail(call.args[0], "DL304.reduce_expr", name=name)
             return reduction, self._constants(reduction, call, compiler)
