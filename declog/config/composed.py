@@ -193,7 +193,7 @@ def node_of(config: object) -> DictConfig:
     try:
         node = whole[GROUP]
     except OmegaConfBaseException as error:
-        raise CompositionError([Problem("DL103", first_line(error))]) from None
+        raise CompositionError([Problem.of("DL103.hydra", cause=first_line(error))]) from None
     if not isinstance(node, DictConfig):
         kind = "empty" if node is None else f"a {type(node).__name__}"
         raise ConfigError([Problem.of("DL202.node", group=GROUP, kind=kind)])
@@ -209,5 +209,6 @@ def _wrapped(config: object) -> DictConfig:
         return OmegaConf.create(dict(config))
     except OmegaConfBaseException as error:
         path = tuple(re.findall(r"[^.\[\]]+", str(error.full_key or "")))
-        code = "DL202" if isinstance(error, UnsupportedValueType) else "DL103"
-        raise ConfigError([Problem(code, first_line(error), path)]) from None
+        if isinstance(error, UnsupportedValueType):
+            raise ConfigError([Problem.of("DL202.value", path, cause=first_line(error), fix=None)]) from None
+        raise ConfigError([Problem.of("DL103.hydra", path, cause=first_line(error))]) from None

@@ -52,15 +52,14 @@ def unreadable(line: str, sign: str = "") -> Problem:
         return _slashed(line, key, value)
     if not equals or not key:
         if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
-            return _problem(line, "this override has no value", f"{line}=...")
-        return _problem(line, "this is no override", "an override is key=value, +key=value or ~key")
+            return _problem(line, "DL101.no_value", line=line)
+        return _problem(line, "DL101.no_override")
     fixed = f"{'' if key[:1] in ('+', '~') else sign}{key}={taken(value)}"
     if parsed(fixed) is None:
-        return _problem(line, f"Hydra cannot read this value: {_detail(line)}", None, value=True)
-    message = f"Hydra cannot read `{value}` without quotes"
+        return _problem(line, "DL101.unreadable", behind=True, cause=_detail(line))
     if value[:1] in ("[", "{"):
-        message = "inside [...] and {...}, Hydra wants a text that is more than words in quotes"
-    return _problem(line, message, shlex.quote(fixed), value=True)
+        return _problem(line, "DL101.quotes_inside", behind=True, fix=shlex.quote(fixed))
+    return _problem(line, "DL101.quotes", behind=True, value=value, fix=shlex.quote(fixed))
 
 
 def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
@@ -68,7 +67,7 @@ def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None =
     fix = did_you_mean(name, known, what="presets")
     if directory is not None and (directory / f"{name}.yaml").is_file():
         fix = f"move {name}.yaml into a folder `{GROUP}` of that directory: presets are Hydra's group `{GROUP}`"
-    return Problem.of("DL104", name=name, fix=fix)
+    return Problem.of("DL104.preset", name=name, fix=fix)
 
 
 def nearest_key(root: DictConfig, dotted: str) -> str | None:
@@ -119,8 +118,7 @@ def _slashed(line: str, key: str, value: str) -> Problem:
         call = re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", value.strip("'\""))
         inside = "expr: ..." if call is None else f"expr: {call[2]}, reduce: {call[1]}"
         fix = f"{'.'.join([*parts[:place], plain])}={{{inside}, name: {name}}}"
-    message = f"a key cannot hold `/`: `{name}` may be the entry's `name`, its id is an identifier"
-    return _problem(line, message, pasted(fix), span=(start, start + len(name)))
+    return _problem(line, "DL101.slash", (start, start + len(name)), name=name, fix=pasted(fix))
 
 
 def _detail(line: str) -> str:
@@ -140,15 +138,14 @@ def _explained(
     """Why an override that can be read cannot be applied to ``config``."""
     key, value = override.key_or_group, line.partition("=")[2]
     if override.is_sweep_override():
-        message = f"`{value}` is a sweep over several values, which needs --multirun"
-        fix = f"{key}=[{value}]  or  {shlex.quote(f'{key}={quoted(value)}')}"
-        return _problem(line, f"{message}; a list has brackets", fix, value=True)
+        text = shlex.quote(f"{key}={quoted(value)}")
+        return _problem(line, "DL101.sweep", behind=True, key=key, value=value, text=text)
     if loader.repository.group_exists(key):
         return _group_problem(loader, override, line, error, config)
     if "/" in key:
         groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
         span = (line.find(key), line.find(key) + len(key))
-        return _problem(line, f"there is no group `{key}`", did_you_mean(key, groups, what="groups"), span=span)
+        return _problem(line, "DL101.no_group", span, name=key, known=groups)
     return _key_problem(loader, override, line, error, config)
 
 
@@ -161,20 +158,19 @@ def _group_problem(
         if isinstance(name, str) and name not in options:
             at = line.find(name, line.find("="))
             span = (at, at + len(name)) if at >= 0 else None
-            fix = did_you_mean(name, options, what="presets" if group == GROUP else "options")
             if group == GROUP:
-                return _problem(line, f"there is no preset `{name}`", fix, span=span, code="DL104")
-            return _problem(line, f"there is no `{name}` in the group {group}", fix, span=span)
+                return _problem(line, "DL104.preset", span, name=name, fix=did_you_mean(name, options, what="presets"))
+            return _problem(line, "DL101.no_option", span, group=group, name=name, known=options)
     if override.is_delete():
-        return _problem(line, "a group that holds a list of options cannot be deleted", f"{group}=[]")
+        return _problem(line, "DL101.list_group", group=group)
     if "No match in the defaults list" in str(error):
         # What lands under a key that is no part of a profile, such as a pack, is meant for the profile itself.
         known = (
             group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in _names(config[GROUP])
         )
         fix = f"+{line}" if known else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
-        return _problem(line, f"nothing is chosen of the group {group} yet: add it", fix, span=(0, line.find("=")))
-    return _problem(line, first_line(error), None)
+        return _problem(line, "DL101.not_chosen", (0, line.find("=")), group=group, fix=fix)
+    return _problem(line, "DL101.hydra", cause=first_line(error))
 
 
 def _key_problem(
@@ -189,57 +185,51 @@ def _key_problem(
     at = line.find(override.key_or_group) + len(here) + bool(here)
     span = (at, at + len(wrong))
     if not isinstance(node, DictConfig | ListConfig):
-        message = f"{here} is `{'null' if node is None else node}` here, which has no keys"
         rest = "" if isinstance(node, bool) else "expr: ..., "  # a short form, of a metric or a signal
-        fix = f"set the whole entry: '{here}={{{rest}{keys[-1]}: {line.partition('=')[2]}}}'"
-        return _problem(line, message, fix, span=span)
-    message = f"there is no key `{wrong}` in {here}" if here else f"there is no key `{wrong}` at the top"
+        entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
+        node = "null" if node is None else node
+        return _problem(line, "DL101.no_map", span, key=here, value=node, entry=f"'{here}={{{entry}}}'")
+    place = f"in {here}" if here else "at the top"
     if not known and wrong in _names(config[GROUP]):
-        return _problem(line, message, pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1)), span=span)
+        fix = pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1))
+        return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     close = nearest(wrong, names)
     fixes = [pasted(line[: span[0]] + close + line[span[1] :])] if close else []
-    if not override.is_delete():
-        message += f"; + adds {'one' if close else 'it'}"
-        fixes.append(pasted(f"+{line}"))
-    elif not close:
-        fixes.append(did_you_mean(wrong, names, what="known keys"))
-    return _problem(line, message, "  or  ".join(fixes), span=span)
+    if override.is_delete():
+        fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")
+        return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
+    fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
+    return _problem(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
 
 
 def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, node: object) -> Problem:
     key, value = override.key_or_group, override.value()
     if override.is_delete() and node is None:
-        return _problem(line, f"{key} is null already: an earlier layer deleted it", "leave this override out")
+        return _problem(line, "DL101.null_already", key=key)
     if override.is_add() and not isinstance(value, dict | list):
-        return _problem(line, f"{key} is there already, and + only adds", pasted(line.removeprefix("+")))
+        return _problem(line, "DL101.there_already", key=key, fix=pasted(line.removeprefix("+")))
     if isinstance(node, DictConfig) and isinstance(value, list):
         group = key.replace(".", "/")
         fix = line.replace(key, group, 1) if loader.repository.group_exists(group) else f"'{key}={{entry: ...}}'"
-        return _problem(line, f"{key} is a mapping, which cannot become a list", fix, value=True)
+        return _problem(line, "DL101.map_as_list", behind=True, key=key, fix=fix)
     if isinstance(node, DictConfig) and isinstance(value, dict):
         new = [name for name in value if name not in list(node)]
         lines = [shlex.quote(f"+{key}.{name}={written(value[name])}") for name in new]
-        message = f"{key} is a map, and has no `{'`, `'.join(map(str, new))}`: + adds a key to it"
-        return _problem(line, message, " ".join(lines), value=True)
+        names = "`, `".join(map(str, new))
+        return _problem(line, "DL101.keys_to_add", behind=True, key=key, names=names, fix=" ".join(lines))
     if isinstance(node, ListConfig) and isinstance(value, dict):
-        return _problem(line, f"{key} is a list, which cannot become a mapping", f"{key}=[...]", value=True)
-    return _problem(line, first_line(error), None)
+        return _problem(line, "DL101.list_as_map", behind=True, key=key)
+    return _problem(line, "DL101.hydra", cause=first_line(error))
 
 
 def _problem(
-    line: str,
-    message: str,
-    fix: str | None,
-    *,
-    value: bool = False,
-    span: tuple[int, int] | None = None,
-    code: str = "DL101",
+    line: str, key: str, span: tuple[int, int] | None = None, /, *, behind: bool = False, **facts: Any
 ) -> Problem:
-    """A problem with an override; ``value`` puts the caret under what stands behind the ``=``."""
+    """A problem with an override; ``behind`` puts the caret under what stands behind the ``=``."""
     if span is None:
-        span = (line.find("=") + 1 if value else 0, len(line))
+        span = (line.find("=") + 1 if behind else 0, len(line))
     where = Where(override=line, excerpt=Excerpt("", line, *span))
-    return Problem(code, message, fix=fix, source=line, span=span, where=where)
+    return Problem.of(key, source=line, span=span, where=where, **facts)
 
 
 def _deepest(config: DictConfig, keys: Sequence[str]) -> tuple[list[str], object]:

@@ -49,7 +49,7 @@ def file_problem(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> 
         return _bad_value(loader, origin, cause, cause.full_key)
     if "Cannot merge" in str(error) and (problem := _list_and_map(loader, origin)) is not None:
         return problem
-    return Problem("DL101", first_line(error))
+    return Problem.of("DL101.hydra", cause=first_line(error))
 
 
 def _no_text(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
@@ -105,10 +105,8 @@ def _circle(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
             name, node = next((each for each in extends[name] if each[0] in trail), extends[name][0])
         if name in trail and trail:
             ring = [each.removeprefix(f"{GROUP}/") for each in (*trail[trail.index(name) :], name)]
-            message = f"`{ring[-1]}` extends itself: {' -> '.join(ring)}"
-            fix = "give your own preset another name than the one it extends, or extend another"
             file, text = files[trail[-1]]
-            problem = Problem("DL101", message, fix=fix)
+            problem = Problem.of("DL101.ring", name=ring[-1], ring=" -> ".join(ring))
             return replace(problem, where=in_file(problem, FilePlace(file, None, span(node), "plain"), text))
     return Problem.of("DL101.circle")
 
@@ -129,9 +127,7 @@ def _malformed_defaults(loader: ConfigLoaderImpl, origin: Origin, name: str, cau
                 if path == ("defaults",):
                     raw = LINE_BREAK.split(text)[place.value.line - 1][place.value.column - 1 :].split("#")[0].strip()
                     if place.style is not None and raw:
-                        problem = replace(
-                            problem, message="`defaults` must be a list", fix=f"defaults: [{raw}, _self_]"
-                        )
+                        problem = Problem.of("DL101.no_list", option=raw)
                     return replace(problem, where=in_file(problem, place, text))
     return problem
 
@@ -139,24 +135,16 @@ def _malformed_defaults(loader: ConfigLoaderImpl, origin: Origin, name: str, cau
 def lost(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
     """Nothing stands under the node of the profile: mostly for a package header in the preset."""
     if origin.application:
-        message, fix = f"nothing of `{origin.config_name}` stands under `{GROUP}`", f"defaults: [{GROUP}: grpo, _self_]"
-        return Problem("DL101", message, fix=fix)
-    problem = Problem.of("DL101.empty_preset", name=origin.config_name, group=GROUP)
+        return Problem.of("DL101.empty_application", name=origin.config_name, group=GROUP)
     for name, file, text in _files(loader, origin):
         header = re.match(r"\s*(# *@package .*)", text)
         if name == f"{GROUP}/{origin.config_name}" and header is not None:
             row = text.count("\n", 0, header.start(1)) + 1
             excerpt = Excerpt(str(row), header[1], 0, len(header[1].rstrip()))
-            message = f"this line takes the preset `{origin.config_name}` out of the node `{GROUP}`"
-            return replace(
-                problem,
-                message=message,
-                fix=f"delete it, and write the keys of a profile at the top, without `{GROUP}:`",
-                where=Where(
-                    shown_path(file), row, header.start(1) - text.rfind("\n", 0, header.start(1)), excerpt=excerpt
-                ),
-            )
-    return replace(problem, fix="write at least one key of a profile, such as `defaults: [grpo, _self_]`")
+            column = header.start(1) - text.rfind("\n", 0, header.start(1))
+            where = Where(shown_path(file), row, column, excerpt=excerpt)
+            return Problem.of("DL101.package_header", where=where, name=origin.config_name, group=GROUP)
+    return Problem.of("DL101.empty_preset", name=origin.config_name, group=GROUP)
 
 
 def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
@@ -255,16 +243,19 @@ _INTERNAL = frozenset({ROOT, "_dummy_empty_config_"})  # declog's own, and Hydra
 
 def _missing_default(loader: ConfigLoaderImpl, origin: Origin, error: Exception, missing: str) -> Problem:
     group, _, option = missing.rpartition("/")
-    code = "DL104" if group == GROUP else "DL101"
     options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
     fix = did_you_mean(option, options, what="presets" if group == GROUP else "options")
-    message = f"there is no `{option}` in the group {group}" if group else f"there is no configuration `{option}`"
     presets = loader.get_group_options(GROUP)
     if not group and option in presets:
         fix = f"for an application, `{GROUP}: {option}`; a profile has no node `{GROUP}:`, its keys stand at the top"
     if group == f"{GROUP}/{GROUP}" and option in presets:
         fix = f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
-    problem = Problem(code, message, fix=fix, source=option)
+    if group == GROUP:
+        problem = Problem.of("DL104.option", source=option, name=option, group=group, fix=fix)
+    elif group:
+        problem = Problem.of("DL101.default", source=option, name=option, group=group, fix=fix)
+    else:
+        problem = Problem.of("DL101.no_such_config", source=option, name=option, fix=fix)
     parent = re.match(r"In '([^']+)'", str(error))
     for name, file, text in _files(loader, origin):
         if parent is not None and name == parent[1]:
@@ -280,7 +271,7 @@ def _bad_value(loader: ConfigLoaderImpl, origin: Origin, error: OmegaConfBaseExc
     if isinstance(error, GrammarParseError):
         problem = _bad_interpolation(str(error.value), path)
     else:
-        problem = Problem("DL101", first_line(error), path)
+        problem = Problem.of("DL101.hydra", path, cause=first_line(error))
     for _, file, text in _files(loader, origin, failing=key):
         for here, place in keys_of_file(file, text):
             if tuple(map(str, here)) == path:
@@ -291,11 +282,7 @@ def _bad_value(loader: ConfigLoaderImpl, origin: Origin, error: OmegaConfBaseExc
 def _bad_interpolation(text: str, path: Path) -> Problem:
     at = text.rfind("${")
     if "}" not in text[at:]:
-        message, fix = (
-            "this `${` is not closed",
-            "close it with `}`, or write \\${ for a text that holds it as it is",
-        )
-        return Problem("DL103", message, path, fix, source=text, span=(at, len(text)))
+        return Problem.of("DL103.open", path, source=text, span=(at, len(text)))
     return Problem.of("DL103.unreadable", path, source=text)
 
 

@@ -233,11 +233,11 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     named = re.search(r"'([^']+)' not found", str(error))
     root = container._get_root()
     if not isinstance(error, InterpolationKeyError) or named is None or not isinstance(root, DictConfig):
-        return Problem("DL103", cause, source=source)
+        return Problem.of("DL103.hydra", source=source, cause=cause)
     written = "${" + named[1] + "}"
     at = (source or "").find(written)
     if at < 0:
-        return Problem("DL103", cause, source=source)
+        return Problem.of("DL103.hydra", source=source, cause=cause)
     close = nearest_key(root, named[1])
     return Problem.of(
         "DL103.no_key",

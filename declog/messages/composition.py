@@ -1,6 +1,6 @@
 """DL1xx: what Hydra composes."""
 
-from declog.messages.code import Code
+from declog.messages.code import Code, Known
 
 # fmt: off
 CODES = {
@@ -16,19 +16,49 @@ CODES = {
     "DL101.circle": ("the defaults lists lead in a circle", "let no preset extend one that extends it"),
     "DL101.composed": ("overrides go with a preset's name or a file; this configuration is composed already",
         "put what they change into the configuration, or on its command line"),
+    "DL101.default": ("there is no `{name}` in the group {group}", "{fix}"),
     "DL101.defaults": ("the defaults list is malformed: {cause}", "defaults: [grpo, _self_]"),
-    "DL101.empty_preset": "nothing of the preset `{name}` stands under `{group}`",
-    "DL101.merged": ("`{key}` is a {what} here and a {other} in an earlier layer", "{fix}"),
+    "DL101.empty_application": ("nothing of `{name}` stands under `{group}`", "defaults: [{group}: grpo, _self_]"),
+    "DL101.empty_preset": ("nothing of the preset `{name}` stands under `{group}`",
+        "write at least one key of a profile, such as `defaults: [grpo, _self_]`"),
     "DL101.folder_of_file": ("`config_dir` is for presets by name; a file is found as it is", "leave it out"),
-    "DL101.no_file": ("there is no file {name}", "{fix}"),
-    "DL101.suffix": ("Hydra reads files that end in .yaml, not {file}", "mv {name} {yaml}"),
+    "DL101.hydra": "{cause}",
+    "DL101.key_to_add": ("there is no key `{name}` {place}; + adds {added}", "{fix}"),
+    "DL101.keys_to_add": ("{key} is a map, and has no `{names}`: + adds a key to it", "{fix}"),
+    "DL101.list_as_map": ("{key} is a list, which cannot become a mapping", "{key}=[...]"),
+    "DL101.list_group": ("a group that holds a list of options cannot be deleted", "{group}=[]"),
+    "DL101.map_as_list": ("{key} is a mapping, which cannot become a list", "{fix}"),
+    "DL101.merged": ("`{key}` is a {what} here and a {other} in an earlier layer", "{fix}"),
     "DL101.no_config": ("there is no configuration `{name}` in {folder}", "{fix}"),
+    "DL101.no_file": ("there is no file {name}", "{fix}"),
     "DL101.no_folder": ("there is no directory {folder}", "give the directory that holds your `declog` folder"),
+    "DL101.no_group": ("there is no group `{name}`", Known("groups")),
+    "DL101.no_key": ("there is no key `{name}` {place}", "{fix}"),
+    "DL101.no_list": ("`defaults` must be a list", "defaults: [{option}, _self_]"),
+    "DL101.no_map": ("{key} is `{value}` here, which has no keys", "set the whole entry: {entry}"),
     "DL101.no_node": ("this configuration has no node `{group}`: no preset is chosen",
         "defaults: [{group}: grpo, _self_]"),
+    "DL101.no_option": ("there is no `{name}` in the group {group}", Known("options")),
+    "DL101.no_override": ("this is no override", "an override is key=value, +key=value or ~key"),
+    "DL101.no_such_config": ("there is no configuration `{name}`", "{fix}"),
+    "DL101.no_value": ("this override has no value", "{line}=..."),
+    "DL101.not_chosen": ("nothing is chosen of the group {group} yet: add it", "{fix}"),
+    "DL101.null_already": ("{key} is null already: an earlier layer deleted it", "leave this override out"),
     "DL101.overrides": ("overrides are a list of texts, not one text", "[{overrides!r}]"),
+    "DL101.package_header": ("this line takes the preset `{name}` out of the node `{group}`",
+        "delete it, and write the keys of a profile at the top, without `{group}:`"),
+    "DL101.quotes": ("Hydra cannot read `{value}` without quotes", "{fix}"),
+    "DL101.quotes_inside": ("inside [...] and {...}, Hydra wants a text that is more than words in quotes", "{fix}"),
+    "DL101.ring": ("`{name}` extends itself: {ring}",
+        "give your own preset another name than the one it extends, or extend another"),
+    "DL101.slash": ("a key cannot hold `/`: `{name}` may be the entry's `name`, its id is an identifier", "{fix}"),
+    "DL101.suffix": ("Hydra reads files that end in .yaml, not {file}", "mv {name} {yaml}"),
+    "DL101.sweep": ("`{value}` is a sweep over several values, which needs --multirun; a list has brackets",
+        "{key}=[{value}]  or  {text}"),
+    "DL101.there_already": ("{key} is there already, and + only adds", "{fix}"),
     "DL101.two_packages": ("`{name}` is shipped by {packages}",
         "uninstall one of them, or let its package call it something else"),
+    "DL101.unreadable": "Hydra cannot read this value: {cause}",
     "DL101.utf8": ("this character is no text in UTF-8", "save the file as UTF-8"),
     "DL101.yaml": ("this is not valid YAML: {cause}", "{fix}"),
 }),
@@ -53,8 +83,10 @@ CODES = {
     ```
     """, {
     "DL103.brings_too_much": ("interpolations bring in more than {limit} values", "refer to less"),
+    "DL103.hydra": "{cause}",
     "DL103.itself": "{key} refers to what it is a part of",
     "DL103.no_key": ("there is no key `{key}`", "{fix}"),
+    "DL103.open": ("this `${` is not closed", "close it with `}`, or write \\${ for a text that holds it as it is"),
     "DL103.reads_too_much": ("this interpolation reads more than {limit} values", "refer to less"),
     "DL103.unreadable": ("this cannot be read as an interpolation", "a text that holds ${ needs \\${"),
 }),
@@ -66,6 +98,7 @@ CODES = {
     defaults: [gpro, _self_]
     ```
     """, {
-    "DL104": ("there is no preset `{name}`", "{fix}"),
+    "DL104.option": ("there is no `{name}` in the group {group}", "{fix}"),
+    "DL104.preset": ("there is no preset `{name}`", "{fix}"),
 }),
 }
