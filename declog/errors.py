@@ -248,7 +248,7 @@ def _blank(text: str) -> str:
 
 
 class DeclogError(Exception):
-    """Base of everything that declog raises on purpose. ``code`` is one of ``CODES``."""
+    """Base of everything that declog raises on purpose. ``code`` is one of ``declog.messages.CODES``."""
 
     code = "DL000"
 

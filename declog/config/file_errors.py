@@ -155,23 +155,19 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     line = lines[mark.line] if mark.line < len(lines) else ""
     width = 1
     if (duplicate := re.match("found duplicate key (.*)", told)) is not None:
-        cause, fix, width = (
-            f"the key `{duplicate[1]}` stands here a second time",
-            "keep one of the two",
-            len(duplicate[1]),
-        )
+        problem, width = Problem.of("DL101.yaml_twice", name=duplicate[1]), len(duplicate[1])
     elif "\\t" in told or "\t" in told:
-        cause, fix = "YAML does not take a tab as indentation", "indent with spaces"
+        problem = Problem.of("DL101.yaml_tab")
     elif "mapping values are not allowed" in told and (plain := _unquoted(lines, context or mark, mark)):
         _, start, value = plain
         mark, width = yaml.Mark(mark.name, 0, mark.line, start, None, 0), len(value)
-        cause, fix = "a colon and a space start a map, and this is inside a text", f'"{value}"'
+        problem = Problem.of("DL101.yaml_colon", fix=f'"{value}"')
     elif "mapping values are not allowed" in told:
-        cause, fix = _stray_colon(line, mark.column)
+        problem = Problem.of("DL101.yaml_colon", fix=_quoted(line))
     elif "could not find expected ':'" in told:
-        cause, fix = "a line without a colon between lines that have one", "a key needs a colon and a space behind it"
+        problem = Problem.of("DL101.yaml_no_colon")
     elif context is not None and "while parsing a flow" in (error.context or "") and "???" in line:
-        cause, fix, width = "inside braces and brackets, ??? needs quotes", "'???'", 3
+        problem, width = Problem.of("DL101.yaml_missing"), 3
         mark = yaml.Mark(mark.name, 0, mark.line, line.index("???"), None, 0)
     elif (
         context is not None
@@ -180,25 +176,23 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     ):
         row, start, value = plain
         mark, line, width = yaml.Mark(mark.name, 0, row, start, None, 0), lines[row], len(value)
-        cause = "inside {...} and [...], a text with {, }, [, ], a comma, `: ` or ` #` in it needs quotes"
-        fix = f'"{value}"' if '"' not in value else f"'{value}'"
+        problem = Problem.of("DL101.yaml_unquoted", fix=f'"{value}"' if '"' not in value else f"'{value}'")
     elif context is not None and "while parsing a flow" in (error.context or ""):
         bracket = lines[context.line][context.column :][:1] or "{" if context.line < len(lines) else "{"
         mark, line = context, lines[context.line]
-        cause, fix = f"this `{bracket}` is not closed", f"close it with `{'}' if bracket == '{' else ']'}`"
+        problem = Problem.of("DL101.yaml_bracket", bracket=bracket, closing="}" if bracket == "{" else "]")
     elif context is not None and "while scanning a quoted scalar" in (error.context or ""):
         mark, line = context, lines[context.line]
-        cause, fix = "this quote is not closed", "close it; a quote inside single quotes is written twice"
+        problem = Problem.of("DL101.yaml_quote")
     elif "expected <block end>" in told:
-        cause, fix = "this line is not indented as those above it", "give all keys of one map the same indentation"
+        problem = Problem.of("DL101.yaml_indentation")
     elif "cannot start any token" in told:
-        char = line[mark.column : mark.column + 1]
-        cause, fix = f"a text cannot begin with `{char}` in YAML", "put the text in quotes"
+        problem = Problem.of("DL101.yaml_first", char=line[mark.column : mark.column + 1])
     else:
-        cause, fix = told, None
+        problem = Problem.of("DL101.yaml", cause=told)
     excerpt = Excerpt(str(mark.line + 1), line, mark.column, mark.column + width)
     where = Where(shown_path(mark.name), mark.line + 1, mark.column + 1, excerpt=excerpt)
-    return Problem.of("DL101.yaml", where=where, cause=cause, fix=fix)
+    return replace(problem, where=where)
 
 
 def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[int, int, str] | None:
@@ -231,11 +225,10 @@ def _values_in_braces(line: str) -> Iterator[tuple[int, str]]:
                 break
 
 
-def _stray_colon(line: str, column: int) -> tuple[str, str]:
-    """A colon inside a plain text, or a key behind a text."""
-    cause = "a colon and a space start a map, and this is inside a text"
+def _quoted(line: str) -> str:
+    """The entry of a line with its value in quotes."""
     entry = re.match(r"(\s*[^\s:]+: +)(.*)", line)
-    return cause, f"{entry[1].strip()} '{entry[2].rstrip()}'" if entry and "'" not in entry[2] else "quote the text"
+    return f"{entry[1].strip()} '{entry[2].rstrip()}'" if entry and "'" not in entry[2] else "quote the text"
 
 
 _INTERNAL = frozenset({ROOT, "_dummy_empty_config_"})  # declog's own, and Hydra's

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
 
-FIX = " | fix: "  # parts the message of a model's own check from its fix
 Scalar = bool | int | float | str
+
+
+def refused(key: str, /, **facts: Any) -> PydanticCustomError:
+    """A model's own check failed: the key of its message, and the message's facts."""
+    return PydanticCustomError(key, "", facts)
 
 
 class Model(BaseModel):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from declog.language.dtypes import DType
-from declog.language.model import FIX, Model, Scalar
+from declog.language.model import Model, Scalar, refused
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
 Every = int | Literal["trainer"]
@@ -105,7 +105,7 @@ class SignalSpec(Model):
     def _one_of(self) -> SignalSpec:
         if (self.axis is None) == (self.expr is None):
             fix = "drop one of them (null)" if self.expr is not None else "add `axis: completion`, or `expr:`"
-            raise ValueError(f"a signal has either an `axis` (it is observed) or an `expr` (it is derived){FIX}{fix}")
+            raise refused("DL202.axis_or_expr", fix=fix)
         return self
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from declog.language.model import FIX, Model, Scalar
+from declog.language.model import Model, Scalar, refused
 
 Signals = dict[str, Any]
 
@@ -38,7 +38,7 @@ class CaptureSpec(Model):
         """A number of bytes, or text such as `256MB`."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?", str(value).strip(), re.IGNORECASE)
         if found is None or float(found[1]) <= 0:
-            raise ValueError(f"a number of bytes is expected, and {value!r} came{FIX}256MB")
+            raise refused("DL202.bytes", value=value)
         base = 1024 if found[2][1:] else 1000
         return int(float(found[1]) * base ** " KMGT".index(found[2][:1].upper() or " "))
 
@@ -58,7 +58,7 @@ class Expected(Model):
     @model_validator(mode="after")
     def _something(self) -> Expected:
         if (self.value, self.above, self.below, self.counts) == (None, None, None, None):
-            raise ValueError(f"nothing is expected here{FIX}value: 0.5, or above, below or counts")
+            raise refused("DL202.expects_nothing")
         return self
 
 
@@ -109,8 +109,7 @@ class RankInput(Model):
             return {"observe": data}
         if others:
             known = next(key for key in data if key in cls.model_fields)
-            fix = f"observe: {{{others[0]}: ...}}"
-            raise ValueError(f"`{others[0]}` stands beside `{known}`: signals then stand under `observe`{FIX}{fix}")
+            raise refused("DL202.signal_beside", name=others[0], key=known)
         return data
 
     @property
@@ -134,7 +133,7 @@ class StepInput(RankInput, Expectations):
     @model_validator(mode="after")
     def _whose(self) -> StepInput:
         if self.ranks and (self.observe is not None or self.log_metric or self.log_extra):
-            raise ValueError(f"with `ranks`, each of them says what it gives{FIX}ranks: [{{...}}, {{...}}]")
+            raise refused("DL202.given_beside_ranks")
         return self
 
 
@@ -158,11 +157,11 @@ class TestSpec(StepInput):
     @model_validator(mode="after")
     def _one_form(self) -> TestSpec:
         if self.steps and (self.ranks or self.observe is not None or self.log_metric or self.log_extra or self.mode):
-            raise ValueError(f"a test has `steps`, or is one step itself{FIX}move it into `steps: [...]`")
+            raise refused("DL202.steps_or_step")
         if not self.steps and self.observe is None and not (self.ranks or self.log_metric):
-            raise ValueError(f"nothing is given{FIX}observe: {{rewards: {{...}}}}")
+            raise refused("DL202.test_gives_nothing")
         if not any(item.expect or item.tables or item.alerts is not None for item in (self, *self.steps)):
-            raise ValueError(f"nothing is expected, so that nothing can fail{FIX}expect: {{reward: 0.5}}")
+            raise refused("DL202.test_expects_nothing")
         return self
 
     @property

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest, nesting
-from declog.language.model import FIX
 from declog.language.spec import (
     IDENTIFIER,
     SECTIONS,
@@ -37,6 +36,7 @@ from declog.language.spec import (
     TokenAxis,
 )
 from declog.language.spec_of_tests import CaptureSpec, Expected, ExpectedTable, RankInput, StepInput, TestSpec
+from declog.messages import MESSAGES
 
 
 def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) -> LogSpec:
@@ -207,9 +207,8 @@ def _problem(item: Any) -> Problem | None:
         return Problem.of("DL201.key", path, key=path[-1], fix=_nearest_key(path))
     if kind == "missing":
         return Problem.of("DL203.key", path[:-1], key=path[-1])
-    if kind == "value_error":
-        message, _, fix = message.removeprefix("Value error, ").partition(FIX)
-        return Problem.of("DL202.value", path, cause=message, fix=fix or None)
+    if kind in MESSAGES:  # a model's own check
+        return Problem.of(kind, path, **item.get("ctx", {}))
     if kind in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])
         names = [text or number for text, number in choices]

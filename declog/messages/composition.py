@@ -60,7 +60,21 @@ CODES = {
         "uninstall one of them, or let its package call it something else"),
     "DL101.unreadable": "Hydra cannot read this value: {cause}",
     "DL101.utf8": ("this character is no text in UTF-8", "save the file as UTF-8"),
-    "DL101.yaml": ("this is not valid YAML: {cause}", "{fix}"),
+    "DL101.yaml": "this is not valid YAML: {cause}",
+    "DL101.yaml_bracket": ("this is not valid YAML: this `{bracket}` is not closed", "close it with `{closing}`"),
+    "DL101.yaml_colon": ("this is not valid YAML: a colon and a space start a map, and this is inside a text", "{fix}"),
+    "DL101.yaml_first": ("this is not valid YAML: a text cannot begin with `{char}` in YAML", "put the text in quotes"),
+    "DL101.yaml_indentation": ("this is not valid YAML: this line is not indented as those above it",
+        "give all keys of one map the same indentation"),
+    "DL101.yaml_missing": ("this is not valid YAML: inside braces and brackets, ??? needs quotes", "'???'"),
+    "DL101.yaml_no_colon": ("this is not valid YAML: a line without a colon between lines that have one",
+        "a key needs a colon and a space behind it"),
+    "DL101.yaml_quote": ("this is not valid YAML: this quote is not closed",
+        "close it; a quote inside single quotes is written twice"),
+    "DL101.yaml_tab": ("this is not valid YAML: YAML does not take a tab as indentation", "indent with spaces"),
+    "DL101.yaml_twice": ("this is not valid YAML: the key `{name}` stands here a second time", "keep one of the two"),
+    "DL101.yaml_unquoted": ("this is not valid YAML: inside {...} and [...], a text with {, }, [, ], a comma, `: ` or "
+        "` #` in it needs quotes", "{fix}"),
 }),
 "DL102": Code("a value is still missing (???)", """
     A key is still `???`, which stands for a value that somebody has to give. Give it in a file or as an override.
