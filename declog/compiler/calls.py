@@ -27,11 +27,9 @@ def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> 
     if function is None:
         known = draft.columns.names()
         draft.report(
-            "DL303.column_function",
-            (*path, "call"),
-            name=spec.call,
+            "DL303.column_function", (*path, "call"), name=spec.call,
             fix=did_you_mean(spec.call, known, what="column functions") if known else _REGISTER,
-        )
+        )  # fmt: skip
         return None
     type = _type(draft, function, name, spec, path)
     before = len(draft.problems)
@@ -66,13 +64,9 @@ def _type(draft: Draft, function: RowFunction, name: str, spec: ColumnSpec, path
         return spec.type or promised
     if (promised, spec.type) != (DType.INT, DType.FLOAT) and spec.type is not DType.OBJECT:
         draft.report(
-            "DL305.column_returns",
-            (*path, "type"),
-            name=name,
-            type=spec.type,
-            function=function.name,
+            "DL305.column_returns", (*path, "type"), name=name, type=spec.type, function=function.name,
             returned=promised,
-        )
+        )  # fmt: skip
     return spec.type
 
 
@@ -90,13 +84,9 @@ def _arguments(draft: Draft, function: RowFunction, name: str, row: Axis, path: 
                 raise
         if node is not None and not needs_axis(node.type, row):
             draft.report(
-                "DL310.column_parameter",
-                (*path, "call"),
-                function=function.name,
-                parameter=parameter,
-                axis=per(node.type.axis),
-                label=row.label,
-            )
+                "DL310.column_parameter", (*path, "call"), function=function.name, parameter=parameter,
+                axis=per(node.type.axis), label=row.label,
+            )  # fmt: skip
         elif node is not None:
             args.append((parameter, node))
         elif required and scope.resolve(parameter) is None:

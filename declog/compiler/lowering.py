@@ -90,13 +90,9 @@ class _Lowering:
         homes = spec.phases
         if homes and phase not in homes:
             self.draft.report(
-                "DL313.signal",
-                (*self.draft.signal_paths[name], "phase"),
-                name=name,
-                phase=phase,
-                homes=", ".join(homes),
-                home=homes[0],
-            )
+                "DL313.signal", (*self.draft.signal_paths[name], "phase"), name=name, phase=phase,
+                homes=", ".join(homes), home=homes[0],
+            )  # fmt: skip
         return phase, name
 
     # -- worker nodes

@@ -156,12 +156,9 @@ class _Metric:
             if len(body.args) != reduction.arity:
                 wanted = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
                 compiler.fail(
-                    body,
-                    "DL304.reduction_arity",
-                    reduction=reduction.name,
-                    takes=wanted,
+                    body, "DL304.reduction_arity", reduction=reduction.name, takes=wanted,
                     letters=", ".join("xyz"[: reduction.arity]),
-                )
+                )  # fmt: skip
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
         return None, {}
@@ -218,20 +215,14 @@ class _Metric:
             reduction = self.draft.reductions.named(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
                 refuse(
-                    "DL311.quantile",
-                    text,
-                    (0, len(name)),
-                    name=name,
+                    "DL311.quantile", text, (0, len(name)), name=name,
                     fix=f"did you mean `p{float(f'{name[1:3]}.{name[3:]}0'):g}`?" if name[1:].isdigit() else None,
-                )
+                )  # fmt: skip
             if reduction is None:
                 refuse(
-                    "DL311.name",
-                    text,
-                    (0, len(name)),
-                    name=name,
+                    "DL311.name", text, (0, len(name)), name=name,
                     known=[*self.draft.reductions.names(), "p50", "p95", "p99.9"],
-                )
+                )  # fmt: skip
             compiler = Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
             body = parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)
@@ -262,13 +253,9 @@ class _Metric:
             wanted = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
             given = "one is" if len(args) == 1 else f"{len(args)} are"
             draft.report(
-                "DL312.arity",
-                place,
-                reduction=reduction.name,
-                takes=wanted,
-                given=given,
+                "DL312.arity", place, reduction=reduction.name, takes=wanted, given=given,
                 fix="one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]",
-            )
+            )  # fmt: skip
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
         for node in args:
             if node.type.dtype not in reduction.accepts:

@@ -32,13 +32,9 @@ def names(draft: Draft) -> None:
             other = seen.setdefault(item.template, op.key)
             if other != op.key:
                 draft.report(
-                    "DL402.outputs",
-                    ("metrics", op.id, "name"),
-                    related=(("metrics", other.split(".")[0]),),
-                    other=other,
-                    key=op.key,
-                    template=item.template,
-                )
+                    "DL402.outputs", ("metrics", op.id, "name"), related=(("metrics", other.split(".")[0]),),
+                    other=other, key=op.key, template=item.template,
+                )  # fmt: skip
 
 
 def modes(draft: Draft) -> None:

@@ -30,13 +30,9 @@ def columns(draft: Draft, schema: str, row: Axis) -> tuple[ColumnOp, ...] | None
         if other != column.id:
             what = f"named `{column.template}`" if column.undeclared is None else "for undeclared columns"
             draft.report(
-                "DL402.columns",
-                ("schemas", schema, column.id),
-                other=other,
-                name=column.id,
-                what=what,
+                "DL402.columns", ("schemas", schema, column.id), other=other, name=column.id, what=what,
                 fix="give one of them another `name`" if column.undeclared is None else "drop one of them",
-            )
+            )  # fmt: skip
     return tuple(column for column in made if column is not None)
 
 
@@ -87,13 +83,10 @@ def _typed_column(
     type = spec.type or node.type.dtype
     if not needs_axis(node.type, row):
         draft.report(
-            "DL310.column",
-            path,
-            name=name,
-            axis=per(node.type.axis),
+            "DL310.column", path, name=name, axis=per(node.type.axis),
             row="has one value" if row is Axis.COMPLETION else f"is a {ROWS[row.label]}",
             expr=quoted(coarser(draft, node, row)),
-        )
+        )  # fmt: skip
         return None
     if not type.holds(node.type.dtype):
         draft.report("DL305.column", (*path, "type"), name=name, type=type, node=node, dtype=node.type.dtype)

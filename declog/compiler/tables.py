@@ -119,15 +119,9 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
     for field, node in (("key", op.key), ("where", op.where)):
         if node is not None and not needs_axis(node.type, axis):
             draft.report(
-                "DL310.filter_axis",
-                path,
-                filter=op.id,
-                field=field,
-                axis=per(node.type.axis),
-                table=table,
-                row=ROWS[axis.label],
-                expr=quoted(coarser(draft, node, axis)),
-            )
+                "DL310.filter_axis", path, filter=op.id, field=field, axis=per(node.type.axis), table=table,
+                row=ROWS[axis.label], expr=quoted(coarser(draft, node, axis)),
+            )  # fmt: skip
     if op.within == "group" and axis is not Axis.COMPLETION:
         draft.report("DL310.filter_group", path, filter=op.id, table=table, row=ROWS[axis.label])
 

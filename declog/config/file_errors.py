@@ -74,13 +74,9 @@ def _list_and_map(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
                 continue
             what, other = ("list", "map") if now else ("map", "list")
             problem = Problem.of(
-                "DL101.merged",
-                path[1:],
-                key=path[-1],
-                what=what,
-                other=other,
+                "DL101.merged", path[1:], key=path[-1], what=what, other=other,
                 fix=f"write a map, an id for each entry: {path[-1]}: {{my_id: ...}}" if now else f"{path[-1]}: [...]",
-            )
+            )  # fmt: skip
             where = replace(at_key(place, known.texts[place.file]), earlier=tuple(others(layers)))
             return replace(problem, where=where)
     return None

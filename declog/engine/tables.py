@@ -150,23 +150,15 @@ class Tables:
                 made.append(None)
         if failures and not column.nullable:
             failure = RuntimeFailure.of(
-                "DL512.raised",
-                column=column.id,
-                table=op.id,
-                function=column.call.name,
+                "DL512.raised", column=column.id, table=op.id, function=column.call.name,
                 type=type(failures[0]).__name__,
-            )
+            )  # fmt: skip
             raise failure from failures[0]
         if failures and self._first("call", op.id, column.id):
             failure = RuntimeFailure.of(
-                "DL512.null",
-                column=column.id,
-                table=op.id,
-                function=column.call.name,
-                count=len(failures),
-                rows=len(rows),
-                error=told(failures[0]),
-            )
+                "DL512.null", column=column.id, table=op.id, function=column.call.name, count=len(failures),
+                rows=len(rows), error=told(failures[0]),
+            )  # fmt: skip
             log.warning("%s", failure)
         return made
 

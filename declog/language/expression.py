@@ -274,13 +274,9 @@ class Compiler:
             slot = slots[min(place, len(slots) - 1)] if slots else None
             if slot is None or (place >= len(slots) and not slot.variadic):
                 self.fail(
-                    value,
-                    "DL304.arity",
-                    function=function.name,
-                    count=len(slots),
-                    plural="s" * (len(slots) != 1),
+                    value, "DL304.arity", function=function.name, count=len(slots), plural="s" * (len(slots) != 1),
                     fix=function.signature,
-                )
+                )  # fmt: skip
             given.setdefault(slot.name, []).append(value)
         for keyword in node.keywords:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
@@ -343,13 +339,9 @@ class Compiler:
             other = arg if tokens and arg.type.phase != tokens[0].type.phase else None
             if other is not None and other.type.phase is not None:
                 self.fail(
-                    place,
-                    "DL313.expression",
-                    name=tokens[0],
-                    phase=tokens[0].type.phase,
-                    other=other,
+                    place, "DL313.expression", name=tokens[0], phase=tokens[0].type.phase, other=other,
                     other_phase=other.type.phase,
-                )
+                )  # fmt: skip
         return [arg if arg.type.phase in (None, target) else join(self.pool, arg, target) for arg in args]
 
     def _folded(self, node: ast.expr, function: Function, args: list[Node], type: Type) -> Node:

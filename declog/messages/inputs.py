@@ -341,7 +341,7 @@ CODES = {
 }),
 "DL512": Code("a column's function failed", """
     A function that a schema's `call:` names raised an exception, or returned something else than the column's type.
-    Where the column is `nullable: true` its value is null there, and that is said once with the first exception;
+    Where the column is `nullable: true` its value is null there, and that is logged once with the first exception;
     otherwise the table is left out of this log event, and the log has the function's traceback. Correct the function,
     or declare the column nullable.
 

@@ -117,7 +117,8 @@ CODES = {
     "DL603.column": "a message has `{name}` as another column than the plan",
     "DL603.cut": "a message was cut or changed on its way",
     "DL603.dtype": "a message holds the type {dtype!r}",
-    "DL603.event": ("{who} sent another log event than this one{detail}: its rows are left out", "{fix}"),
+    "DL603.event": ("{who} sent another log event than this one{detail}: its rows are left out",
+        "make the same steps, flushes and blocks of modes on every rank"),
     "DL603.export": ("this is no export of a recorder: {error}", "pass what `export` returned"),
     "DL603.fake_ranks": "ranks {missing} did not start declog within {deadline_s} s",
     "DL603.late_actor": ("actor {rank} exported a log event that was finished without it",
@@ -127,7 +128,7 @@ CODES = {
         "rank 0 has gone: this rank's rows are not logged any more"),
     "DL603.meta": "a message cannot be read: it says of itself {meta}",
     "DL603.mode": ("rank {rank} makes log events of the mode `{mode}` that rank 0 does not: they are not logged",
-        "{fix}"),
+        "make the same steps, flushes and blocks of modes on every rank"),
     "DL603.no_actor": "actors {missing} exported no window: those of this step are without their rows",
     "DL603.no_window": ("rank {rank} sent no window: it left, or was not in time",
         "its rows are missing from the values of this step"),
@@ -166,7 +167,10 @@ CODES = {
     print(run_ranks(2, rank)[0])
     ```
     """, {
-    "DL604.actor": ("actor {rank} runs another plan ({fingerprint}) than the driver ({own})", "{fix}"),
+    "DL604.actor": ("actor {rank} runs another plan ({fingerprint}) than the driver ({own})",
+        "start actors and driver from the same configuration; one that is sent to another process no longer says "
+        "which file declared what, which `metric_defaults` and signals without `extra:` go by: compose it with "
+        "declog.compose"),
     "DL604.ranks": ("ranks compiled different plans: {difference}", "start every rank from the same configuration"),
 }),
 "DL605": Code("a window could not be evaluated", """
@@ -265,10 +269,10 @@ CODES = {
 }),
 "DL608": Code("an integration could not record something", """
     In a part of an integration with a trainer something went wrong: declog's part of a hook, or a column that a
-    reward function logged. It is told once, with what it was, and counted in the recorder's `failures`. Training goes
-    on as it would without declog, and the trainer's own numbers are as it has them; the values of that log event are
-    marked as partial where rows are missing from them. With `strict: true` it is raised. An integration of your own
-    guards its parts with `log.guard`.
+    reward function logged. It is reported once, with what it was, and counted in the recorder's `failures`. Training
+    goes on as it would without declog, and the trainer's own numbers are as it has them; the values of that log event
+    are marked as partial where rows are missing from them. With `strict: true` it is raised. An integration of your
+    own guards its parts with `log.guard`.
 
     ```python
     import declog

@@ -28,10 +28,6 @@ log = logging.getLogger("declog")
 Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
 _MAGIC = b"DECLOGX1"
 KEPT_BYTES = 256 * 2**20  # what an actor keeps before it says that nobody exports
-_SAME = (
-    "start actors and driver from the same configuration; one that is sent to another process no longer says which "
-    "file declared what, which `metric_defaults` and signals without `extra:` go by: compose it with declog.compose"
-)
 PATIENCE = 2  # exports that one actor may be ahead of another before it is not waited for
 
 
@@ -99,9 +95,7 @@ def read(data: bytes, plan: Plan, world_size: int) -> Export:
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise CommError.of("DL603.export", error=error) from None
     if fingerprint != plan.fingerprint:
-        raise PlanMismatchError(
-            [Problem.of("DL604.actor", rank=rank, fingerprint=fingerprint, own=plan.fingerprint, fix=_SAME)]
-        )
+        raise PlanMismatchError([Problem.of("DL604.actor", rank=rank, fingerprint=fingerprint, own=plan.fingerprint)])
     if not 0 <= rank < world_size:
         raise UsageError.of("DL510.actor_rank", rank=rank, world_size=world_size)
     return rank, messages

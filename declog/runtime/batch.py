@@ -241,12 +241,9 @@ class OpenBatch:
         if missing:
             shown = ", ".join(f"`{op.source}`" for op in missing)
             error = MissingSignalError.of(
-                "DL502",
-                names=shown,
-                were="was" if len(missing) == 1 else "were",
-                phase=self.phase.name,
+                "DL502", names=shown, were="was" if len(missing) == 1 else "were", phase=self.phase.name,
                 source=missing[0].source,
-            )
+            )  # fmt: skip
             error.signals = tuple(op.name for op in missing)
             raise error
 
@@ -261,13 +258,9 @@ class OpenBatch:
             return
         if self.groups[0] * grouping.size != rows:
             raise InputError.of(
-                "DL505.groups",
-                name=self.groups[1],
-                count=self.groups[0],
-                phase=self.phase.name,
-                rows=rows,
+                "DL505.groups", name=self.groups[1], count=self.groups[0], phase=self.phase.name, rows=rows,
                 size=grouping.size,
-            )
+            )  # fmt: skip
 
 
 def _pack(place: Place, keys: list[Key], parts: list[Tensor]) -> Pack:

@@ -32,7 +32,6 @@ Frames = dict[str, Frame]
 Figures = Mapping[str, float]
 HURRY_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
 KEPT = 16  # log events that only other ranks made, and that may still be rank 0's next
-_ALIKE = "make the same steps, flushes and blocks of modes on every rank"
 TWINS_WATCHED = 3  # log events in which ranks are compared
 
 
@@ -158,7 +157,7 @@ class Collector:
         if not mine.last and not told.last:
             for mode, count in told.sent.items():
                 if mode in self._plan.modes and count > mine.sent.get(mode, 0):
-                    self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode, fix=_ALIKE))
+                    self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode))
                     self._comm.drop(Event(mode, count - 1 - KEPT), rank)
         if not fits(mine, told):
             raise self.apart(f"rank {rank}", mine, told)
@@ -170,7 +169,7 @@ class Collector:
             f"the {mine.count}. of mode {mine.mode})"
         )  # fmt: skip
         self._told_apart.add(who)
-        return CommError.of("DL603.event", who=who, detail=detail, fix=_ALIKE)
+        return CommError.of("DL603.event", who=who, detail=detail)
 
     def _watch(self, parts: Sequence[Frames]) -> None:
         """Ranks that hold the same rows should be one: equal ones are told, of the first log events that have rows."""

@@ -117,14 +117,9 @@ class Given:
     def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
         """The error of values that describe other rows than those before: all of one batch describe the same."""
         return InputError.of(
-            "DL505.counts",
-            phase=self.phase.name,
-            name=known[1],
-            count=known[0],
-            what=what,
-            other=other[1],
+            "DL505.counts", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
             other_count=other[0],
-        )
+        )  # fmt: skip
 
 
 def of_other_tokens(known: Tokens, other: Tokens) -> InputError:

@@ -57,13 +57,9 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
             value = value.reshape(())
         else:
             raise InputError.of(
-                "DL503.shape",
-                label=label,
-                declared=_declared(op),
-                expected=_shape(op),
-                shape=tuple(value.shape),
+                "DL503.shape", label=label, declared=_declared(op), expected=_shape(op), shape=tuple(value.shape),
                 fix=_shape_fix(op, value.ndim),
-            )
+            )  # fmt: skip
     dtype = value.dtype
     if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
         raise InputError.of(
@@ -99,12 +95,9 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
         return value
     if not isinstance(value, float | int | str):
         raise InputError.of(
-            "DL503.one_number",
-            label=label,
-            declared=_declared(op),
-            came=describe(value),
+            "DL503.one_number", label=label, declared=_declared(op), came=describe(value),
             fix=_shape_fix(op, value.ndim if isinstance(value, np.ndarray) else 1),
-        )
+        )  # fmt: skip
     if isinstance(value, str) or (op.dtype in (DType.INT, DType.BOOL) and isinstance(value, float)):
         kind = "text" if isinstance(value, str) else "float"
         raise InputError.of(

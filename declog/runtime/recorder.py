@@ -139,11 +139,9 @@ class Recorder:
         if name not in self.plan.modes:
             close = nearest(name, self.plan.modes)
             raise UsageError.of(
-                "DL510.mode",
-                profile=self.plan.name,
-                name=name,
+                "DL510.mode", profile=self.plan.name, name=name,
                 fix=f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`",
-            )
+            )  # fmt: skip
         before = self._enter_mode(name)
         failed = True
         try:

@@ -40,12 +40,9 @@ def require_installed(module: str, *, kind: str, extra: str) -> None:
 def _missing(module: str, kind: str, extra: str | None, reason: str) -> SinkError:
     package = module.partition(".")[0]
     return SinkError.of(
-        "DL601.package",
-        kind=kind,
-        package=package,
-        reason=reason,
+        "DL601.package", kind=kind, package=package, reason=reason,
         fix=f"pip install 'declog[{extra}]'" if extra else f"pip install {package}",
-    )
+    )  # fmt: skip
 
 
 class SinkFolder:

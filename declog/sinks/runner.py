@@ -278,12 +278,9 @@ class SinkRunner:
     def _refusal(self, what: str, cause: BaseException) -> SinkError:
         reason = cause.message if isinstance(cause, RuntimeFailure) else told(cause)
         return SinkError.of(
-            "DL601.sink",
-            sink=self.id,
-            what=what,
-            reason=reason,
+            "DL601.sink", sink=self.id, what=what, reason=reason,
             fix=cause.fix if isinstance(cause, RuntimeFailure) else None,
-        )
+        )  # fmt: skip
 
     def _write(self, events: Sequence[tuple[int, Records]]) -> None:
         if isinstance(self._sink, Coalescing):

@@ -61,14 +61,9 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:
             elif node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
                 fix = f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
             call.fail(
-                "DL305.operand",
-                arg=place,
-                symbol=symbol(call.name),
-                needed=any_of(dtypes),
-                node=node,
-                dtype=node.type.dtype,
-                fix=fix,
-            )
+                "DL305.operand", arg=place, symbol=symbol(call.name), needed=any_of(dtypes), node=node,
+                dtype=node.type.dtype, fix=fix,
+            )  # fmt: skip
 
 
 def number(call: Call) -> Type:
