@@ -39,7 +39,7 @@ class Room:
 ROOMS = (
     Room("errors visible registry records messages"),  # what everybody may know
     Room("sinks", "errors", lazily="pydantic rich"),
-    Room("language", "errors", "numpy pydantic"),
+    Room("language", "errors", "numpy pydantic pydantic_core"),
     Room("plans", "errors language"),
     Room("engine", "errors language plans", "numpy", lazily="torch"),
     Room("runtime", "errors sinks language plans engine", "numpy torch yaml"),
