@@ -46,7 +46,7 @@ ROOMS = (
     Room("compiler", "errors sinks language plans", lazily="torch"),
     Room("config", "errors language", "hydra omegaconf yaml"),
     Room("api", "errors sinks language plans engine runtime compiler config"),  # where the arrows meet
-    Room("replay", "errors sinks language plans engine runtime compiler config api", "pytest"),
+    Room("replay", "errors sinks language plans engine runtime compiler config api", "numpy pytest torch"),
     Room("testing", "errors runtime replay"),
     Room("__init__", "config"),
     Room("integrations", "errors sinks __init__", "torch transformers"),

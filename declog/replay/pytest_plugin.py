@@ -96,11 +96,11 @@ class ProfileItem(pytest.Item):
         """Run it on real recorders, and compare what came with what was expected."""
         result = self._test.run()
         if not result.passed:
-            raise Differs(str(result))
+            raise _Differs(str(result))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The differences alone: no line of code is at fault."""
-        if isinstance(excinfo.value, Differs):
+        if isinstance(excinfo.value, _Differs):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
@@ -109,5 +109,5 @@ class ProfileItem(pytest.Item):
         return self.path, None, f"{self.parent.name if self.parent else ''}: {self.name}"
 
 
-class Differs(Exception):
+class _Differs(Exception):
     """What was logged is not what the profile's test expects."""

@@ -5,6 +5,7 @@ declog show grpo metrics.reward tables      some keys only
 declog show grpo --plan                     what is recorded, computed and sent
 declog show grpo --names                    every name that trackers see, and what it is
 declog show trl_grpo --inactive             what is switched off, and why
+declog show --from outputs/run              a profile of what a captured run observed, to begin with
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from declog.cli.arguments import Parser
+from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, DIM, columns, paint, write_json
 from declog.errors import ConfigError, Path
 from declog.visible import visible, visible_lines
@@ -38,11 +39,14 @@ def arguments(parser: Parser) -> None:
         ("inactive", "what is not compiled, and why"),
     ):
         parser.add(f"--{name}", action="store_true", help=text)
+    parser.add("--from", metavar="CAPTURE", dest="capture", help="the YAML of what a captured run observed")
     parser.add("--key", action="append", metavar="KEY", help="this key only, such as metrics.reward; may be repeated")
 
 
 def run(given: argparse.Namespace) -> int:
     """Show it."""
+    if given.capture is not None:
+        return _observed(given)
     from declog.api import plan
     from declog.cli.profiles import chosen
 
@@ -51,6 +55,19 @@ def run(given: argparse.Namespace) -> int:
         _of_plan(plan(config), given)
     else:
         _profile(config, given)
+    return 0
+
+
+def _observed(given: argparse.Namespace) -> int:
+    """Print a profile of what came."""
+    from declog.replay.capture_reader import load
+    from declog.replay.observed import observed, profile_text
+
+    if given.words or given.config_name is not None:
+        raise Wrong("--from takes a capture and no profile", f"declog preview {given.capture} {' '.join(given.words)}")
+    capture = load(given.capture)
+    print(f"# What {visible(str(capture.folder))} has, {capture.steps} steps of it: a profile to begin with.")
+    print(visible_lines(profile_text(capture, observed(capture))), end="")
     return 0
 
 

@@ -1,0 +1,173 @@
+"""A profile of what training code gave: each signal that a capture has, logged in a plain way.
+
+What the captured run's own profile says of a signal holds; of others, the values say it: one number is the step's, a
+list or a vector has one value per completion, a list of lists or a matrix one per token, a mapping is a family. Scalars
+are logged as they came last, rows by mean and deviation, texts in a table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.replay.capture_reader import Capture
+
+LOOKED_AT = 2_000  # calls: what came later is of the same kind
+ROWS = 4  # of a table
+DTYPES = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "text"}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A signal that came: ``said`` is its entry as YAML has it, ``call`` the names that came with it."""
+
+    name: str
+    said: Mapping[str, Any]
+    call: frozenset[str]
+
+    @property
+    def axis(self) -> str:
+        """Per what it has values."""
+        return str(self.said["axis"])
+
+    @property
+    def dtype(self) -> str:
+        """What its values are."""
+        return str(self.said.get("type", "float"))
+
+
+def observed(capture: Capture) -> list[Observed]:
+    """The signals that a run's training code gave, in the order in which they came."""
+    declared = _declared(capture.run["profile"])
+    found: dict[str, Observed] = {}
+    together: list[set[str]] = []  # names that came in one call, or in calls with a name in common
+    for call in islice(capture.calls(min(capture.files)), LOOKED_AT):
+        if call.name != "observe":
+            continue
+        given: Mapping[str, Any] = call.what[0]
+        met = [each for each in together if each & given.keys()]
+        together = [each for each in together if each not in met] + [set(given).union(*met)]
+        shapes = {name: _said(value) for name, value in given.items() if name not in declared}
+        lengths = Counter(_rows(given[name]) for name, said in shapes.items() if said and said["axis"] != "step")
+        rows = max(lengths, key=lambda length: (lengths[length], length), default=0)
+        for source, value in given.items():
+            name, said = declared.get(source, (source, shapes.get(source)))
+            if said is None or (source in shapes and said["axis"] != "step" and _rows(value) != rows):
+                continue  # no rows of this batch: nobody knows what it is per
+            found.setdefault(name, Observed(name, said, frozenset(given)))
+    if not declared and len(together) > 1:  # rows of their own each: a rollout's, an update's
+        first = list(found)
+        together.sort(key=lambda names: min((first.index(name) for name in names if name in found), default=len(first)))
+        phases = ["rollout", "update", *(f"phase_{place}" for place in range(3, len(together) + 1))]
+        of = {name: phase for phase, names in zip(phases, together, strict=False) for name in names}
+        found = {name: replace(one, said={**one.said, "phase": of[name]}) for name, one in found.items()}
+    return list(found.values())
+
+
+def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
+    """A profile of signals, as YAML."""
+    had: Mapping[str, Any] = capture.run["profile"]
+    axes = {key: value for key, value in (had.get("axes") or {}).items() if isinstance(value, Mapping)}
+    mask = next((one.name for one in signals if one.axis == "token" and one.dtype == "bool"), None)
+    tokens = [one for one in signals if one.axis == "token"]
+    if tokens and mask is not None and not axes.get("token"):
+        axes["token"] = {"mask": mask}
+    lines = ["defaults:", "  - sinks: [console, jsonl]", "  - _self_", "", f"name: {capture.run['name']}"]
+    lines += ["axes:", *(f"  {key}: {_flow(value)}" for key, value in axes.items())] if axes else []
+    lines += ["signals:"]
+    for one in signals:
+        said = dict(one.said)
+        if one.axis == "token" and mask is None and not axes.get("token"):
+            said["mask"] = "all"
+        lines.append(f"  {one.name}: {_flow(said)}")
+    metrics = list(_metrics(signals))
+    lines += ["metrics:", *metrics] if metrics else []
+    texts = [one for one in signals if one.axis == "completion" and one.dtype in ("text", "object")]
+    if texts:
+        of_rows = [one for one in signals if one.axis == "completion" and not one.said.get("family")]
+        kinds = {"object": "json"}
+        columns = {one.name: kinds.get(one.dtype, one.dtype) for one in of_rows if _together(one, texts[0])}
+        lines += ["filters:", f"  some: {{kind: random, n: {ROWS}}}"]
+        lines += ["schemas:", f"  samples: {_flow(columns)}"]
+        lines += ["tables:", "  samples: {schema: samples, filter: some, every: 10}"]
+    return "\n".join(lines) + "\n"
+
+
+def _metrics(signals: Sequence[Observed]) -> Iterator[str]:
+    for one in signals:
+        named = f', name: "{one.name}/{{column}}"' if one.said.get("family") else ""
+        if one.dtype in ("text", "object") or (one.axis == "token" and one.dtype == "bool"):
+            continue
+        if one.axis == "step":
+            yield f"  {one.name}: {{expr: {one.name}, reduce: last{named}}}"
+        elif one.axis == "token" or one.dtype == "bool" or named:
+            yield f"  {one.name}: {{expr: {one.name}, reduce: mean{named}}}"
+        else:
+            yield f"  {one.name}: {{expr: {one.name}, reduce: [mean, std]}}"
+
+
+def _together(one: Observed, other: Observed) -> bool:
+    """Whether two signals are of one phase: they came in one call, or say the same phase."""
+    return one.name in other.call or one.call == other.call or (one.said.get("phase") == other.said.get("phase"))
+
+
+def _declared(profile: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """What a profile says of the signals that it observes, by the names under which they are."""
+    kept = ("axis", "type", "family", "phase", "from", "mask", "optional")
+    signals = {**(profile.get("signals") or {})}
+    return {
+        str(entry.get("from") or name): (name, {key: entry[key] for key in kept if entry.get(key) not in (None, False)})
+        for name, entry in signals.items()
+        if isinstance(entry, Mapping) and entry.get("axis")
+    }
+
+
+def _said(value: Any) -> dict[str, Any] | None:
+    """What a value that nobody declared seems to be; None for what no signal is."""
+    if isinstance(value, Mapping):
+        inner = _said(next(iter(value.values()), None))
+        return None if inner is None or "family" in inner else {**inner, "family": True}
+    if isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        first: Any = next((item for item in value if item), None)
+        if isinstance(first, Mapping) or (isinstance(first, list) and isinstance(first[0], Mapping)):
+            return {"axis": "completion", "type": "object"}
+        inner = None if first is None else _said(first)
+        return None if inner is None or inner["axis"] != "completion" else {**inner, "axis": "token"}
+    try:
+        array = (
+            value.float().numpy()
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+            else np.asarray(value)
+        )
+    except (TypeError, ValueError):
+        return None
+    if array.dtype.kind not in DTYPES or array.ndim > 2:
+        return None
+    dtype = DTYPES[array.dtype.kind]
+    said = {"axis": ("step", "completion", "token")[array.ndim]}
+    return said if dtype == "float" else {**said, "type": dtype}
+
+
+def _rows(value: Any) -> int:
+    """How many rows a value has."""
+    if isinstance(value, Mapping):
+        return _rows(next(iter(value.values()), ()))
+    with_rows = isinstance(value, Sequence) or (isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0)
+    return len(value) if with_rows else 0
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
