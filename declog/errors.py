@@ -212,8 +212,8 @@ class Problem:
         """Where it is, with the dotted path where neither the place nor the message says it."""
         if self.where is None:
             return self.key or "<profile>"
-        said = self.message if self.where.override is None else f"{self.message} {self.where.override}"
-        return f"{self.where} in {self.key}" if self.key and self.key not in said else str(self.where)
+        shown = self.message if self.where.override is None else f"{self.message} {self.where.override}"
+        return f"{self.where} in {self.key}" if self.key and self.key not in shown else str(self.where)
 
     def _own_excerpt(self) -> Excerpt | None:
         """The value itself, where nothing is known of files."""
@@ -327,7 +327,7 @@ class CommError(RuntimeFailure):
     """Ranks could not exchange their windows."""
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An error in words: declog's own as it stands, any other with its type; one that cannot even say what it is."""
     try:
         return visible_lines(str(error) if isinstance(error, DeclogError) else f"{type(error).__name__}: {error}")

@@ -97,7 +97,7 @@ def compile(
         known_phases=draft.known_phases,
         run_config=spec.run_config if config is None else config.get("run_config") or {},
         config={key: value for key, value in (config or {}).items() if key != "tests"},
-        in_code=bool(draft.wanted),
+        in_code=bool(draft.requested),
         output_dir=spec.output_dir,
         append=spec.append,
         strict=spec.strict,
@@ -107,7 +107,7 @@ def compile(
         capture=captures.capture(spec.capture),
         redactions=captures.redactions(draft),
         given=dict(draft.given),
-        requested=draft.wanted,
+        requested=draft.requested,
         defaulted=defaulted,
     )
     return replace(made, functions=_foreign(made, functions))

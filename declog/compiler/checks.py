@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declog.compiler.draft import Draft
-from declog.errors import Path, told
+from declog.errors import Path, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import Node, walk
 from declog.language.reductions import quantile_level
@@ -97,7 +97,7 @@ def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | Non
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001  whatever a user's function raises is told as its problem
-        return f"failed on tensors of shape {list(shape)}: {told(error)}"
+        return f"failed on tensors of shape {list(shape)}: {error_text(error)}"
     if not isinstance(result, torch.Tensor):
         return f"returned {type(result).__name__}, not a tensor"
     if result.shape != shape:

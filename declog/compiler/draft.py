@@ -54,7 +54,7 @@ class Draft:
     reductions: Reductions
     given: Mapping[str, Constant]  # constants from an adapter
     defaulted: frozenset[str] | None  # metrics that `metric_defaults` are for; None: all
-    wanted: frozenset[str]  # profiles that sinks given in code use
+    requested: frozenset[str]  # profiles that sinks given in code use
     columns: RowFunctions = COLUMNS
     imports: frozenset[str] = frozenset()  # modules whose classes a sink's kind may name
     modes: dict[str, ModeOp] = field(default_factory=dict)

@@ -75,7 +75,7 @@ def reduction(call: ast.Call) -> str | None:
             return None
         percent = level.value * (100 if name.endswith("quantile") else 1)
         return f"p{percent:g}({given})" if 0 <= percent <= 100 else None
-    meant = SYNONYMS.get(name.removeprefix("nan"))
-    if meant is not None and quantile_level(meant) is not None and len(call.args) == 1 and not call.keywords:
-        return f"{meant}({given})"
+    synonym = SYNONYMS.get(name.removeprefix("nan"))
+    if synonym is not None and quantile_level(synonym) is not None and len(call.args) == 1 and not call.keywords:
+        return f"{synonym}({given})"
     return None

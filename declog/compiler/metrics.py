@@ -106,10 +106,10 @@ class _Metric:
             return Compiler(text, scope, self.draft.pool, self.draft.functions).visit(parsed.body)
         except ExpressionError as error:
             problem = error.problem
-            meant = self._meant(parsed, problem)
-            if meant is not None:
-                whole = (0, len(problem.source or "")) if meant.startswith("did you mean") else problem.span
-                problem = replace(problem, fix=meant, span=whole)
+            intended_fix = self._intended(parsed, problem)
+            if intended_fix is not None:
+                whole = (0, len(problem.source or "")) if intended_fix.startswith("did you mean") else problem.span
+                problem = replace(problem, fix=intended_fix, span=whole)
             if self.spec.expr is None and problem.code == "DL302":
                 fix = "give `expr`, or declare the signal here with `axis`"
                 if (close := nearest(self.id, self.draft.signal_names)) is not None:
@@ -118,7 +118,7 @@ class _Metric:
             self.draft.problems.append(problem.at(*self._where_from()))
             return None
 
-    def _meant(self, parsed: Parsed, problem: Problem) -> str | None:
+    def _intended(self, parsed: Parsed, problem: Problem) -> str | None:
         """The fix that keeps what an expression of reductions says, where it is one."""
         draft = self.draft
         if problem.code not in ("DL303", "DL306", "DL304"):
@@ -154,9 +154,9 @@ class _Metric:
         with self.draft.at(*self._where_from(), off=f"metrics.{self.id}"):
             compiler = Compiler(parsed.text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
             if len(body.args) != reduction.arity:
-                wanted = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
+                takes = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
                 compiler.fail(
-                    body, "DL304.reduction_arity", reduction=reduction.name, takes=wanted,
+                    body, "DL304.reduction_arity", reduction=reduction.name, takes=takes,
                     letters=", ".join("xyz"[: reduction.arity]),
                 )  # fmt: skip
             params = self._constants(reduction, body, compiler)
@@ -250,10 +250,10 @@ class _Metric:
         first = args[0]
         place = ("metrics", self.id, "reduce") if spec.reduce is not None else self._where_from()
         if len(args) != reduction.arity:
-            wanted = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
+            takes = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
             given = "one is" if len(args) == 1 else f"{len(args)} are"
             draft.report(
-                "DL312.arity", place, reduction=reduction.name, takes=wanted, given=given,
+                "DL312.arity", place, reduction=reduction.name, takes=takes, given=given,
                 fix="one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]",
             )  # fmt: skip
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
@@ -345,12 +345,12 @@ class _Metric:
             return
         path = ("metrics", self.id, key)
         if node.type.dtype not in kinds:
-            wanted, fix = {
+            needed, fix = {
                 "where": ("bool", f"compare it, such as `{node} > 0`"),
                 "by": ("text, int or bool", f"`bucket({node}, 32, 64)`"),
                 "weight": ("number", f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else "weigh by a number"),
             }[key]
-            self.draft.report("DL305.clause", path, key=key, needed=wanted, node=node, dtype=node.type.dtype, fix=fix)
+            self.draft.report("DL305.clause", path, key=key, needed=needed, node=node, dtype=node.type.dtype, fix=fix)
         if not needs_axis(node.type, axis):
             finer = node.type.axis
             self.draft.report(

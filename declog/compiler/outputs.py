@@ -146,9 +146,9 @@ def _collide(inner: str, outer: str) -> bool:
 
 def profiles(draft: Draft) -> None:
     """Resolve the selectors of every profile; the active ones decide what is compiled."""
-    active = {sink.profile for sink in draft.sinks} | draft.wanted
+    active = {sink.profile for sink in draft.sinks} | draft.requested
     known = {"full": ProfileSpec(), **draft.spec.profiles}
-    if not draft.sinks and not draft.wanted:
+    if not draft.sinks and not draft.requested:
         active.add(draft.spec.profile)
     if draft.spec.profile not in known:
         draft.report("DL403.profile", "profile", name=draft.spec.profile, known=known)

@@ -29,7 +29,7 @@ def tables(draft: Draft) -> None:
             continue
         if name not in used:
             draft.inactive[f"tables.{name}"] = f"no active profile ({', '.join(sorted(draft.profiles))}) shows it"
-        elif not table.sinks and not draft.wanted:
+        elif not table.sinks and not draft.requested:
             draft.inactive[f"tables.{name}"] = "no sink takes it"
             if draft.sinks:
                 draft.warn(f"tables.{name}: no sink takes this table; {_untaken(draft, name, spec)}")

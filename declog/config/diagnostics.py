@@ -113,11 +113,11 @@ def written_value(place: FilePlace, text: str) -> str:
 def _as_written(problem: Problem, place: FilePlace, text: str) -> Problem:
     """The problem of a word that YAML takes for something else, in terms of that word."""
     word = written_key(place, text) if problem.code == "DL204" else written_value(place, text)
-    told = surprise(word) if problem.code == "DL204" or place.style == "plain" else None
-    if told is None or problem.code not in ("DL202", "DL204"):
+    odd = surprise(word) if problem.code == "DL204" or place.style == "plain" else None
+    if odd is None or problem.code not in ("DL202", "DL204"):
         return problem
-    message = told[0] if told[0] in problem.message or problem.code == "DL204" else f"{problem.message}; {told[0]}"
-    return replace(problem, message=message, fix=told[1])
+    message = odd[0] if odd[0] in problem.message or problem.code == "DL204" else f"{problem.message}; {odd[0]}"
+    return replace(problem, message=message, fix=odd[1])
 
 
 def _related(problem: Problem, provenance: Provenance, prefix: Path) -> Iterable[tuple[str, Where]]:

@@ -27,8 +27,8 @@ from declog.errors import Excerpt, Path, Problem, Where, did_you_mean
 def first_line(error: Exception) -> str:
     """What a library says, without its advice: the first line of the message, or of its cause's."""
     lines = [line for each in (error, error.__cause__) if each is not None for line in str(each).splitlines()]
-    told = next((line.strip() for line in lines if line.strip()), type(error).__name__)
-    return told.rstrip(".")
+    cause = next((line.strip() for line in lines if line.strip()), type(error).__name__)
+    return cause.rstrip(".")
 
 
 def file_problem(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> Problem:
@@ -145,22 +145,22 @@ def lost(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
 
 def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     """A file that is no YAML: the parser's words in plain ones, at the place to edit."""
-    told, context = error.problem or first_line(error), error.context_mark
+    cause, context = error.problem or first_line(error), error.context_mark
     file = FilePath(mark.name)
     lines = LINE_BREAK.split(file.read_text(encoding="utf-8")) if file.is_file() else []
     line = lines[mark.line] if mark.line < len(lines) else ""
     width = 1
-    if (duplicate := re.match("found duplicate key (.*)", told)) is not None:
+    if (duplicate := re.match("found duplicate key (.*)", cause)) is not None:
         problem, width = Problem.of("DL101.yaml_twice", name=duplicate[1]), len(duplicate[1])
-    elif "\\t" in told or "\t" in told:
+    elif "\\t" in cause or "\t" in cause:
         problem = Problem.of("DL101.yaml_tab")
-    elif "mapping values are not allowed" in told and (plain := _unquoted(lines, context or mark, mark)):
+    elif "mapping values are not allowed" in cause and (plain := _unquoted(lines, context or mark, mark)):
         _, start, value = plain
         mark, width = yaml.Mark(mark.name, 0, mark.line, start, None, 0), len(value)
         problem = Problem.of("DL101.yaml_colon", fix=f'"{value}"')
-    elif "mapping values are not allowed" in told:
+    elif "mapping values are not allowed" in cause:
         problem = Problem.of("DL101.yaml_colon", fix=_quoted(line))
-    elif "could not find expected ':'" in told:
+    elif "could not find expected ':'" in cause:
         problem = Problem.of("DL101.yaml_no_colon")
     elif context is not None and "while parsing a flow" in (error.context or "") and "???" in line:
         problem, width = Problem.of("DL101.yaml_missing"), 3
@@ -180,12 +180,12 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     elif context is not None and "while scanning a quoted scalar" in (error.context or ""):
         mark, line = context, lines[context.line]
         problem = Problem.of("DL101.yaml_quote")
-    elif "expected <block end>" in told:
+    elif "expected <block end>" in cause:
         problem = Problem.of("DL101.yaml_indentation")
-    elif "cannot start any token" in told:
+    elif "cannot start any token" in cause:
         problem = Problem.of("DL101.yaml_first", char=line[mark.column : mark.column + 1])
     else:
-        problem = Problem.of("DL101.yaml", cause=told)
+        problem = Problem.of("DL101.yaml", cause=cause)
     excerpt = Excerpt(str(mark.line + 1), line, mark.column, mark.column + width)
     where = Where(shown_path(mark.name), mark.line + 1, mark.column + 1, excerpt=excerpt)
     return replace(problem, where=where)

@@ -21,7 +21,7 @@ from declog.engine.frame import Frame
 from declog.engine.reduce import Reductions
 from declog.engine.tables import Tables
 from declog.engine.window_state import WindowState
-from declog.errors import RuntimeFailure, told
+from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import Node
@@ -398,7 +398,7 @@ def _failure(what: str, error: BaseException) -> RuntimeFailure:
     """An error while something was evaluated, saying what it was; its own cause is kept."""
     if isinstance(error, RuntimeFailure):
         return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
-    failure = RuntimeFailure.of("DL605.failed", what=what, error=told(error))
+    failure = RuntimeFailure.of("DL605.failed", what=what, error=error_text(error))
     failure.__cause__ = error
     return failure
 

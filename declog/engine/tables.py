@@ -14,7 +14,7 @@ from declog.engine.cell_values import CONVERT, fits, natural, plain, returned, r
 from declog.engine.evaluator import View
 from declog.engine.filters import Rows, Selection, select
 from declog.engine.frame import Frame
-from declog.errors import RuntimeFailure, told
+from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import ColumnOp, TableOp
@@ -157,7 +157,7 @@ class Tables:
         if failures and self._first("call", op.id, column.id):
             failure = RuntimeFailure.of(
                 "DL512.null", column=column.id, table=op.id, function=column.call.name, count=len(failures),
-                rows=len(rows), error=told(failures[0]),
+                rows=len(rows), error=error_text(failures[0]),
             )  # fmt: skip
             log.warning("%s", failure)
         return made

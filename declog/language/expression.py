@@ -303,8 +303,8 @@ class Compiler:
             self.fail(node, "DL304.constant", name=slot.name, function=function.name, fix=function.signature)
         constant = value.param("value")
         if isinstance(constant, bool) or not isinstance(constant, slot.types):
-            wanted = " or ".join(item.__name__ for item in slot.types)
-            self.fail(node, "DL304.kind", name=slot.name, function=function.name, kind=wanted, fix=function.signature)
+            kinds = " or ".join(item.__name__ for item in slot.types)
+            self.fail(node, "DL304.kind", name=slot.name, function=function.name, kind=kinds, fix=function.signature)
         return constant
 
     # -- typing

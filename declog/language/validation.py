@@ -213,11 +213,11 @@ def _problem(item: Any) -> Problem | None:
         choices = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])
         names = [text or number for text, number in choices]
         close = nearest(str(item["input"])[:80], names)
-        meant = f"did you mean `{close}`?" if close is not None else None
-        if meant is None:
-            meant = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
+        fix = f"did you mean `{close}`?" if close is not None else None
+        if fix is None:
+            fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
         return Problem.of(
-            "DL202.one_of", path, key=path[-1], one_of="one of: " * (len(names) > 1), names=", ".join(names), fix=meant
+            "DL202.one_of", path, key=path[-1], one_of="one of: " * (len(names) > 1), names=", ".join(names), fix=fix
         )
     if kind == "greater_than_equal":
         return Problem.of("DL202.at_least", path, key=path[-1], least=item["ctx"]["ge"])

@@ -38,9 +38,9 @@ class Difference:
         return f"  {self.where or 'the run'}\n    expected {self.expected}\n    got      {got}"
 
 
-def compare(wanted: Expectations, seen: Sequence[Seen], tol: float, mode: str = "train") -> Iterator[Difference]:
+def compare(expectations: Expectations, seen: Sequence[Seen], tol: float, mode: str = "train") -> Iterator[Difference]:
     """The differences between expectations and the log events that they are about; ids are of metrics of ``mode``."""
-    for name, expected in wanted.expect.items():
+    for name, expected in expectations.expect.items():
         found, problem = _logged(name, seen, mode)
         if problem is not None:
             yield Difference(f"expect.{name}", "one value", problem)
@@ -54,11 +54,11 @@ def compare(wanted: Expectations, seen: Sequence[Seen], tol: float, mode: str = 
             yield Difference(f"expect.{name}", _wanted(expected, tol), f"nothing{shown}")
         elif not _holds(expected, found[-1][1], tol):
             yield Difference(f"expect.{name}", _wanted(expected, tol), _shown(found[-1][1]))
-    for name, table in wanted.tables.items():
+    for name, table in expectations.tables.items():
         mine = [item for one in seen for item in one.records.tables if name in (item.table, item.name)]
         yield from (one.at(f"tables.{name}") for one in _table(table, mine, tol))
-    if wanted.alerts is not None:
-        yield from _alerts(wanted.alerts, [alert.name for one in seen for alert in one.records.alerts])
+    if expectations.alerts is not None:
+        yield from _alerts(expectations.alerts, [alert.name for one in seen for alert in one.records.alerts])
 
 
 # -- values

@@ -135,8 +135,8 @@ def _prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any])
         name: replace(phase, signals=tuple(replace(signal, optional=True) for signal in phase.signals))
         for name, phase in made.phases.items()
     }
-    wanted = {name for item in (test, *test.steps) for name in item.tables}
-    tables = tuple(op for op in made.tables if {op.id, op.name} & wanted)
+    requested = {name for item in (test, *test.steps) for name in item.tables}
+    tables = tuple(op for op in made.tables if {op.id, op.name} & requested)
     grouping = None if made.grouping is None else replace(made.grouping, optional=True)
     plan = replace(made, phases=phases, grouping=grouping, tables=tables, sinks=(), strict=False)
     return profile, plan, problems

@@ -105,7 +105,7 @@ class _Part(NamedTuple):
     """One actor's part of a log event, and in which of its exports it came."""
 
     frames: dict[str, Frame]
-    told: Envelope
+    envelope: Envelope
     export: int
 
 
@@ -162,17 +162,17 @@ class Merger:
 
     def _take(self, rank: int, data: bytes) -> None:
         try:
-            frames, told = self._collector.read(data)
+            frames, envelope = self._collector.read(data)
         except CommError as error:
             self._failures.report(error)
             return
-        event = Event(told.mode, told.event)
+        event = Event(envelope.mode, envelope.event)
         if event.number <= self._done.get(event.mode, -1):
             self._failures.report(CommError.of("DL603.late_actor", rank=rank))
         elif rank in self._waiting.setdefault(event, {}):
             self._failures.report(CommError.of("DL603.twice", rank=rank))
         else:
-            self._waiting[event][rank] = _Part(frames, told, self._exports[rank])
+            self._waiting[event][rank] = _Part(frames, envelope, self._exports[rank])
 
     def _finish(self, event: Event) -> None:
         missing = self._missing(event)
@@ -181,12 +181,14 @@ class Merger:
         self._missed |= missing
         if missing:
             self._failures.report(CommError.of("DL603.no_actor", missing=sorted(missing)))
-        going = [part.told for part in found.values() if not part.told.last]
-        first = going[0] if going else max((part.told for part in found.values()), key=lambda told: told.count)
-        for rank in [rank for rank, part in found.items() if not fits(first, part.told)]:
-            self._failures.report(self._collector.apart(f"actor {rank}", first, found.pop(rank).told))
-        tail = all(part.told.tail for part in found.values())
-        whole = {rank for rank, part in found.items() if self._collector.opened(part.told, tail=tail)}
+        going = [part.envelope for part in found.values() if not part.envelope.last]
+        first = (
+            going[0] if going else max((part.envelope for part in found.values()), key=lambda envelope: envelope.count)
+        )
+        for rank in [rank for rank, part in found.items() if not fits(first, part.envelope)]:
+            self._failures.report(self._collector.apart(f"actor {rank}", first, found.pop(rank).envelope))
+        tail = all(part.envelope.tail for part in found.values())
+        whole = {rank for rank, part in found.items() if self._collector.opened(part.envelope, tail=tail)}
         item = WindowItem(event.number, first.step, first.count, Window(), tail, event.mode, first.part)
         self._last[event.mode] = item, whole
         self._collect(item, {rank: part.frames for rank, part in found.items()}, whole)

@@ -15,7 +15,7 @@ from typing import Any
 
 from declog.engine.frame import Frame
 from declog.engine.publish import Dispatcher, Route
-from declog.errors import RuntimeFailure, SinkError, UsageError, told
+from declog.errors import RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
@@ -135,7 +135,7 @@ class Background:
             if isinstance(cause := report.first_error, SinkError):
                 raise cause
             if cause is not None:
-                raise SinkError.of("DL602.sink", sink=name, cause=told(cause)) from cause
+                raise SinkError.of("DL602.sink", sink=name, cause=error_text(cause)) from cause
 
     def _join(self) -> None:
         """Wait for the worker's end, and end what it waits for: a full queue, a process that is stopped."""

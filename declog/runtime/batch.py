@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from declog.engine.frame import Key
-from declog.errors import InputError, MissingSignalError, RuntimeFailure, told
+from declog.errors import InputError, MissingSignalError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import FoldOp, Grouping, PhaseOp
@@ -208,12 +208,12 @@ class OpenBatch:
             ready = []
             for op in self._waiting:
                 (ready if placed and op.reads <= inputs.keys() else waiting).append(op)
-        wanted = {name for op in waiting for name in op.reads}
+        needed = {name for op in waiting for name in op.reads}
         if waiting and lengths is not None:
-            wanted.add(lengths)
+            needed.add(lengths)
         self._waiting, kept = waiting, self._kept
         self._kept = {
-            name: kept[name] if name in kept else value.clone() for name, value in inputs.items() if name in wanted
+            name: kept[name] if name in kept else value.clone() for name, value in inputs.items() if name in needed
         }
         if ready and self._tokens is not None and (lengths is None or lengths in inputs):
             shape, _, device = self._tokens
@@ -223,7 +223,7 @@ class OpenBatch:
     def _keep_folded(self, folded: token_fold.Folded) -> None:
         """Statistics are columns like others; histograms are of the whole batch. What failed is told, alone."""
         for what, error in folded.failed.values():
-            failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self.phase.name, error=told(error))
+            failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self.phase.name, error=error_text(error))
             failure.__cause__ = error
             self.failures.append(failure)
         places: dict[Place, tuple[list[Key], list[Tensor]]] = {}

@@ -77,13 +77,13 @@ class Intake:
         """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all."""
         sources, homes = self._plan.sources, self._homes
         given: dict[str, Given] = {}
-        meant: Mapping[str, Sequence[SignalOp]] | None = None
+        intended: Mapping[str, Sequence[SignalOp]] | None = None
         for source, value in signals.items():
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
             if source not in homes and ops:  # it belongs to the phase of what it is observed with
-                if meant is None:
-                    meant = self._meant(signals)
-                ops = meant[source]
+                if intended is None:
+                    intended = self._intended(signals)
+                ops = intended[source]
             for op in ops:
                 one = given.get(op.phase)
                 if one is None:
@@ -152,7 +152,7 @@ class Intake:
         """Put back the durations of a step that a block of another mode has interrupted."""
         self._timed = timed
 
-    def _meant(self, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
+    def _intended(self, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
         """Of one call's signals that have several phases, or none of their own, those that are meant."""
         sources, homes = self._plan.sources, self._plan.homes
         asked = {source: sources[source] for source in signals if source not in homes and source in sources}

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from declog.errors import InputError, SinkError, told
+from declog.errors import InputError, SinkError, error_text
 from declog.language.patterns import redacted
 from declog.plans.ops import CaptureOp, Plan
 from declog.runtime.call_log import Tape
@@ -120,7 +120,7 @@ class CapturingTape(Tape):
         except (KeyboardInterrupt, SystemExit):  # on the training thread it may be a signal's
             raise
         except BaseException as error:  # noqa: BLE001  (whatever was given, training goes on)
-            self._leave_out(told(error))
+            self._leave_out(error_text(error))
             return None
         return Call(name, given, self._now, self._part, snapshot=snapshot)
 
@@ -204,7 +204,7 @@ class _Writer:
                 if not self.stopped:
                     self._write(call)
             except BaseException as error:  # noqa: BLE001  (a full disk, an object of a user's: training goes on)
-                self._stop(told(error))
+                self._stop(error_text(error))
             finally:
                 with self._lock:
                     self.waiting -= call.snapshot.bytes

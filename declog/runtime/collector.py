@@ -60,7 +60,7 @@ class Collector:
         }
         self._carries = {mode: Carryover(plan, functions) for mode in plan.modes}
         self._watched = 0
-        self._told_apart: set[str] = set()  # of whom it was said in what they differ
+        self._reported_apart: set[str] = set()  # of whom it was said in what they differ
         self._figures: list[Figures] = []
 
     def collect(self, item: WindowItem, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
@@ -81,14 +81,14 @@ class Collector:
                     self._failures.report(CommError.of("DL603.no_window", rank=rank))
                     continue
                 try:
-                    theirs, told = self.read(data)
-                    self._in_step(item, rank, told)
+                    theirs, envelope = self.read(data)
+                    self._in_step(item, rank, envelope)
                 except CommError as failure:
                     self._failures.report(failure)
                     continue
                 parts[rank] = theirs
-                whole |= {rank} if self.opened(told, tail=item.tail) else set()
-                latest = max(latest, told.step)
+                whole |= {rank} if self.opened(envelope, tail=item.tail) else set()
+                latest = max(latest, envelope.step)
             if latest > item.step:  # rank 0 ended before the others, without this step
                 item, whole = replace(item, step=latest), whole - {0}
         return self.finish(item, parts, whole)
@@ -136,39 +136,39 @@ class Collector:
     def read(self, data: bytes) -> tuple[Frames, Envelope]:
         """A rank's frames and what it says of them; raises ``CommError`` for what no rank of this plan sends."""
         frames, meta = decode(data, self._plan.grouping)
-        told = Envelope.read(meta)
-        if told.mode not in self._plan.modes:
-            raise CommError.of("DL603.unknown_mode", mode=repr(told.mode)[:400])
+        envelope = Envelope.read(meta)
+        if envelope.mode not in self._plan.modes:
+            raise CommError.of("DL603.unknown_mode", mode=repr(envelope.mode)[:400])
         for name, frame in frames.items():
             if name not in self._plan.phases:
                 raise CommError.of("DL603.unknown_phase", phase=repr(name)[:400])
             _check_columns(self._plan.phases[name], frame)
-        return frames, told
+        return frames, envelope
 
-    def opened(self, told: Envelope, *, tail: bool) -> bool:
+    def opened(self, envelope: Envelope, *, tail: bool) -> bool:
         """Note what a message tells; whether its rows are all that the rank had: one that left early sent its tail."""
-        if told.error is not None:
-            self._failures.report(RuntimeFailure("DL605", told.error))
-        self._figures.append(told.figures)
-        return told.whole and (tail or not told.tail)
+        if envelope.error is not None:
+            self._failures.report(RuntimeFailure("DL605", envelope.error))
+        self._figures.append(envelope.figures)
+        return envelope.whole and (tail or not envelope.tail)
 
-    def _in_step(self, mine: WindowItem, rank: int, told: Envelope) -> None:
+    def _in_step(self, mine: WindowItem, rank: int, envelope: Envelope) -> None:
         """Raise where a message is not of this log event: it would mix modes, or rows of different steps."""
-        if not mine.last and not told.last:
-            for mode, count in told.sent.items():
+        if not mine.last and not envelope.last:
+            for mode, count in envelope.sent.items():
                 if mode in self._plan.modes and count > mine.sent.get(mode, 0):
                     self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode))
                     self._comm.drop(Event(mode, count - 1 - KEPT), rank)
-        if not fits(mine, told):
-            raise self.apart(f"rank {rank}", mine, told)
+        if not fits(mine, envelope):
+            raise self.apart(f"rank {rank}", mine, envelope)
 
-    def apart(self, who: str, mine: WindowItem | Envelope, told: Envelope) -> CommError:
+    def apart(self, who: str, mine: WindowItem | Envelope, envelope: Envelope) -> CommError:
         """What is wrong with a message that is not of this log event; in what it differs is said once."""
-        detail = "" if who in self._told_apart else (
-            f" (step {told.step}, its {told.count}. of mode {told.mode}, where this is step {mine.step}, "
+        detail = "" if who in self._reported_apart else (
+            f" (step {envelope.step}, its {envelope.count}. of mode {envelope.mode}, where this is step {mine.step}, "
             f"the {mine.count}. of mode {mine.mode})"
         )  # fmt: skip
-        self._told_apart.add(who)
+        self._reported_apart.add(who)
         return CommError.of("DL603.event", who=who, detail=detail)
 
     def _watch(self, parts: Sequence[Frames]) -> None:
@@ -211,15 +211,20 @@ class Collector:
         self._dispatcher.load(data["dispatch"])
 
 
-def fits(mine: WindowItem | Envelope, told: Envelope) -> bool:
+def fits(mine: WindowItem | Envelope, envelope: Envelope) -> bool:
     """Whether a message is of this log event: of its mode, step and count, or one of the two ranks has ended."""
-    if (told.mode, told.event) != (mine.mode, mine.event):
+    if (envelope.mode, envelope.event) != (mine.mode, mine.event):
         return False
-    if told.last and told.count <= mine.count and told.step <= mine.step:
+    if envelope.last and envelope.count <= mine.count and envelope.step <= mine.step:
         return True  # that rank ended before this one: all that it had left
-    if mine.last and told.count >= mine.count:
+    if mine.last and envelope.count >= mine.count:
         return True  # this one ended before that
-    return (told.step, told.count, told.tail, told.part) == (mine.step, mine.count, mine.tail, mine.part)
+    return (envelope.step, envelope.count, envelope.tail, envelope.part) == (
+        mine.step,
+        mine.count,
+        mine.tail,
+        mine.part,
+    )
 
 
 def _check_columns(phase: PhaseOp, frame: Frame) -> None:

@@ -172,29 +172,29 @@ class StoreComm:
         if rank == 0 and not double:
             if via == "clone":
                 made = cls._clone(rank, world_size, job_store, namespace, double)
-                told: dict[str, Any] = {"via": via}
+                address: dict[str, Any] = {"via": via}
             else:
                 secret = secrets.token_bytes(32)
                 server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
                 made = cls(server, rank, world_size, close=server.close)
-                told = {"via": via, "hosts": _addresses(), "port": server.port, "secret": secret.hex()}
+                address = {"via": via, "hosts": _addresses(), "port": server.port, "secret": secret.hex()}
             made._store.set(_ACK, "{}")
-            job_store.set(place, json.dumps(told))
+            job_store.set(place, json.dumps(address))
             return made
         try:
             job_store.wait([place], timedelta(seconds=deadline_s))
         except (RuntimeError, ValueError) as error:
             raise CommError.of("DL603.start", rank=rank, deadline_s=f"{deadline_s:g}") from error
-        told = json.loads(job_store.get(place))
-        if told["via"] == "clone":
+        address = json.loads(job_store.get(place))
+        if address["via"] == "clone":
             return cls._clone(rank, world_size, job_store, namespace, double)
         try:
-            client = Client(bytes.fromhex(told["secret"]), told["hosts"], told["port"], min(deadline_s, 10.0))
+            client = Client(bytes.fromhex(address["secret"]), address["hosts"], address["port"], min(deadline_s, 10.0))
         except OSError as error:
             if double:
                 return cls(None, rank, world_size, double=True)  # the run is over already, and it is not heard anyway
-            where = " or ".join(told["hosts"])
-            raise CommError.of("DL603.port", rank=rank, port=told["port"], where=where) from error
+            where = " or ".join(address["hosts"])
+            raise CommError.of("DL603.port", rank=rank, port=address["port"], where=where) from error
         return cls(client, rank, world_size, double=double, interrupt=client.interrupt, close=client.close)
 
     @classmethod

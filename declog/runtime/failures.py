@@ -9,7 +9,7 @@ import logging
 import traceback
 from dataclasses import dataclass, field
 
-from declog.errors import Coded, RuntimeFailure, told
+from declog.errors import Coded, RuntimeFailure, error_text
 
 log = logging.getLogger("declog")
 
@@ -27,7 +27,7 @@ class Failures:
 
         Never raises, whatever came from a user's code.
         """
-        name = told(error)
+        name = error_text(error)
         known = self.counts.get(name, 0)
         self.counts[name] = known + 1
         self.first = self.first or raisable(error, name)
@@ -40,7 +40,7 @@ class Failures:
         """Note what went wrong in an integration: one failure for each kind of error, whatever numbers it says."""
         key = what, type(error).__name__
         if key not in self._guarded:
-            message = error.message if isinstance(error, Coded) else told(error)
+            message = error.message if isinstance(error, Coded) else error_text(error)
             self._guarded[key] = RuntimeFailure.of(
                 "DL608", what=what, message=message, left_out=left_out or "the values of this log event lack it"
             )

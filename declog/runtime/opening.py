@@ -19,7 +19,7 @@ from typing import Any
 
 from declog import sinks as sink_kinds
 from declog.engine.publish import CODE, Route
-from declog.errors import PlanMismatchError, Problem, SinkError, UsageError, told
+from declog.errors import PlanMismatchError, Problem, SinkError, UsageError, error_text
 from declog.language.functions import Functions
 from declog.plans import fingerprint
 from declog.plans.ops import Plan, SinkOp
@@ -287,7 +287,7 @@ def _all_or_none(
             action()
     except BaseException as error:  # noqa: BLE001  (raised below, when the other ranks know)
         failure = error
-    said = channel.agree(topic, "" if failure is None else told(failure), wait_s)
+    said = channel.agree(topic, "" if failure is None else error_text(failure), wait_s)
     failed = next((rank for rank, text in enumerate(said) if text), None)
     if failed is not None:
         for runner in runners.values():

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declog.engine.frame import Frame
-from declog.errors import told
+from declog.errors import error_text
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.runtime.failures import Failures
@@ -44,7 +44,7 @@ class Sender:
                 if name in frames and phase.locals:
                     frames[name] = with_locals(frames[name], phase, self._functions)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
-            return frames, f"rank {self._rank}: {told(error)}"
+            return frames, f"rank {self._rank}: {error_text(error)}"
         if self._apart is not None:
             self._apart.write(item.step, item.mode, frames, self._failures.report)
         return frames, None
@@ -62,4 +62,4 @@ class Sender:
             return encode(needed, meta)
         except BaseException as error:  # noqa: BLE001  (reported here, and told to rank 0)
             self._failures.report(error)
-            return encode({}, {**meta, "error": f"rank {self._rank} sent no rows: {told(error)}", "whole": False})
+            return encode({}, {**meta, "error": f"rank {self._rank} sent no rows: {error_text(error)}", "whole": False})

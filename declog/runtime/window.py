@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from declog.engine.frame import Block, Frame, Key, batches_of, texts_of
-from declog.errors import RuntimeFailure, told
+from declog.errors import RuntimeFailure, error_text
 from declog.language import sketch
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import Grouping, PhaseOp
@@ -153,7 +153,7 @@ def _joined(
             yield
         except Exception as error:  # noqa: BLE001  (the other columns are logged)
             names = ", ".join(f"`{name.removeprefix('extra:')}`" for name, _ in keys)
-            failure = RuntimeFailure.of("DL605.read", names=names, phase=phase.name, error=told(error))
+            failure = RuntimeFailure.of("DL605.read", names=names, phase=phase.name, error=error_text(error))
             failure.__cause__ = error
             report(failure)
 

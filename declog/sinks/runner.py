@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from declog.errors import RuntimeFailure, SinkError, told
+from declog.errors import RuntimeFailure, SinkError, error_text
 from declog.records import DType, Records, RunInfo, Table
 from declog.sinks import Coalescing, Movable, Rewindable, Sink
 
@@ -276,7 +276,7 @@ class SinkRunner:
             done.set_result(None)
 
     def _refusal(self, what: str, cause: BaseException) -> SinkError:
-        reason = cause.message if isinstance(cause, RuntimeFailure) else told(cause)
+        reason = cause.message if isinstance(cause, RuntimeFailure) else error_text(cause)
         return SinkError.of(
             "DL601.sink", sink=self.id, what=what, reason=reason,
             fix=cause.fix if isinstance(cause, RuntimeFailure) else None,
@@ -322,12 +322,12 @@ class SinkRunner:
     def _raise_failure(self) -> None:
         if self._on_error == "raise" and self._first_error is not None:
             error = self._first_error
-            raise SinkError.of("DL602.sink", sink=self.id, cause=told(error)) from error
+            raise SinkError.of("DL602.sink", sink=self.id, cause=error_text(error)) from error
 
     def _log_report(self, report: CloseReport) -> None:
         parts = []
         if report.failed and report.first_error is not None:
-            parts.append(f"{report.failed} failed (first: {told(report.first_error)})")
+            parts.append(f"{report.failed} failed (first: {error_text(report.first_error)})")
         if report.dropped:
             parts.append(f"{report.dropped} dropped")
         if report.pending:

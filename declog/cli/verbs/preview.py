@@ -44,7 +44,7 @@ def run(given: argparse.Namespace) -> int:
     """Execute one profile or two, and print what each sink would have got."""
     from declog.replay.capture_reader import load
 
-    wanted = _steps(given.steps)
+    requested = _steps(given.steps)
     logging.getLogger("declog").addHandler(logging.NullHandler())  # failures are printed once, below
     capture = load(given.capture)
     if given.words or given.config_name is not None:
@@ -52,7 +52,7 @@ def run(given: argparse.Namespace) -> int:
     else:
         config, title = None, "as captured"
     made, found = _executed(capture, config)
-    sinks = _sinks(found, given.sink, wanted)
+    sinks = _sinks(found, given.sink, requested)
     if given.diff is None:
         if given.format == "json":
             write_json({**_data(capture, made, found), "sinks": {key: _as_data(one) for key, one in sinks.items()}})
@@ -64,7 +64,7 @@ def run(given: argparse.Namespace) -> int:
     words = shlex.split(given.diff)
     config, other_title = _chosen(given, words, other=True)
     other, other_found = _executed(capture, config)
-    others = _sinks(other_found, given.sink, wanted)
+    others = _sinks(other_found, given.sink, requested)
     _compare(given, capture, (made, title, found, sinks), (other, other_title, other_found, others))
     return 0
 
@@ -100,13 +100,13 @@ def _steps(text: str) -> Steps:
     )
 
 
-def _sinks(found: Rehearsal, only: str | None, wanted: Steps) -> dict[str, Events]:
+def _sinks(found: Rehearsal, only: str | None, requested: Steps) -> dict[str, Events]:
     if only is not None and only not in found.events:
         from declog.errors import did_you_mean
 
         raise Wrong(f"the profile has no sink `{only}`", did_you_mean(only, found.events, what="sinks"))
     return {
-        sink: [(step, records) for step, records in events if wanted(step)]
+        sink: [(step, records) for step, records in events if requested(step)]
         for sink, events in found.events.items()
         if only in (None, sink)
     }

@@ -50,11 +50,11 @@ def run(given: argparse.Namespace) -> int:
     paths = list(_paths(found, given.key, made))
     if not paths:
         raise Wrong(f"nothing is called `{given.key}` in this profile", _close(found, given.key, made))
-    told = [_told(found, path, made) for path in paths]
+    facts = [_told(found, path, made) for path in paths]
     if given.format == "json":
-        write_json(told)
+        write_json(facts)
     else:
-        print("\n\n".join(map(_text, told)))
+        print("\n\n".join(map(_text, facts)))
     return 0
 
 
@@ -143,18 +143,18 @@ def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
     spec = known(found.data, path)
     if not there and spec is not None and not found.layers(path):
         there, value = True, spec.default
-    told: dict[str, Any] = {"key": ".".join(map(str, path)), "value": value, "there": there}
+    facts: dict[str, Any] = {"key": ".".join(map(str, path)), "value": value, "there": there}
     layers = found.layers(path) or (found.provenance.find((*found.prefix, *path))[1] if has(found.data, path) else ())
-    told["layers"] = [
+    facts["layers"] = [
         {"place": shown_place(layer.place), "value": _said(layer, found)} for layer in layers if there or layer.rank
     ]
     if isinstance(value, Mapping):
         below = ((".".join(map(str, inner)), each, found.place((*path, *inner))) for inner, each in leaves(value))
-        told["keys"] = [{"key": key, "value": each, "place": place} for key, each, place in below]
-    told["notes"] = [spec.help] if spec is not None and spec.help else []
+        facts["keys"] = [{"key": key, "value": each, "place": place} for key, each, place in below]
+    facts["notes"] = [spec.help] if spec is not None and spec.help else []
     if len(path) == 2:
-        told["notes"] += _notes(found, path, made)
-    return told
+        facts["notes"] += _notes(found, path, made)
+    return facts
 
 
 def _said(layer: Layer, found: Layered) -> str | None:
@@ -221,18 +221,18 @@ def _readers(found: Layered, name: str, own: Path) -> Iterator[str]:
             yield f"metrics.{name}"
 
 
-def _text(told: Mapping[str, Any]) -> str:
+def _text(facts: Mapping[str, Any]) -> str:
     from declog.cli.layers import shown_value
 
-    value = told["value"]
-    shown = "" if isinstance(value, Mapping) else f" = {shown_value(value)}" if told["there"] else " (not there)"
-    lines = [paint(told["key"], BOLD) + shown]
-    rows = [(layer["place"], layer["value"] or "", "") for layer in told["layers"]]
+    value = facts["value"]
+    shown = "" if isinstance(value, Mapping) else f" = {shown_value(value)}" if facts["there"] else " (not there)"
+    lines = [paint(facts["key"], BOLD) + shown]
+    rows = [(layer["place"], layer["value"] or "", "") for layer in facts["layers"]]
     if len(rows) > 1 and not isinstance(value, Mapping):
         rows[-1] = (*rows[-1][:2], "<- wins")
     lines.append(columns(rows, indent="  ") if rows else "  nobody set it: that is the default")
-    if told.get("keys"):
-        keys = [(f".{each['key']}", shown_value(each["value"]), each["place"] or "") for each in told["keys"]]
+    if facts.get("keys"):
+        keys = [(f".{each['key']}", shown_value(each["value"]), each["place"] or "") for each in facts["keys"]]
         lines.append(columns(keys, indent="  "))
-    lines += [paint(f"  {note}", DIM) for note in told.get("notes", ())]
+    lines += [paint(f"  {note}", DIM) for note in facts.get("notes", ())]
     return "\n".join(lines)
