@@ -17,6 +17,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from declog import sinks
 from declog.language import spec
+from declog.language.shorthand import SIGNAL_KEYS
 from declog.language.spec import SECTIONS, LogSpec, SinkSpec
 from declog.records import DType
 
@@ -31,18 +32,51 @@ OPEN = {
 }
 SCALAR = {"type": ["string", "number", "boolean"]}
 TEXT = {"type": "string"}
+TEXTS = {"type": "array", "items": TEXT}
+WORDS = {"anyOf": [TEXT, TEXTS]}
+COLUMNS = {"anyOf": [{"type": "object", "additionalProperties": {"anyOf": [
+    {"$ref": f"{REFERENCES}ColumnSpec"}, TEXT, {"type": "null"}]}},
+    {"type": "array", "items": {"anyOf": [TEXT, {"type": "object"}]}}]}  # fmt: skip
+MISSPELT = ["axes", "ax", "dtype", "kind", "types", "expression", "families", "event", "phases", "masks"]  # no signals
+PHASE: Schema = {
+    "description": "The signals of a phase, by name: `reward: completion`, `source: completion text?`.",
+    "type": "object",
+    "minProperties": 1,
+    "propertyNames": {"not": {"enum": [*sorted(SIGNAL_KEYS - {"mask"}), *MISSPELT]}},
+    "additionalProperties": {"anyOf": [{"$ref": f"{REFERENCES}SignalSpec"}, SCALAR, {"type": "null"}]},
+}
 # What an entry may be instead of a map.
 SHORT: Mapping[str, Schema] = {
     "ConstantSpec": SCALAR,
-    "SignalSpec": SCALAR,
-    "MetricSpec": {"anyOf": [SCALAR, {"type": "array", "items": TEXT}]},
+    "SignalSpec": {"anyOf": [SCALAR, PHASE]},
+    "MetricSpec": {"anyOf": [SCALAR, TEXTS]},
+    "FilterSpec": {"type": "string", "pattern": "[^a-z0-9_]", "description": "Which rows: a condition."},
     "ColumnSpec": TEXT,
-    "SelectorSpec": {"anyOf": [TEXT, {"type": "array", "items": TEXT}]},
+    "TableSpec": {"type": "array", "items": {"anyOf": [TEXT, {"type": "object"}]}},
+    "SelectorSpec": WORDS,
+    "ProfileSpec": WORDS,
+    "AlertSpec": TEXT,
     "CaptureSpec": {"type": "boolean"},
     "Expected": {"type": "number"},
     "ExpectedTable": {"type": "integer"},
     "RankInput": {"type": "array", "items": {"type": "object"}},
     "StepInput": {"type": "array", "items": {"type": "object"}},
+}
+# What a key may hold besides, and keys that are shorter than those of the long form.
+SHORTER: Mapping[tuple[str, str], Schema] = {
+    ("MetricSpec", "tags"): TEXT,
+    ("MetricSpec", "by"): TEXTS,
+    ("MetricSpec", "alias"): TEXTS,
+    ("TableSpec", "columns"): {"description": "Its columns, in place.", "anyOf": [*COLUMNS["anyOf"], TEXT]},
+    ("TableSpec", "schema"): COLUMNS,
+    ("TableSpec", "filter"): {"$ref": f"{REFERENCES}FilterSpec"},
+    ("TableSpec", "to"): WORDS,
+    ("ProfileSpec", "include"): WORDS,
+    ("ProfileSpec", "exclude"): WORDS,
+    ("FilterSpec", "random"): {"description": "So many rows, by chance.", "type": "integer", "minimum": 0},
+    ("FilterSpec", "first"): {"description": "The first rows, so many.", "type": "integer", "minimum": 0},
+    ("FilterSpec", "unique"): {"description": "The first row of each value of it.", "type": "string"},
+    ("LogSpec", "sinks"): WORDS,
 }
 OF_SIGNALS = ("RankInput", "StepInput")  # maps whose unknown keys are signals
 DEFAULTS: Schema = {
@@ -110,8 +144,12 @@ def _model(model: type[BaseModel]) -> Schema:
         key = field.alias or name
         if key in SECTIONS and model is LogSpec:
             value["anyOf"][0]["propertyNames"] = {"pattern": f"^{spec.IDENTIFIER.pattern.removesuffix(chr(92) + 'Z')}$"}
+        if (shorter := SHORTER.get((model.__name__, key))) is not None:
+            value["anyOf"] += shorter.get("anyOf", [shorter])
         described = {"description": " ".join(field.description.split())} if field.description else {}
         properties[key] = {**described, **value}
+    own = {key: schema for (name, key), schema in SHORTER.items() if name == model.__name__ and key not in properties}
+    properties |= own
     found: Schema = {"type": "object", "properties": properties}
     if (text := inspect.cleandoc(model.__doc__ or "")) and model.__doc__ != BaseModel.__doc__:
         found["description"] = text

@@ -11,7 +11,7 @@ from declog.errors import SYNONYMS
 from declog.language.reductions import Reductions, quantile_level
 from declog.language.spec import MetricSpec
 
-_PLAIN = frozenset({"short", "expr", "help", "name", "tags"})  # what a formula may say as well
+_PLAIN = frozenset({"expr", "help", "name", "tags"})  # what a formula may say as well
 _SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")
 
 

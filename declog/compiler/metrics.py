@@ -45,7 +45,7 @@ class _Metric:
         self.draft = draft
         self.id = id
         self.spec = spec
-        self.path: tuple[str, ...] = ("metrics", id) if spec.short else ("metrics", id, "expr")
+        self.path: tuple[str, ...] = ("metrics", id, "expr")
 
     def ops(self) -> list[MetricOp]:
         self._limits()
@@ -94,7 +94,7 @@ class _Metric:
         return (None if node is None else (node,)), self._reductions("mean" if spec.reduce is None else spec.reduce)
 
     def _where_from(self) -> tuple[str, ...]:
-        return ("metrics", self.id) if self.spec.short or self.spec.expr is None else ("metrics", self.id, "expr")
+        return ("metrics", self.id) if self.spec.expr is None else ("metrics", self.id, "expr")
 
     def _parse(self, text: str) -> Parsed | None:
         with self.draft.at(*self._where_from()):

@@ -44,7 +44,11 @@ class ConstantScope:
         return frozenset()
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
-        return None
+        signal = self.draft.signals.get(name)
+        if signal is None or not signal.family:
+            return None
+        message = f"`{name}.{attribute}` is written as a member of a family is not"
+        return Problem("DL307", message, fix=f"column({name}, '{attribute}')")
 
     def phase_order(self, phase: str) -> int:
         return self.draft.phase_order.get(phase, len(self.draft.phase_order))

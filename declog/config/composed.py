@@ -27,6 +27,7 @@ from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, team_folders
 from declog.config.source_map import FilePlace, Provenance
 from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
+from declog.language.shorthand import Long, long
 from declog.language.spec import LogSpec
 
 Error = TypeVar("Error", bound=ConfigError)
@@ -40,6 +41,7 @@ class Composed:
     where the profile stands in its configuration, ``origin`` is None where nobody knows how it was made: of a mapping.
     ``problems`` are what has no value (DL102) or does not resolve (DL103); there, ``data`` has what was written.
     ``masks`` are the values that the environment had a part in, by key, each with the text that stands for it.
+    All are in the long form; ``short`` knows the keys that were written, as far as Hydra did not merge the long form.
     """
 
     data: Mapping[str, Any]
@@ -49,6 +51,7 @@ class Composed:
     problems: tuple[Problem, ...] = ()
     masks: Mapping[Path, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
+    short: Long = field(default_factory=lambda: Long({}, {}))
 
     @cached_property
     def shown(self) -> Mapping[str, Any]:
@@ -124,6 +127,8 @@ class Composed:
         Nothing in it is what the environment gave: a value stands there as it was written.
         """
         cleaned = type(error)([self._clean(each) for each in error.problems]) if self.secrets else error
+        if self.provenance is None:  # of a mapping there are no places: its own keys are what is known
+            return type(error)([replace(each, path=self.short.written(each.path)) for each in cleaned.problems])
         return attach_places(cleaned, self.provenance, prefix=self.prefix)
 
     def _clean(self, problem: Problem) -> Problem:
@@ -160,7 +165,17 @@ def of_node(node: DictConfig, origin: Origin | None) -> Composed:
     for problem in found.problems:
         if has(written, problem.path):
             at(found.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
-    return Composed(found.data, written, key_path(node), origin, found.problems, found.masks, found.secrets)
+    made = long(found.data)
+    masks = {path: mask for path, mask in found.masks.items() if has(made.data, path)}
+    masks |= {
+        (*new, *path[len(old) :]): mask
+        for path, mask in found.masks.items()
+        for new, old in made.origins.items()
+        if path[: len(old)] == old and has(made.data, (*new, *path[len(old) :]))
+    }
+    return Composed(
+        made.data, long(written).data, key_path(node), origin, found.problems, masks, found.secrets, made
+    )  # fmt: skip
 
 
 def _running() -> Origin | None:

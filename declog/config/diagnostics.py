@@ -97,6 +97,12 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
         problem = _as_written(problem, place, provenance.texts[place.file])
     where = place_of(problem, place, provenance.texts, ".".join(map(str, known)))
     related = tuple(_related(problem, provenance, prefix))
+    below = problem.path[len(known) - len(prefix) :]
+    if isinstance(place, FilePlace) and (place.written is not None or (below and place.style is not None)):
+        written = known if place.written is None else place.written
+        problem = replace(problem, path=(*written[len(prefix) :], *(below if place.style is None else ())))
+    elif isinstance(place, OverridePlace) and below and place.text.partition("=")[2][:1] not in "{[":
+        problem = replace(problem, path=known[len(prefix) :])  # a text says all that is below
     return replace(problem, where=replace(where, earlier=tuple(dict.fromkeys(others(layers))), related=related))
 
 

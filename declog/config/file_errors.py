@@ -172,7 +172,10 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     ):
         row, start, value = plain
         mark, line, width = yaml.Mark(mark.name, 0, row, start, None, 0), lines[row], len(value)
-        problem = Problem.of("DL101.yaml_unquoted", fix=f'"{value}"' if '"' not in value else f"'{value}'")
+        problem = Problem.of(
+            "DL101.yaml_question" if value.endswith("?") else "DL101.yaml_unquoted",
+            fix=f'"{value}"' if '"' not in value else f"'{value}'",
+        )
     elif context is not None and "while parsing a flow" in (error.context or ""):
         bracket = lines[context.line][context.column :][:1] or "{" if context.line < len(lines) else "{"
         mark, line = context, lines[context.line]
@@ -199,7 +202,13 @@ def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[in
                 end = next((at for at in range(len(value)) if _depth(value[: at + 1]) == 0), len(value) - 1)
                 torn = value[end] == {"{": "}", "[": "]"}[value[0]] and value[end + 1 :].strip() != ""
             else:
-                torn = re.search(r"[{}\[\]]|: | #", value) is not None and value[:1] not in ('"', "'", "&", "*", "!")
+                torn = re.search(r"[{}\[\]]|: | #|\?\s*\Z", value) is not None and value[:1] not in (
+                    '"',
+                    "'",
+                    "&",
+                    "*",
+                    "!",
+                )
             if torn:
                 return row, start, value.rstrip()
     return None

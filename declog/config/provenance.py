@@ -8,7 +8,7 @@ PyYAML; the result is plain data (``source_map.py``).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path as FilePath
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from hydra.plugins.config_source import ConfigSource
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
+from declog.config.long_form import LongResult
 from declog.config.search_path import (
     GROUP,
     ROOT,
@@ -32,6 +33,7 @@ from declog.config.search_path import (
 )
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
 from declog.errors import Path
+from declog.language.shorthand import Long
 
 YAML_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -118,7 +120,10 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
             if package not in layers and chosen is not None:
                 texts.setdefault(chosen[0].file, chosen[1])
                 add([(package, chosen[0], "merges")])
-            add(_in_file(path, texts[path], package, ("defaults",) if package else ("defaults", "hydra")))
+            skipped = ("defaults",) if package else ("defaults", "hydra")
+            settings = _in_file(path, texts[path], package, skipped)
+            read = repository.load_config(name)
+            add(_in_long_form(settings, read, package) if isinstance(read, LongResult) else settings)
         elif source is not None:
             content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
             add(_in_value(package, content, StorePlace(f"{source.scheme()}://{name}")))
@@ -193,6 +198,43 @@ def _in_file(file: str, text: str, package: Path, skipped: Collection[str] = ("d
         for key, value in root.value:
             if key.value not in skipped:
                 yield from _in_entry(file, package, key, value)
+
+
+def _in_long_form(settings: Iterable[Setting], read: LongResult, package: Path) -> Iterator[Setting]:
+    """The keys of a file's long form, each at the place of the key that says it; a null that nobody wrote has none."""
+    places = {tuple(map(str, path[len(package) :])): place for path, place, _ in settings}
+    origins = {tuple(map(_text_key, new)): tuple(map(_text_key, old)) for new, old in read.origins.items()}
+    long = Long({}, origins)
+    below: Any = OmegaConf.to_container(read.config, resolve=False)
+    for path, value in _keys(below, ()):
+        written = tuple(map(str, long.written(path)))
+        place = next(
+            (places[written[:depth]] for depth in range(len(written), 0, -1) if written[:depth] in places), None
+        )
+        if place is None or (value is None and written not in places):
+            continue
+        if isinstance(place, FilePlace) and written != tuple(map(str, path)):
+            place = replace(place, written=(*package, *written))
+        yield (
+            (*package, *path),
+            place,
+            "merges" if isinstance(value, dict) else "leaves" if value == "???" else "replaces",
+        )
+
+
+def _text_key(key: Any) -> Any:
+    return key if isinstance(key, int) and not isinstance(key, bool) else str(key)
+
+
+def _keys(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    named: Any = ()
+    if isinstance(data, dict):
+        named = [(str(key), value) for key, value in data.items()]
+    elif isinstance(data, list):
+        named = enumerate(data)
+    for key, value in named:
+        yield (*path, key), value
+        yield from _keys(value, (*path, key))
 
 
 def _in_entry(file: str, path: Path, key: yaml.Node, value: yaml.Node) -> Iterator[Setting]:

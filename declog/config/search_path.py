@@ -1,8 +1,8 @@
 """Where Hydra finds the presets: the search-path plugin, and a configuration loader of our own.
 
 Everything that reaches into Hydra's machinery stands here. Nothing of Hydra's global state is left
-changed, so that composing inside a running ``@hydra.main`` application does not disturb it. Imports
-Hydra, and at first nothing else of declog: ``import declog`` pays for this file.
+changed but how it reads a profile's file, so that composing inside a running ``@hydra.main`` application does not
+disturb it. Imports Hydra, and at first little else of declog: ``import declog`` pays for this file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,8 @@ from typing import Any
 import hydra
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins import file_config_source, importlib_resources_config_source
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.hydra_config import HydraConfig
@@ -34,6 +35,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from declog.config.long_form import lengthened
 
 PROVIDER = "declog"
 GROUP = "declog"
@@ -110,6 +113,37 @@ def preset_folders() -> list[str]:
     return [str(package / "conf"), str(package.parent / "conf"), *(folder for _, folder in team_folders())]
 
 
+class FileConfigSource(file_config_source.FileConfigSource):
+    """Hydra's own files; a profile in one may be written shorter."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        return lengthened(super().load_config(config_path), config_path, partial(_beside, self))
+
+
+class ImportlibResourcesConfigSource(importlib_resources_config_source.ImportlibResourcesConfigSource):
+    """Hydra's own files of packages; a profile in one may be written shorter."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        return lengthened(super().load_config(config_path), config_path, partial(_beside, self))
+
+
+def _beside(source: ConfigSource, name: str) -> ConfigResult | None:
+    """A preset that a file of ``source`` extends: one beside it, or an installed one; None where it is elsewhere."""
+    if source.is_config(name):
+        return source.load_config(name)
+    shipped = next((each for each in _installed() if each.is_config(name)), None)
+    return None if shipped is None else shipped.load_config(name)
+
+
+def is_shipped(name: str) -> bool:
+    """Whether an installed package has such a preset, or option of a preset's groups: ``declog/sinks/jsonl``."""
+    return any(each.is_config(name) for each in _installed())
+
+
+def _installed() -> list[FileConfigSource]:
+    return [FileConfigSource(PROVIDER, f"file://{folder}") for folder in preset_folders() if Path(folder).is_dir()]
+
+
 class FolderOfPresets(FileConfigSource):
     """A folder whose files are presets although it is not called `declog`: ``declog:///home/me/profiles``."""
 
@@ -122,7 +156,8 @@ class FolderOfPresets(FileConfigSource):
         return Path(self.path) / self._normalize_file_name(self._below(name) or "")
 
     def load_config(self, config_path: str) -> ConfigResult:
-        return super().load_config(self._below(config_path) or "")
+        read = file_config_source.FileConfigSource.load_config(self, self._below(config_path) or "")
+        return lengthened(read, config_path, partial(_beside, self))
 
     def available(self) -> bool:
         return Path(self.path).is_dir()
@@ -153,6 +188,10 @@ def register() -> None:
     """Make ``declog=<preset>`` known to every Hydra application of this process. Safe to call again."""
     Plugins.instance().register(DeclogSearchPath)
     Plugins.instance().register(FolderOfPresets)
+    # Hydra keeps the first source of a scheme, its own: ours is the same but for profiles.
+    SourcesRegistry.instance().types.update(
+        {source.scheme(): source for source in (FileConfigSource, ImportlibResourcesConfigSource)}
+    )
 
 
 def config_loader(config_dir: Path | str | None = None) -> ConfigLoaderImpl:

@@ -30,13 +30,14 @@ class FilePlace:
     """A key of a YAML file. ``key`` is None for the entry of a list.
 
     ``style`` is the YAML style of a scalar value: ``plain``, a quote, ``|`` or ``>``; None for a mapping
-    or a list.
+    or a list. ``written`` is the key that stands there, where a shorter form says another one.
     """
 
     file: str
     key: Span | None
     value: Span
     style: str | None
+    written: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The YAML of a profile as pydantic models, nothing else; ``validation.py`` makes them from plain data.
 
+What may be written shorter is ``shorthand.py``'s: the models know the long form.
+
 Only shapes and literals are checked here: names, axes and expressions are the compiler's. Imports pydantic and dtypes.
 """
 
@@ -79,7 +81,7 @@ class ModeSpec(Model):
 
 
 class SignalSpec(Model):
-    """A signal: observed (it has an axis), or derived (it has an expression). A string is an expression."""
+    """A signal: observed (it has an axis), or derived (it has an expression)."""
 
     _plain = "expr"
     axis: AxisName | None = None
@@ -125,7 +127,7 @@ class MetricDefaults(Model):
 
 
 class MetricSpec(Model):
-    """A reduction of an expression, or a formula over other metrics. A string is ``reduction(expression)``."""
+    """A reduction of an expression, or a formula over other metrics."""
 
     expr: Scalar | list[str] | None = None
     """What is reduced; the default is the signal of the metric's own id."""
@@ -171,12 +173,6 @@ class MetricSpec(Model):
     optional: bool = False
     extra: bool | None = None
     help: str = ""
-    short: bool = Field(False, exclude=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text(cls, data: Any) -> Any:
-        return data if isinstance(data, Mapping) else {"expr": data, "short": True}
 
 
 class FilterSpec(Model):
@@ -260,8 +256,6 @@ class SelectorSpec(Model):
     @model_validator(mode="before")
     @classmethod
     def _text(cls, data: Any) -> Any:
-        if isinstance(data, list) and all(isinstance(item, str) for item in data):
-            data = " ".join(data)
         return {"select": data} if isinstance(data, str) else data
 
 

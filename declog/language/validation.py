@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest, nesting
+from declog.language.shorthand import long
 from declog.language.spec import (
     IDENTIFIER,
     SECTIONS,
@@ -49,7 +50,8 @@ def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) 
         raise ConfigError([Problem.of("DL202.no_map", type=type(data).__name__)])
     if (problem := nesting(data)) is not None:
         raise ConfigError([problem])
-    data = _with_text_keys(data)
+    longer = long(_with_text_keys(data))
+    data = longer.data
     deleted |= frozenset(
         f"{section}.{key}"
         for section in SECTIONS
@@ -57,12 +59,14 @@ def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) 
         for key, value in entries.items()
         if value is None
     )
-    problems = [*_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
+    problems = [*longer.problems, *_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
     try:
         spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
     except ValidationError as error:
         problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
+        short = {problem.path[:2] for problem in longer.problems}
+        problems = [each for each in problems if each in longer.problems or each.path[:2] not in short]
         raise ConfigError([_misplaced(problem, data) for problem in _distinct(problems)]) from None
     if problems:
         raise ConfigError(problems)
@@ -290,18 +294,26 @@ def _below(model: Any, part: str | int) -> Any:
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items() if name not in ("short", "deleted")]
+    return [field.alias or name for name, field in model.model_fields.items() if name != "deleted"]
 
 
 def _nearest_key(path: Path) -> str | None:
     model: Any = LogSpec
     for part in path[:-1]:
         model = _below(model, part)
+    if model is TableSpec and path[-1] in _FILTERS:
+        return _FILTERS[str(path[-1])]
     if isinstance(model, type) and issubclass(model, BaseModel):
         return _renamed(str(path[-1]), _keys(model)) or did_you_mean(str(path[-1]), _keys(model), what="keys")
     return None
 
 
+_FILTERS = {  # keys that a table's filter has
+    "top": "filter: {key: reward, top: 4}", "bottom": "filter: {key: reward, bottom: 4}", "random": "filter: {random: 8}",
+    "key": "filter: {key: reward, top: 4}", "by": "filter: {key: reward, top: 4}", "n": "filter: {random: 8}",
+    "where": "filter: {where: reward > 0}", "fraction": "filter: {fraction: 0.1}", "first": "filter: {first: 8}",
+    "unique": "filter: {unique: prompt}", "within": "filter: {key: reward, top: 1, within: group}",
+}  # fmt: skip
 RENAMED = {"event": "phase"}  # keys of 0.1 by what they are called since
 
 

@@ -17,7 +17,18 @@ import declog
 from declog.cli import main
 from declog.cli.json_schema import SHORT, _models, json_schema, parts
 from declog.language import spec
-from declog.language.spec import SECTIONS, LogSpec
+from declog.language.shorthand import long
+from declog.language.spec import (
+    SECTIONS,
+    AlertSpec,
+    FilterSpec,
+    LogSpec,
+    MetricSpec,
+    ProfileSpec,
+    SelectorSpec,
+    SignalSpec,
+    TableSpec,
+)
 from tests.docs.markdown import ALL, ROOT
 
 CONF = ROOT / "conf" / "declog"
@@ -138,6 +149,12 @@ PARTIAL = {
     "a capture": "capture: true",
     "a bounded capture": "capture: {every: 10, limit: 256MB}",
     "short columns": "schemas: {samples: {reward: float, gone: null}}",
+    "signals by phase": "signals: {rollout: {reward: completion, source: 'completion text?'}, update: {logp: token}}",
+    "a table with its columns": "tables: {worst: {columns: [prompt], filter: {key: reward, bottom: 4}, to: [jsonl]}}",
+    "lists": "metrics: {a: {expr: x, by: [s], tags: core, alias: [b, c]}}",
+    "a profile in a word": "profiles: {slim: 'tag:core', few: [reward, kl]}",
+    "sinks by kind": "sinks: [console, jsonl]",
+    "alerts in a word": "alerts: {kl: '> 0.5', loss: nan}",
     "short selectors": "profiles: {slim: {include: {core: [reward, 'tag:core'], one: kl}}}",
 }
 
@@ -148,18 +165,31 @@ def test_parts_of_profiles_fit(text: str) -> None:
     assert complaints(yaml.safe_load(text)) == []
 
 
+LONG = {  # of which entry of which section a model is
+    SignalSpec: "signals", MetricSpec: "metrics", FilterSpec: "filters", TableSpec: "tables", ProfileSpec: "profiles",
+    AlertSpec: "alerts",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("value", ["float", 3, 0.5, True, ["a"], [{"reward": [1]}]], ids=str)
 def test_short_forms_are_those_of_the_models(value: object) -> None:
-    """What a model takes instead of a map is what the schema allows."""
+    """What a model takes instead of a map, or its long form, is what the schema allows."""
 
     def taken(model: type[BaseModel]) -> bool:
+        if model is SelectorSpec:
+            entry = long({"profiles": {"it": {"include": {"it": value}}}}).data["profiles"]["it"]
+            return isinstance(entry["include"]["it"], str)
+        given = long({LONG[model]: {"it": value}}).data[LONG[model]]["it"] if model in LONG else value
         try:
-            model.model_validate(value)
+            model.model_validate({**given, "kind": "all"} if model is FilterSpec and isinstance(given, dict) else given)
         except ValidationError:
             return False
         return True
 
-    allowed = {name for name, short in SHORT.items() if Draft202012Validator(short).is_valid(value)}
+    definitions = json_schema()["$defs"]
+    allowed = {
+        name for name, short in SHORT.items() if Draft202012Validator({**short, "$defs": definitions}).is_valid(value)
+    }
     assert {name for name, model in _models(LogSpec) if taken(model) and model is not LogSpec} == allowed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, An
     meant = re.search(r"`([^`]+)`", fix)
     text = fix if meant is None else meant[1]
     start, end = found.span or (0, len(found.source or ""))
+    if isinstance(profile["metrics"]["m"], str) and found.source is not None:  # a part of it, in its place
+        whole = profile["metrics"]["m"]
+        before = whole.find(found.source)
+        found = replace(found, source=whole, span=(before + start, before + end))
+        start, end = before + start, before + end
     if found.code in ("DL310", "DL306") and "over=" in text:  # the text stands for the call, or for the whole key
         start, end = _call(str(found.source or text), text, found)
     new = f"{(found.source or '')[:start]}{text}{(found.source or '')[end:]}"

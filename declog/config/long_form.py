@@ -1,0 +1,140 @@
+"""Files of profiles in the long form, each as soon as it is read: what Hydra merges and overrides is the long form.
+
+A source of Hydra's reads a file here as everywhere; only what holds a profile is changed, and only where something in it
+is written shorter (``language/shorthand.py``). Imports Hydra and OmegaConf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any
+
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig, OmegaConf
+
+from declog.errors import Path
+from declog.language.shorthand import long
+
+GROUP = "declog"
+SECTIONS = ("signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks")  # groups of a profile
+Read = Callable[[str], ConfigResult | None]
+
+
+@dataclass
+class LongResult(ConfigResult):
+    """A file that was written shorter. ``origins`` are the keys of it that were written elsewhere, with their places."""
+
+    origins: Mapping[Path, Path] = field(default_factory=dict)
+
+
+def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
+    """The file ``name`` (``declog/mine``, ``config``) in the long form; ``read`` reads those that it extends."""
+    if not isinstance(result.config, DictConfig):
+        return result
+    data: Any = OmegaConf.to_container(result.config, resolve=False)
+    at = _profile(data, name)
+    if at is None:
+        return result
+    prefix, section = at
+    node = data
+    for key in prefix:
+        node = node[key]
+    found = [name] if name.startswith(f"{GROUP}/") else []
+    below = cache(lambda: _merged(_parents(data, name, read, [*found])))
+    chosen = None if section else _chosen(node, data, name, below)
+    made = long({section: node} if section else node, below, whole=False)
+    if not made.origins and chosen is None:
+        return result
+    origins = {(*prefix, *new): (*prefix, *old) for new, old in made.origins.items()}
+    node.clear()
+    if section:
+        if set(made.data) != {section}:  # a table with its columns: it is read when all is composed
+            return result
+        node.update(made.data[section])
+        origins = {new[1:]: old[1:] for new, old in origins.items()}
+    else:
+        node.update(made.data)
+    given = {each.name: getattr(result, each.name) for each in fields(ConfigResult)}
+    return LongResult(**{**given, "config": OmegaConf.create(data)}, origins=origins | (chosen or {}))
+
+
+def _profile(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:
+    """Where a file holds a profile, and of which section it is, where it is of one; None where it holds none."""
+    if isinstance(data.get(GROUP), Mapping):
+        return (GROUP,), ""
+    group, _, rest = name.partition("/")
+    if group != GROUP or not rest:
+        return None
+    section, slash, _ = rest.partition("/")
+    return (), section if slash and section in SECTIONS else ""
+
+
+def _chosen(
+    node: dict[Any, Any], data: dict[Any, Any], name: str, below: Callable[[], Mapping[Any, Any]]
+) -> dict[Path, Path] | None:
+    """``sinks: [console, jsonl]`` as a choice of the group `sinks`, in the place of the one that is extended."""
+    words = node.get("sinks")
+    if (
+        not isinstance(words, list)
+        or not words
+        or not all(isinstance(each, str) and each.isidentifier() for each in words)
+    ):
+        return None
+    from declog.config.search_path import is_shipped
+
+    if not all(is_shipped(f"{GROUP}/sinks/{each}") for each in words):
+        return None
+    group = "sinks" if name.startswith(f"{GROUP}/") else f"{GROUP}/sinks"
+    extended = bool(below().get("sinks"))
+    entry = {f"override {group}" if extended else group: words}
+    defaults = data.get("defaults")
+    defaults = list(defaults) if isinstance(defaults, list) else ["_self_"]
+    data["defaults"] = [*defaults, entry] if extended else [entry, *defaults]
+    prefix: Path = () if name.startswith(f"{GROUP}/") else (GROUP,)
+    del node["sinks"]
+    return {(*prefix, "sinks", each): (*prefix, "sinks", place) for place, each in enumerate(words)}
+
+
+def _parents(data: Mapping[Any, Any], name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, Any]]:
+    """The profiles that a file extends, the first ones first; a choice of sinks stands for their entries."""
+    defaults = data.get("defaults")
+    for entry in defaults if isinstance(defaults, list) else ():
+        for group, value in entry.items() if isinstance(entry, Mapping) else [(None, entry)]:
+            words = str(group).split()[-1].lstrip("/").partition("@")[0] if group is not None else ""
+            options = value if isinstance(value, list) else [value]
+            if words in ("sinks", f"{GROUP}/sinks"):
+                yield {"sinks": {str(each): {"kind": each} for each in options}}
+            elif (words == GROUP) if group is not None else name.startswith(f"{GROUP}/"):
+                for option in options:
+                    parent = f"{GROUP}/{str(option).removeprefix(f'/{GROUP}/')}"
+                    if option != "_self_" and parent not in seen:
+                        yield from _extended(parent, read, [*seen, parent])
+
+
+def _extended(name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, Any]]:
+    found = read(name)
+    if found is None or not isinstance(found.config, DictConfig):
+        return
+    data: Any = OmegaConf.to_container(found.config, resolve=False)
+    yield from _parents(data, name, read, seen)
+    yield {key: value for key, value in data.items() if key != "defaults"}
+
+
+def _merged(layers: Iterator[Mapping[Any, Any]]) -> dict[Any, Any]:
+    made: dict[Any, Any] = {}
+    for layer in layers:
+        _merge(made, layer)
+    return made
+
+
+def _merge(into: dict[Any, Any], layer: Mapping[Any, Any]) -> None:
+    for key, value in layer.items():
+        known = into.get(key)
+        if isinstance(value, Mapping):
+            fresh = dict(known) if isinstance(known, Mapping) else {}
+            _merge(fresh, value)
+            into[key] = fresh
+        else:
+            into[key] = value

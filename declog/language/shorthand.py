@@ -1,0 +1,375 @@
+"""What may be written shorter, in its long form: plain data in, plain data out, and where each key of it was written.
+
+The composer applies it to each file before Hydra merges them, so that files in either form extend each other and
+overrides address the long form; ``validate`` applies it to all that came by other ways. What it cannot read it leaves as
+it is, for the models to refuse. Imports the standard library and errors only.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from declog.errors import Path, Problem, UsageError, did_you_mean
+
+AXES = ("step", "group", "completion", "token")
+TYPES = ("float", "int", "bool", "text", "object")
+SIGNAL_KEYS = frozenset({
+    "axis", "type", "family", "phase", "from", "mask", "optional", "extra", "enabled", "expr", "help",
+})  # fmt: skip
+_WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
+_CONDITION = re.compile(
+    r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)(?:\s+for\s+(?P<patience>\d+)(?:\s+(?:steps?|log events?|times))?)?\Z"
+)
+_BROKEN = ("nan", ".nan", "inf", "not finite", "nonfinite")
+_COUNTED = ("random", "first")  # kinds of filter that take so many rows: `random: 8`
+
+
+@dataclass(frozen=True)
+class Long:
+    """A profile in its long form. ``origins`` are the keys that were written elsewhere, each with its place there."""
+
+    data: dict[Any, Any]
+    origins: Mapping[Path, Path]
+    problems: tuple[Problem, ...] = ()
+
+    def written(self, path: Path) -> Path:
+        """Where the key ``path`` of the long form was written; a word holds all that it says."""
+        for depth in range(len(path), 0, -1):
+            if (place := self.origins.get(path[:depth])) is not None:
+                return (*place, *path[depth:])
+        return path
+
+
+def long(data: Mapping[Any, Any], below: Callable[[], Mapping[Any, Any]] = dict, *, whole: bool = True) -> Long:
+    """The profile in its long form.
+
+    ``whole`` is false for one layer of several, whose entries may be completed by others. ``below`` are the layers that
+    a layer extends, in their long form: what a word or a list replaces there is set to null.
+    """
+    writer = _Writer(below, whole)
+    made = {key: writer.section(key, value) for key, value in data.items()}
+    for section, entries in writer.beside.items():
+        known = made.get(section)
+        made[section] = {**(known if isinstance(known, Mapping) else {}), **entries}
+    return Long(made, writer.origins, tuple(writer.problems))
+
+
+@dataclass
+class _Writer:
+    """Writes sections; ``beside`` are entries of other sections that tables hold in place."""
+
+    below: Callable[[], Mapping[Any, Any]]
+    whole: bool
+    origins: dict[Path, Path] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    beside: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def section(self, name: Any, value: Any) -> Any:
+        if name == "sinks":
+            value = self._sinks(value)
+        if not isinstance(value, Mapping):
+            return value
+        if name == "signals":
+            return self._signals(value)
+        entry = {
+            "metrics": self._metric, "filters": self._filter, "tables": self._table, "profiles": self._profile,
+            "alerts": self._alert,
+        }.get(name)  # fmt: skip
+        if entry is None:
+            return value
+        return {key: None if each is None else entry((name, key), each) for key, each in value.items()}
+
+    def _said(self, path: Path, entry: Mapping[str, Any], at: Path | None = None) -> dict[str, Any]:
+        """An entry that a word or a list says as a whole: all its keys stand there, and no other layer's are left."""
+        self.origins.update({(*path, key): at or path for key in entry})
+        return {**entry, **dict.fromkeys(self._left(path, entry))}
+
+    def _left(self, path: Path, entry: Mapping[str, Any]) -> list[Any]:
+        found: Any = self.below()
+        for key in path:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        entries = found.items() if isinstance(found, Mapping) else ()
+        return [key for key, each in entries if each is not None and key not in entry]
+
+    # -- signals
+
+    def _signals(self, entries: Mapping[Any, Any]) -> dict[Any, Any]:
+        made: dict[Any, Any] = {}
+        for name, value in entries.items():
+            inside = value if self._is_group(name, value) else {name: value}
+            grouped = inside is value
+            for key, each in inside.items():
+                path, at = ("signals", key), ("signals", name, key) if grouped else ("signals", name)
+                if grouped and (key in made or key in entries):
+                    message, fix = f"the signal `{key}` is declared twice", "write it once, under its phase or without"
+                    self.problems.append(Problem("DL202", message, at, fix))
+                    made.setdefault(name, {})[key] = each
+                    continue
+                if grouped:
+                    self.origins[path] = at
+                made[key] = None if each is None else self._signal(path, each, at, name if grouped else None)
+        return made
+
+    def _is_group(self, name: Any, value: Any) -> bool:
+        """Whether an entry of `signals` is a phase with its signals: no key of it is one of a signal's."""
+        if not isinstance(value, Mapping) or not value:
+            return False
+        keys = {str(key) for key in value}
+        if keys & (SIGNAL_KEYS - {"mask"}) or keys == {"mask"}:
+            return False
+        known = self.below().get("signals")
+        if isinstance(known, Mapping) and name in known:
+            return False
+        if len(keys) == 1 and not isinstance(next(iter(value.values())), Mapping):  # a key that is misspelt?
+            return not (did_you_mean(next(iter(keys)), SIGNAL_KEYS, what="keys").startswith("did you mean"))
+        return True
+
+    def _signal(self, path: Path, value: Any, at: Path, phase: str | None) -> Any:
+        if isinstance(value, Mapping):
+            if phase is None or "phase" in value or value.get("expr") is not None:
+                return dict(value)
+            self.origins[(*path, "phase")] = at[:-1]
+            return {**value, "phase": phase}
+        if isinstance(value, str) and ("${" in value or value == "???"):
+            return value
+        said = {"expr": value}
+        if isinstance(value, str) and (words := value.replace("?", " ? ").split()) and words[0] in AXES:
+            found = self._words(words, at)
+            if found is not None and not found:
+                return value
+            said = found or said
+        if phase is None or "axis" not in said:
+            return self._said(path, said, at)
+        made = self._said(path, {**said, "phase": phase}, at)
+        self.origins[(*path, "phase")] = at[:-1]
+        return made
+
+    def _words(self, words: list[str], at: Path) -> dict[str, Any] | None:
+        """``completion text?``, ``completion family``: an axis, and what else is said of its values.
+
+        None for an expression, and nothing where a word is unknown.
+        """
+        said: dict[str, Any] = {"axis": words[0]}
+        for word in words[1:]:
+            if word in ("?", "optional"):
+                said["optional"] = True
+            elif word == "family":
+                said["family"] = True
+            elif word in TYPES and "type" not in said:
+                said["type"] = word
+            elif all(_WORD.match(each) or each == "?" for each in words):
+                fix = did_you_mean(word, [*TYPES, "family", "optional"], what="words")
+                self.problems.append(Problem("DL202", f"`{word}` says nothing of a signal", at, fix, " ".join(words)))
+                return {}
+            else:
+                return None  # an expression that begins with such a name
+        return said
+
+    # -- metrics
+
+    def _metric(self, path: Path, value: Any) -> Any:
+        if isinstance(value, str) and "${" not in value and value != "???":
+            return self._said(path, reduced(value) or {"expr": value})
+        if not isinstance(value, Mapping):
+            return value if isinstance(value, str) else self._said(path, {"expr": value})
+        made = dict(value)
+        if isinstance(made.get("tags"), str):
+            made["tags"] = made["tags"].split()
+        if isinstance(by := made.get("by"), list) and len(by) == 1:
+            made["by"] = by[0]
+        elif isinstance(by, list):
+            fix = f"a metric for each: {{..., by: {by[0] if by else 'source'}}}"
+            self.problems.append(Problem("DL202", "`by` is one label per row", (*path, "by"), fix))
+        if isinstance(made.get("reduce"), list) and self._left((*path, "reduce"), {}):  # a list and a map do not merge
+            made["reduce"] = self._names((*path, "reduce"), made["reduce"], lambda each: each)
+        if isinstance(made.get("alias"), list):
+            made["alias"] = self._names((*path, "alias"), made["alias"], lambda each: each)
+        return made
+
+    def _names(self, path: Path, items: Any, value: Callable[[Any], Any]) -> Any:
+        """A list as a map, whose ids are the entries' own names."""
+        words = items if isinstance(items, list) else [items]
+        if not all(isinstance(each, str) for each in words):
+            return items
+        made = {}
+        for place, each in enumerate(words):
+            id = re.sub(r"\W+", "_", each.partition("(")[0].lower()).strip("_") or "it"
+            id = id if id not in made else f"{id}_{place}"
+            made[id] = value(each)
+            self.origins[(*path, id)] = (*path, place) if isinstance(items, list) else path
+        return {**made, **dict.fromkeys(self._left(path, made))}
+
+    # -- tables
+
+    def _filter(self, path: Path, value: Any) -> Any:
+        if isinstance(value, str) and not _WORD.match(value) and "${" not in value and value != "???":
+            return self._said(path, {"kind": "all", "where": value})
+        if not isinstance(value, Mapping):
+            return value
+        made = dict(value)
+        for kind in _COUNTED:
+            if kind in made and "kind" not in made:
+                self.origins.update({(*path, "n"): (*path, kind), (*path, "kind"): (*path, kind)})
+                made = {"kind": kind, "n": made.pop(kind), **made}
+        if "unique" in made and "kind" not in made:
+            self.origins.update({(*path, "key"): (*path, "unique"), (*path, "kind"): (*path, "unique")})
+            made = {"kind": "unique", "key": made.pop("unique"), **made}
+        if self.whole and made.get("kind") is None:
+            if made.get("top") is not None or made.get("bottom") is not None:
+                made = {"kind": "top_bottom", **made}
+            elif made.get("fraction") is not None:
+                made = {"kind": "fraction", **made}
+            elif made.get("where") is not None and made.get("n") is None:
+                made = {"kind": "all", **made}
+            self.origins[(*path, "kind")] = path
+        return made
+
+    def _table(self, path: Path, value: Any) -> Any:
+        if isinstance(value, list):
+            self.origins[(*path, "columns")] = path
+            value = {"columns": value}
+        if not isinstance(value, Mapping):
+            return value
+        made = {key: each for key, each in value.items() if key != "columns"}
+        for key in ("columns", "schema"):
+            if isinstance(inline := value.get(key), Mapping | list):
+                made["schema"] = self._inline(path, "schemas", "schema", key, inline, self._columns)
+            elif key == "columns" and inline is not None:
+                made["schema"] = inline
+                self.origins[(*path, "schema")] = (*path, key)
+        given = value.get("filter")
+        if isinstance(given, Mapping) or (isinstance(given, str) and re.search(r"[<>=()]", given)):
+            made["filter"] = self._inline(path, "filters", "filter", "filter", given, self._filter)
+        if isinstance(made.get("to"), list | str):
+            made["to"] = self._names((*path, "to"), made["to"], lambda each: True)
+        return made
+
+    def _inline(
+        self, path: Path, section: str, key: str, written: str, value: Any, entry: Callable[[Path, Any], Any]
+    ) -> str:
+        """An entry that stands in its table, as one of its section with the table's id, where that is free."""
+        table = str(path[-1])
+        known, tables = self.below().get(section), self.below().get("tables")
+        before = tables.get(table) if isinstance(tables, Mapping) else None
+        own = isinstance(before, Mapping) and before.get(key) == table
+        shared = own and isinstance(tables, Mapping) and any(
+            isinstance(other, Mapping) and other.get(key) == table for name, other in tables.items() if name != table
+        )  # fmt: skip
+        taken = isinstance(known, Mapping) and known.get(table) is not None and (not own or shared)
+        id = f"{table}_{written}" if taken else table
+        self.origins[(section, id)] = (*path, written)
+        self.origins[(*path, key)] = (*path, written)
+        self.beside.setdefault(section, {})[id] = entry((section, id), value)
+        return id
+
+    def _columns(self, path: Path, value: Any) -> dict[str, Any]:
+        at = self.origins[path]
+        if isinstance(value, Mapping):
+            return {key: self._column((*path, key), each, (*at, key)) for key, each in value.items()}
+        made: dict[str, Any] = {}
+        for place, each in enumerate(value):
+            pairs = each.items() if isinstance(each, Mapping) else [(each, None)]
+            for name, given in pairs:
+                plain = isinstance(name, str) and _WORD.match(name)
+                id = name if plain else re.sub(r"\W+", "_", str(name).lower()).strip("_") or "column"
+                said = {} if plain or given is not None else {"expr": name}
+                self.origins[(*path, id)] = (*at, place)
+                made[id] = self._column((*path, id), given, (*at, place)) if given is not None else said
+                if isinstance(made[id], dict):
+                    made[id].setdefault("nullable", True)
+        return {**made, **dict.fromkeys(self._left(path, made))}
+
+    def _column(self, path: Path, value: Any, at: Path) -> Any:
+        if not isinstance(value, str) or value in TYPES or "${" in value or value == "???":
+            return value
+        said = {"expr": value, "nullable": True}
+        self.origins.update({(*path, key): at for key in said})
+        return said
+
+    # -- profiles, alerts, sinks
+
+    def _profile(self, path: Path, value: Any) -> Any:
+        if isinstance(value, list | str) and value != "???" and "${" not in value:
+            self.origins[(*path, "include")] = path
+            value = {"include": value}
+        if not isinstance(value, Mapping):
+            return value
+        made = dict(value)
+        for key in ("include", "exclude"):
+            if isinstance(made.get(key), list | str):
+                made[key] = self._names((*path, key), made[key], lambda each: each)
+            if isinstance(selectors := made.get(key), Mapping):
+                made[key] = {id: _joined(each) for id, each in selectors.items()}
+        return made
+
+    def _alert(self, path: Path, value: Any) -> Any:
+        if not isinstance(value, str) or "${" in value or value == "???":
+            return value
+        text = value.strip()
+        if text.lower() in _BROKEN:
+            return self._said(path, {"when": f"not isfinite({path[-1]})"})
+        found = _CONDITION.match(text)
+        if found is None:
+            return self._said(path, {"when": text})
+        sign, bound = found["sign"], _number(found["bound"])
+        if sign in "<>" and bound is not None:
+            said: dict[str, Any] = {"metric": path[-1], "above" if sign == ">" else "below": bound}
+        else:
+            said = {"when": f"{path[-1]} {sign} {found['bound']}"}
+        return self._said(path, {**said, **({"patience": int(found["patience"])} if found["patience"] else {})})
+
+    def _sinks(self, value: Any) -> Any:
+        """``[console, jsonl]``: an entry of each kind, and none of the layers below."""
+        words = [value] if isinstance(value, str) and _WORD.match(value) else value
+        if not isinstance(words, list) or not all(isinstance(each, str) and _WORD.match(each) for each in words):
+            return value
+        made: dict[str, Any] = {each: {"kind": each} for each in words}
+        self.origins.update({("sinks", each): ("sinks", place) for place, each in enumerate(words)})
+        return {**made, **dict.fromkeys(self._left(("sinks",), made))}
+
+
+def _joined(selector: Any) -> Any:
+    several = isinstance(selector, list) and all(isinstance(each, str) for each in selector)
+    return " ".join(selector) if several else selector
+
+
+def reduced(text: str) -> dict[str, Any] | None:
+    """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
+    from declog.language.reductions import DEFAULT  # numpy, which composing alone needs not
+
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not body.args:
+        return None
+    name = body.func.id
+    try:
+        reduction = DEFAULT.named(name)
+    except UsageError:  # two packages bring it
+        return None
+    if reduction is None or len(body.args) != reduction.arity:
+        return None
+    if any(item.arg in (None, "over", "within") for item in body.keywords):
+        return None
+    pieces = [str(ast.get_source_segment(text.strip(), each)) for each in body.args]
+    options = [str(ast.get_source_segment(text.strip(), each)) for each in body.keywords]
+    return {
+        "expr": pieces[0] if len(pieces) == 1 else pieces,
+        "reduce": f"{name}({', '.join(options)})" if options else name,
+    }
+
+
+def _number(text: str) -> float | int | None:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None

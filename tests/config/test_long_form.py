@@ -1,0 +1,261 @@
+"""Short and long forms through Hydra: files of either extend each other, and overrides address the long form."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+import declog
+from declog.cli import main
+from declog.config.compose import compose, profile_of
+from declog.errors import ConfigError
+from tests.conftest import WritePreset
+
+LONG = """
+defaults: [{sinks: [console, parquet]}, _self_]
+name: long
+axes: {group: {size: 2}}
+signals:
+  reward: {axis: completion, phase: rollout}
+  length: {axis: completion, type: int, phase: rollout, help: in tokens}
+  loss: {axis: step, phase: update}
+metrics:
+  reward: {expr: reward, reduce: mean, tags: [core]}
+  length: {expr: length, reduce: {mean: mean, max: max}, tags: [core]}
+  loss: {expr: loss, reduce: mean}
+filters:
+  worst: {kind: top_bottom, key: reward, bottom: 2}
+schemas:
+  worst: {reward: {type: float}, length: {type: int}}
+tables:
+  worst: {schema: worst, filter: worst, to: {parquet: true}}
+profiles:
+  slim: {include: {core: 'tag:core'}}
+alerts:
+  length: {metric: length.max, above: 100}
+"""
+SHORT = """
+name: long
+axes: {group: {size: 2}}
+signals:
+  rollout:
+    reward: completion
+    length: {axis: completion, type: int, help: in tokens}
+  update:
+    loss: step
+metrics:
+  reward: {expr: reward, reduce: mean, tags: core}
+  length: {reduce: {mean: mean, max: max}, tags: core, expr: length}
+  loss: mean(loss)
+tables:
+  worst:
+    columns: {reward: {type: float}, length: {type: int}}
+    filter: {key: reward, bottom: 2}
+    to: parquet
+profiles:
+  slim: 'tag:core'
+alerts:
+  length: {metric: length.max, above: 100}
+sinks: [console, parquet]
+"""
+OWN_LONG = """
+defaults: [base, {override sinks: [jsonl]}, _self_]
+signals:
+  length: {type: float}
+  source: {axis: completion, type: text, optional: true, phase: rollout}
+metrics:
+  loss: {tags: [core]}
+  p: {expr: reward, reduce: p95}
+filters: {worst: {bottom: 3}}
+alerts: {loss: {metric: loss, above: 2}}
+"""
+OWN_SHORT = """
+defaults: [base, _self_]
+sinks: [jsonl]
+signals:
+  length: {type: float}
+  rollout: {source: "completion text?"}
+metrics:
+  loss: {tags: core}
+  p: p95(reward)
+tables: {worst: {filter: {bottom: 3}}}
+alerts: {loss: "> 2"}
+"""
+
+
+def plain(data: Any) -> Any:
+    """A profile without nulls and without the order of keys, as the models read it."""
+    spec = declog.validate(data).model_dump()
+    return {key: value for key, value in spec.items() if key not in ("profiles",)}
+
+
+@pytest.mark.parametrize("own", [OWN_LONG, OWN_SHORT], ids=["long", "short"])
+@pytest.mark.parametrize("base", [LONG, SHORT], ids=["on long", "on short"])
+def test_either_form_extends_either(write_preset: WritePreset, base: str, own: str) -> None:
+    """One's own file over a preset, each in the long or the short form: one profile."""
+    write_preset("base", LONG)
+    directory = write_preset("own", OWN_LONG)
+    expected = plain(profile_of(compose("own", config_dir=directory)))
+    write_preset("base", base)
+    write_preset("own", own)
+    assert plain(profile_of(compose("own", config_dir=directory))) == expected
+
+
+@pytest.mark.parametrize("base", [LONG, SHORT], ids=["on long", "on short"])
+def test_overrides_address_the_long_form(write_preset: WritePreset, base: str) -> None:
+    """Whatever was written, an override changes a key of the long form."""
+    write_preset("base", base)
+    directory = write_preset("own", OWN_SHORT)
+    lines = [
+        "declog.signals.source.type=int", "declog.metrics.p.reduce=p10", "declog.alerts.loss.above=3",
+        "declog.filters.worst.bottom=9", "~declog.signals.length", "~declog.metrics.length", "~declog.alerts.length",
+        "~declog.schemas.worst.length", "declog/sinks=[console]", "+declog.alerts.reward='< 0.1'",
+    ]  # fmt: skip
+    made = profile_of(compose("own", lines, config_dir=directory))
+    assert {
+        "signals": {name: each.get("type") for name, each in made["signals"].items()},
+        "p": made["metrics"]["p"],
+        "alerts": made["alerts"],
+        "bottom": made["filters"]["worst"]["bottom"],
+        "sinks": list(made["sinks"]),
+    } == {
+        "signals": {"reward": None, "loss": None, "source": "int"},
+        "p": {"expr": "reward", "reduce": "p10"},
+        "alerts": {"loss": {"metric": "loss", "above": 3}, "reward": {"metric": "reward", "below": 0.1}},
+        "bottom": 9,
+        "sinks": ["console"],
+    }
+
+
+@pytest.mark.parametrize("base", [LONG, SHORT], ids=["on long", "on short"])
+def test_a_word_replaces_and_a_list_replaces(write_preset: WritePreset, base: str) -> None:
+    """A word over a map, a list over a map, a list over the chosen sinks: nothing is left of what they stand for."""
+    write_preset("base", base)
+    directory = write_preset(
+        "own",
+        """
+        defaults: [base, _self_]
+        sinks: [jsonl, wandb]
+        signals: {length: completion, reward: 2 * length}
+        metrics: {reward: p95(reward)}
+        tables: {worst: {columns: [reward], filter: {random: 4}, to: [jsonl]}}
+        profiles: {slim: [loss]}
+        """,
+    )
+    made = declog.validate(profile_of(compose("own", config_dir=directory)))
+    assert (
+        made.signals["length"].model_dump(exclude_defaults=True),
+        made.signals["reward"].model_dump(exclude_defaults=True),
+        made.metrics["reward"].model_dump(exclude_defaults=True),
+        list(made.schemas["worst"]),
+        made.tables["worst"].to,
+        list(made.profiles["slim"].include),
+        list(made.sinks),
+    ) == (
+        {"axis": "completion"},
+        {"expr": "2 * length"},
+        {"expr": "reward", "reduce": "p95"},
+        ["reward"],
+        {"jsonl": True},
+        ["loss"],
+        ["jsonl", "wandb"],
+    )
+
+
+def test_errors_point_at_what_was_written(write_preset: WritePreset) -> None:
+    """A word in its phase, a call of a reduction, a filter in its table: each at its own line and column."""
+    directory = write_preset(
+        "own",
+        """
+        signals:
+          rollout:
+            reward: completion
+            source: completion txt
+        """,
+    )
+    with pytest.raises(ConfigError) as caught:
+        declog.plan(compose("own", config_dir=directory))
+    assert [(str(each.where).rpartition("/")[2], each.key) for each in caught.value.problems] == [
+        ("own.yaml:4:13", "signals.rollout.source")
+    ]
+    write_preset(
+        "own",
+        """
+        signals:
+          rollout: {reward: completion}
+        metrics:
+          p: p95(rewrad)
+        tables:
+          worst: {columns: [reward, lenght], filter: {key: rewarb, bottom: 4}}
+        """,
+    )
+    with pytest.raises(ConfigError) as caught:
+        declog.plan(compose("own", config_dir=directory))
+    assert [(str(each.where).rpartition("/")[2], each.key, each.fix) for each in caught.value.problems] == [
+        ("own.yaml:4:10", "metrics.p", "did you mean `reward`?"),
+        ("own.yaml:6:29", "tables.worst.columns.1", "signals: reward"),
+        ("own.yaml:6:52", "tables.worst.filter.key", "did you mean `reward`?"),
+    ]
+
+
+def test_show_prints_the_long_form(write_preset: WritePreset, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each key with the place of the word that says it."""
+    directory = write_preset("own", "signals:\n  rollout: {reward: completion}\nmetrics: {p: p95(reward)}\n")
+    assert main(["show", str(directory / "declog" / "own.yaml"), "--key", "signals"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["signals:"],
+        ["reward:"],
+        ["axis:", "completion", "#", "declog/own.yaml:2:13"],
+        ["phase:", "rollout", "#", "declog/own.yaml:2:3"],
+    ]
+
+
+APPLICATION = """
+import hydra
+
+import declog
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(cfg):
+    profile = declog.profile_of(cfg)
+    print(profile["signals"]["source"]["type"], profile["metrics"]["p"], list(profile["sinks"]), profile["alerts"]["kl"])
+    print(len(declog.plan(cfg).sinks))
+
+
+main()
+"""
+
+
+def test_an_application_of_hydra_reads_them_too(tmp_path: Path) -> None:
+    """``@hydra.main`` composes by itself: a preset in the short form, the application's own node, and its overrides."""
+    (tmp_path / "conf" / "declog").mkdir(parents=True)
+    (tmp_path / "conf/declog/mine.yaml").write_text(
+        dedent("""
+            defaults: [grpo, _self_]
+            signals:
+              rollout:
+                source: completion text?
+            metrics: {p: p95(reward)}
+            sinks: [jsonl]
+            """)
+    )
+    (tmp_path / "conf/config.yaml").write_text(
+        dedent("""
+            defaults: [{declog: mine}, _self_]
+            declog:
+              alerts: {kl: "> 0.5"}
+              sinks: [console, jsonl]
+            """)
+    )
+    (tmp_path / "train.py").write_text(APPLICATION)
+    line = [sys.executable, "train.py", "declog.signals.source.type=int", "declog.metrics.p.reduce=p10"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout.splitlines(), done.returncode) == (
+        ["int {'expr': 'reward', 'reduce': 'p10'} ['console', 'jsonl'] {'metric': 'kl', 'above': 0.5}", "2"], 0,
+    ), done.stderr  # fmt: skip

@@ -1,0 +1,208 @@
+"""The shorter forms: each says what its long form says, mixes with it, and is known by the places that were written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+import declog
+from declog.errors import ConfigError
+from declog.language import spec
+from declog.language.shorthand import AXES, SIGNAL_KEYS, TYPES, long
+
+SAME = {
+    "a signal's axis": ("signals: {reward: completion}", "signals: {reward: {axis: completion}}"),
+    "a signal's type": ("signals: {n: completion int}", "signals: {n: {axis: completion, type: int}}"),
+    "one that may be missing": (
+        "signals: {source: 'completion text?'}",
+        "signals: {source: {axis: completion, type: text, optional: true}}",
+    ),
+    "in a word": (
+        "signals: {source: completion text optional}",
+        "signals: {source: {axis: completion, type: text, optional: true}}",
+    ),
+    "a family": ("signals: {rewards: completion family}", "signals: {rewards: {axis: completion, family: true}}"),
+    "an expression": ("signals: {ratio: exp(a - b)}", "signals: {ratio: {expr: exp(a - b)}}"),
+    "an expression that begins with an axis": ("signals: {late: step > 10}", "signals: {late: {expr: step > 10}}"),
+    "a number": ("signals: {one: 1}", "signals: {one: {expr: 1}}"),
+    "signals of a phase": (
+        "signals: {rollout: {reward: completion, text: {axis: completion, type: text}}, update: {loss: step}}",
+        "signals: {reward: {axis: completion, phase: rollout}, text: {axis: completion, type: text, phase: rollout},"
+        " loss: {axis: step, phase: update}}",
+    ),
+    "a derived signal of a phase": (
+        "signals: {update: {a: token, b: {axis: token}, ratio: exp(a - b)}}",
+        "signals: {a: {axis: token, phase: update}, b: {axis: token, phase: update}, ratio: {expr: exp(a - b)}}",
+    ),
+    "a phase and signals without": (
+        "signals: {rollout: {reward: completion}, loss: {axis: step}, twice: 2 * reward}",
+        "signals: {reward: {axis: completion, phase: rollout}, loss: {axis: step}, twice: {expr: 2 * reward}}",
+    ),
+    "a signal that is called as a key is": (
+        "signals: {update: {mask: token bool, logprobs: token}}",
+        "signals: {mask: {axis: token, type: bool, phase: update}, logprobs: {axis: token, phase: update}}",
+    ),
+    "a reduction": ("metrics: {p: p95(reward)}", "metrics: {p: {expr: reward, reduce: p95}}"),
+    "with a parameter": ("metrics: {h: 'histogram(x, bins=5)'}", "metrics: {h: {expr: x, reduce: histogram(bins=5)}}"),
+    "of two": ("metrics: {c: 'corr(x, y)'}", "metrics: {c: {expr: [x, y], reduce: corr}}"),
+    "no reduction": ("metrics: {m: 2 * reward}", "metrics: {m: {expr: 2 * reward}}"),
+    "a function over an axis": (
+        "metrics: {m: 'mean(x, over=token)'}",
+        "metrics: {m: {expr: 'mean(x, over=token)'}}",
+    ),
+    "lists and words of a metric": (
+        "metrics: {m: {by: [source], tags: core slow, alias: [a/b, c]}}",
+        "metrics: {m: {by: source, tags: [core, slow], alias: {a_b: a/b, c: c}}}",
+    ),
+    "a table in place": (
+        "tables: {worst: {columns: [prompt, reward], filter: {key: reward, bottom: 4}, every: 50}}",
+        "tables: {worst: {schema: worst, filter: worst, every: 50}}\n"
+        "schemas: {worst: {prompt: {nullable: true}, reward: {nullable: true}}}\n"
+        "filters: {worst: {kind: top_bottom, key: reward, bottom: 4}}",
+    ),
+    "a table that is a list": (
+        "tables: {worst: [prompt, reward / 2]}",
+        "tables: {worst: {schema: worst}}\n"
+        "schemas: {worst: {prompt: {nullable: true}, reward_2: {expr: reward / 2, nullable: true}}}",
+    ),
+    "columns by name": (
+        "tables: {worst: {schema: {prompt: text, good: reward > 0, n: {type: int}}, filter: reward < 0}}",
+        "tables: {worst: {schema: worst, filter: worst}}\n"
+        "schemas: {worst: {prompt: text, good: {expr: reward > 0, nullable: true}, n: {type: int}}}\n"
+        "filters: {worst: {kind: all, where: reward < 0}}",
+    ),
+    "sinks of a table": (
+        "tables: {worst: {schema: s, to: [jsonl, wandb]}}",
+        "tables: {worst: {schema: s, to: {jsonl: true, wandb: true}}}",
+    ),
+    "kinds of filters": (
+        "filters: {a: {random: 8}, b: {first: 2, where: x}, c: {unique: prompt}, d: {fraction: 0.1}, e: x > 0}",
+        "filters: {a: {kind: random, n: 8}, b: {kind: first, n: 2, where: x}, c: {kind: unique, key: prompt},"
+        " d: {kind: fraction, fraction: 0.1}, e: {kind: all, where: x > 0}}",
+    ),
+    "selectors": (
+        "profiles: {slim: {include: [reward, 'tag:core'], exclude: kl}, few: reward, two: [reward, loss]}",
+        "profiles: {slim: {include: {reward: reward, tag_core: 'tag:core'}, exclude: {kl: kl}},"
+        " few: {include: {reward: reward}}, two: {include: {reward: reward, loss: loss}}}",
+    ),
+    "alerts": (
+        "alerts: {kl: '> 0.5', reward: < 0.1 for 20 steps, loss: nan, n: '>= 3', mine: kl > 1 and reward < 0}",
+        "alerts: {kl: {metric: kl, above: 0.5}, reward: {metric: reward, below: 0.1, patience: 20},"
+        " loss: {when: not isfinite(loss)}, n: {when: n >= 3}, mine: {when: kl > 1 and reward < 0}}",
+    ),
+    "sinks": ("sinks: [console, jsonl]", "sinks: {console: {kind: console}, jsonl: {kind: jsonl}}"),
+    "a sink": ("sinks: console", "sinks: {console: {kind: console}}"),
+    "what is deleted": (
+        "signals: {rollout: {reward: null, n: completion}}\nmetrics: {kl: null}",
+        "signals: {reward: null, n: {axis: completion, phase: rollout}}\nmetrics: {kl: null}",
+    ),
+    "what comes from elsewhere": (
+        "signals: {a: '${b}', b: '???'}\nmetrics: {a: '${b}'}\nalerts: {a: '${b}'}",
+        "signals: {a: '${b}', b: '???'}\nmetrics: {a: '${b}'}\nalerts: {a: '${b}'}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("short", "written_out"), SAME.values(), ids=SAME)
+def test_a_short_form_is_its_long_form(short: str, written_out: str) -> None:
+    """Each form, and its long form, which stays as it is."""
+    expected = yaml.safe_load(written_out)
+    assert (long(yaml.safe_load(short)).data, long(expected).data) == (expected, expected)
+
+
+def test_the_words_are_those_of_the_models() -> None:
+    """The room of the short forms imports no model: its lists are theirs."""
+    fields = spec.SignalSpec.model_fields
+    assert (set(AXES), set(TYPES), set(SIGNAL_KEYS)) == (
+        set(spec.AxisName.__args__),  # type: ignore[attr-defined]
+        set(spec.TypeName.__args__),  # type: ignore[attr-defined]
+        {field.alias or name for name, field in fields.items()},
+    )
+
+
+def test_a_key_knows_where_it_was_written() -> None:
+    """A word holds all that it says; a key below what was moved is below it there, too."""
+    made = long(yaml.safe_load("signals: {rollout: {a: completion text, b: {type: int}}}\nmetrics: {p: p95(a)}"))
+    keys = [("signals", "a", "type"), ("signals", "b", "type"), ("signals", "b", "phase"), ("metrics", "p", "expr")]
+    assert [made.written(key) for key in keys] == [  # type: ignore[arg-type]
+        ("signals", "rollout", "a"), ("signals", "rollout", "b", "type"), ("signals", "rollout"), ("metrics", "p"),
+    ]  # fmt: skip
+
+
+BELOW = yaml.safe_load("""
+signals: {reward: {expr: a + b, help: the sum}, kl: {axis: token}}
+schemas: {samples: {prompt: {}, reward: {}}, shared: {prompt: {}}}
+tables: {samples: {schema: samples}, worst: {schema: shared, to: {jsonl: true}}}
+profiles: {slim: {include: {core: 'tag:core'}}}
+""")
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        ("signals: {reward: completion}", "signals: {reward: {axis: completion, expr: null, help: null}}"),
+        ("signals: {reward: {help: mine}}", "signals: {reward: {help: mine}}"),
+        ("signals: {kl: {mask: all}}", "signals: {kl: {mask: all}}"),
+        (
+            "tables: {samples: {columns: [prompt]}}",
+            "tables: {samples: {schema: samples}}\nschemas: {samples: {prompt: {nullable: true}, reward: null}}",
+        ),
+        (
+            "tables: {shared: [prompt], worst: {to: wandb}}",
+            "tables: {shared: {schema: shared_columns}, worst: {to: {wandb: true, jsonl: null}}}\n"
+            "schemas: {shared_columns: {prompt: {nullable: true}}}",
+        ),
+        ("profiles: {slim: [reward]}", "profiles: {slim: {include: {reward: reward, core: null}}}"),
+        ("filters: {worst: {bottom: 8}}", "filters: {worst: {bottom: 8}}"),
+    ],
+)
+def test_a_layer_replaces_what_it_says_as_a_whole(layer: str, expected: str) -> None:
+    """A word and a list replace what the layers below say; a map completes it."""
+    assert long(yaml.safe_load(layer), lambda: BELOW, whole=False).data == yaml.safe_load(expected)
+
+
+@pytest.mark.parametrize(
+    ("profile", "problem"),
+    [
+        (
+            "signals: {source: completion txt}",
+            ("signals.source", "`txt` says nothing of a signal", "did you mean `text`?"),
+        ),
+        (
+            "signals: {rollout: {reward: completion}, reward: step}",
+            ("signals.rollout.reward", "the signal `reward` is declared twice",
+             "write it once, under its phase or without"),
+        ),
+        (
+            "signals: {reward: completion}\nmetrics: {m: {expr: reward, by: [a, b]}}",
+            ("metrics.m.by", "`by` is one label per row", "a metric for each: {..., by: a}"),
+        ),
+        (
+            "signals: {reward: {axs: completion}}",
+            ("signals.reward.axs", "unknown key `axs`", "did you mean `axis`?"),
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused(profile: str, problem: tuple[str, str, str]) -> None:
+    """A word too many, two declarations of one signal, two labels: each with the edit that works, once."""
+    with pytest.raises(ConfigError) as caught:
+        declog.validate(yaml.safe_load(profile))
+    assert [(each.key, each.message, each.fix) for each in caught.value.problems] == [problem]
+
+
+def test_a_mapping_is_read_as_a_file_is() -> None:
+    """A profile in Python: errors name the keys that were written."""
+    profile: dict[str, Any] = {
+        "signals": {"rollout": {"reward": "completion"}},
+        "metrics": {"p": "p95(reward)"},
+        "sinks": ["console"],
+    }
+    made = declog.plan(profile)
+    assert ([op.key for op in made.metrics if op.shown and op.id != "logged"], [sink.id for sink in made.sinks]) == (
+        ["p"], ["console"],
+    )  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        declog.plan({**profile, "metrics": {"p": "p95(rewrad)"}})
+    assert [each.key for each in caught.value.problems] == ["metrics.p"]
