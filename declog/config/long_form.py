@@ -1,7 +1,7 @@
 """Files of profiles in the long form, each as soon as it is read: what Hydra merges and overrides is the long form.
 
-A source of Hydra's reads a file here as everywhere; only what holds a profile is changed, and only where something in it
-is written shorter (``language/shorthand.py``). Imports Hydra and OmegaConf.
+A source of Hydra's reads a file here as everywhere; only what holds a profile is changed, and only where something in
+it is written shorter (``language/shorthand.py``). Imports Hydra and OmegaConf.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Read = Callable[[str], ConfigResult | None]
 
 @dataclass
 class LongResult(ConfigResult):
-    """A file that was written shorter. ``origins`` are the keys of it that were written elsewhere, with their places."""
+    """A file that was written shorter. ``origins`` are keys of it that were written elsewhere, with their places."""
 
     origins: Mapping[Path, Path] = field(default_factory=dict)
 

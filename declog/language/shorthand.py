@@ -1,8 +1,8 @@
 """What may be written shorter, in its long form: plain data in, plain data out, and where each key of it was written.
 
 The composer applies it to each file before Hydra merges them, so that files in either form extend each other and
-overrides address the long form; ``validate`` applies it to all that came by other ways. What it cannot read it leaves as
-it is, for the models to refuse. Imports the standard library and errors only.
+overrides address the long form; ``validate`` applies it to all that came by other ways. What it cannot read it leaves
+as it is, for the models to refuse. Imports the standard library and errors only.
 """
 
 from __future__ import annotations

@@ -224,7 +224,8 @@ import declog
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg):
     profile = declog.profile_of(cfg)
-    print(profile["signals"]["source"]["type"], profile["metrics"]["p"], list(profile["sinks"]), profile["alerts"]["kl"])
+    print(profile["signals"]["source"]["type"], profile["metrics"]["p"])
+    print(list(profile["sinks"]), profile["alerts"]["kl"])
     print(len(declog.plan(cfg).sinks))
 
 
@@ -257,5 +258,5 @@ def test_an_application_of_hydra_reads_them_too(tmp_path: Path) -> None:
     line = [sys.executable, "train.py", "declog.signals.source.type=int", "declog.metrics.p.reduce=p10"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout.splitlines(), done.returncode) == (
-        ["int {'expr': 'reward', 'reduce': 'p10'} ['console', 'jsonl'] {'metric': 'kl', 'above': 0.5}", "2"], 0,
+        ["int {'expr': 'reward', 'reduce': 'p10'}", "['console', 'jsonl'] {'metric': 'kl', 'above': 0.5}", "2"], 0,
     ), done.stderr  # fmt: skip

@@ -126,7 +126,7 @@ def test_a_key_knows_where_it_was_written() -> None:
     """A word holds all that it says; a key below what was moved is below it there, too."""
     made = long(yaml.safe_load("signals: {rollout: {a: completion text, b: {type: int}}}\nmetrics: {p: p95(a)}"))
     keys = [("signals", "a", "type"), ("signals", "b", "type"), ("signals", "b", "phase"), ("metrics", "p", "expr")]
-    assert [made.written(key) for key in keys] == [  # type: ignore[arg-type]
+    assert [made.written(key) for key in keys] == [
         ("signals", "rollout", "a"), ("signals", "rollout", "b", "type"), ("signals", "rollout"), ("metrics", "p"),
     ]  # fmt: skip
 
