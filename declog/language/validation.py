@@ -310,8 +310,9 @@ def _nearest_key(path: Path) -> str | None:
 
 _FILTERS = {  # keys that a table's filter has
     "top": "filter: {key: reward, top: 4}", "bottom": "filter: {key: reward, bottom: 4}",
-    "random": "filter: {random: 8}", "key": "filter: {key: reward, top: 4}", "by": "filter: {key: reward, top: 4}", "n": "filter: {random: 8}",
-    "where": "filter: {where: reward > 0}", "fraction": "filter: {fraction: 0.1}", "first": "filter: {first: 8}",
+    "key": "filter: {key: reward, top: 4}", "by": "filter: {key: reward, top: 4}",
+    "n": "filter: {random: 8}", "random": "filter: {random: 8}", "first": "filter: {first: 8}",
+    "where": "filter: {where: reward > 0}", "fraction": "filter: {fraction: 0.1}",
     "unique": "filter: {unique: prompt}", "within": "filter: {key: reward, top: 1, within: group}",
 }  # fmt: skip
 RENAMED = {"event": "phase"}  # keys of 0.1 by what they are called since
