@@ -215,11 +215,9 @@ def _in_long_form(settings: Iterable[Setting], read: LongResult, package: Path) 
             continue
         if isinstance(place, FilePlace) and written != tuple(map(str, path)):
             place = replace(place, written=(*package, *written))
-        yield (
-            (*package, *path),
-            place,
-            "merges" if isinstance(value, dict) else "leaves" if value == "???" else "replaces",
-        )
+        word = isinstance(place, FilePlace) and place.style is not None  # all that it stands for
+        effect: Effect = "merges" if isinstance(value, dict) and not word else "replaces"
+        yield (*package, *path), place, "leaves" if value == "???" else effect
 
 
 def _text_key(key: Any) -> Any:

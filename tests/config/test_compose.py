@@ -161,7 +161,7 @@ def test_grpo_is_what_its_file_says() -> None:
     written = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "declog" / "grpo.yaml"))
     assert isinstance(written, dict)
     assert written.pop("defaults") == [{"sinks": ["console", "parquet"]}, "_self_"]
-    assert profile_of(compose()) == {"sinks": {"console": CONSOLE, "parquet": PARQUET}, **written}
+    assert profile_of(compose()) == {"sinks": {"console": CONSOLE, "parquet": PARQUET}, **long(written).data}
 
 
 def test_rloo_is_grpo_with_what_its_file_changes() -> None:

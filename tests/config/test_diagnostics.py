@@ -278,7 +278,7 @@ def test_the_caret_stands_under_the_part_at_fault(
         (
             Problem("DL302", "unknown signal `kl`", ("metrics", "kl", "expr"), source="kl", span=(0, 2)),
             """
-            error[DL302] declog/base.yaml:4:12 in metrics.kl.expr
+            error[DL302] declog/base.yaml:4:12 in metrics.kl
               unknown signal `kl`
                 4 |   kl: mean(kl) + 1
                   |            ^^
