@@ -47,8 +47,7 @@ class ConstantScope:
         signal = self.draft.signals.get(name)
         if signal is None or not signal.family:
             return None
-        message = f"`{name}.{attribute}` is written as a member of a family is not"
-        return Problem("DL307", message, fix=f"column({name}, '{attribute}')")
+        return Problem.of("DL307.member", family=name, member=attribute)
 
     def phase_order(self, phase: str) -> int:
         return self.draft.phase_order.get(phase, len(self.draft.phase_order))

@@ -105,8 +105,7 @@ class _Writer:
             for key, each in inside.items():
                 path, at = ("signals", key), ("signals", name, key) if grouped else ("signals", name)
                 if grouped and (key in made or key in entries):
-                    message, fix = f"the signal `{key}` is declared twice", "write it once, under its phase or without"
-                    self.problems.append(Problem("DL202", message, at, fix))
+                    self.problems.append(Problem.of("DL202.signal_twice", at, name=key))
                     made.setdefault(name, {})[key] = each
                     continue
                 if grouped:
@@ -163,7 +162,7 @@ class _Writer:
                 said["type"] = word
             elif all(_WORD.match(each) or each == "?" for each in words):
                 fix = did_you_mean(word, [*TYPES, "family", "optional"], what="words")
-                self.problems.append(Problem("DL202", f"`{word}` says nothing of a signal", at, fix, " ".join(words)))
+                self.problems.append(Problem.of("DL202.word", at, source=" ".join(words), word=word, fix=fix))
                 return {}
             else:
                 return None  # an expression that begins with such a name
@@ -182,8 +181,8 @@ class _Writer:
         if isinstance(by := made.get("by"), list) and len(by) == 1:
             made["by"] = by[0]
         elif isinstance(by, list):
-            fix = f"a metric for each: {{..., by: {by[0] if by else 'source'}}}"
-            self.problems.append(Problem("DL202", "`by` is one label per row", (*path, "by"), fix))
+            first = by[0] if by else "source"
+            self.problems.append(Problem.of("DL202.labels", (*path, "by"), first=first))
         if isinstance(made.get("reduce"), list) and self._left((*path, "reduce"), {}):  # a list and a map do not merge
             made["reduce"] = self._names((*path, "reduce"), made["reduce"], lambda each: each)
         if isinstance(made.get("alias"), list):

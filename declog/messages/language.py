@@ -162,6 +162,7 @@ CODES = {
       short: {expr: reward, where: reward > 0.5 & length < 512}
     ```
     """, {
+    "DL307.member": ("`{family}` is a family, and has no attributes", "column({family}, '{member}')"),
     "DL307.attribute": ("attributes are not part of the language here", "a function, such as abs(x)"),
     "DL307.call": ("only plain calls of functions are part of the language", "f(x), not x.f()"),
     "DL307.is": ("`is` is not part of the language", "write `==`, or present(x)"),
