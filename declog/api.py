@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from declog.compiler import captures, compile
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
-from declog.config.lint import columns_settled, lint, self_first, with_defaults
+from declog.config.lint import columns_settled, lint, own, self_first, with_defaults
 from declog.config.project import load_imports
 from declog.errors import ConfigError, MissingSignalError, Problem
 from declog.language.functions import DEFAULT as FUNCTIONS
@@ -59,6 +59,7 @@ def plan(
             spec, constants=constants, profiles=[spec.profile, *profiles] if profiles else (),
             functions=functions, reductions=reductions, columns=columns,
             config=columns_settled(composed, composed.shown), imports=imports, defaulted=with_defaults(composed),
+            own=own(composed),
         )  # fmt: skip
 
     odd = lint(composed, named_nulls(data))

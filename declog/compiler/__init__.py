@@ -32,7 +32,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
      metrics.metrics, formulas.formulas, formulas.conditions,
      outputs.names, outputs.modes, outputs.destinations, outputs.places, outputs.profiles,
      filters.filters, tables.tables, tables.alerts),
-    (outputs.selection, checks.empty, checks.quantiles, checks.surprises, checks.tensors),
+    (outputs.unseen, outputs.selection, checks.empty, checks.quantiles, checks.surprises, checks.tensors),
     (lowering.lower,),
 )  # fmt: skip
 
@@ -48,6 +48,7 @@ def compile(
     config: Mapping[str, Any] | None = None,
     defaulted: frozenset[str] | None = None,
     imports: Iterable[str] = (),
+    own: frozenset[str] = frozenset(),
 ) -> Plan:
     """The plan of a profile; raises ``ConfigError`` with everything that is wrong.
 
@@ -57,7 +58,7 @@ def compile(
     the modules whose classes a sink's `kind` may name, ``module:Class``.
     """
     draft = Draft(
-        spec, functions, reductions, constants or {}, defaulted, frozenset(profiles), columns, frozenset(imports)
+        spec, functions, reductions, constants or {}, defaulted, frozenset(profiles), columns, frozenset(imports), own
     )
     for stage in PASSES:
         for one in stage:

@@ -57,6 +57,7 @@ class Draft:
     requested: frozenset[str]  # profiles that sinks given in code use
     columns: RowFunctions = COLUMNS
     imports: frozenset[str] = frozenset()  # modules whose classes a sink's kind may name
+    own: frozenset[str] = frozenset()  # what no installed package declares: "metrics.mine", and its "profiles.slim"
     modes: dict[str, ModeOp] = field(default_factory=dict)
     pool: Pool = field(default_factory=Pool)
     problems: list[Problem] = field(default_factory=list)

@@ -173,6 +173,9 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
             named |= matched
             _conditional(draft, selector, outputs, ("profiles", name, "include", key), conditions, hide=False)
             by_table |= had_table
+        if f"profiles.{name}" not in draft.own:  # who wrote it could not know the metrics of one's own
+            mine = {op.key for op in draft.outputs if f"metrics.{op.id}" in draft.own}
+            shown |= {(*output, EVERY) for output in every if output[0] in mine}
         kept = named if by_table else kept
     for key, selector in spec.exclude.items():
         outputs, matched, _ = _select(draft, selector, ("profiles", name, "exclude", key))
@@ -332,3 +335,14 @@ def selection(draft: Draft) -> None:
             draft.inactive[f"metrics.{op.key}"] = reason
     draft.metrics = [op for op in draft.metrics if op.key in needed]
     draft.formulas = [op for op in draft.formulas if op.key in needed]
+
+
+def unseen(draft: Draft) -> None:
+    """A metric of one's own that no sink shows was declared for nothing; a formula or an alert may read it."""
+    seen = {key for sink in draft.sinks for key, _ in draft.profiles[sink.profile].outputs}
+    told = dict.fromkeys(op.id for op in draft.outputs if op.shown and op.key not in seen)
+    mine = [f"`{name}`" for name in told if f"metrics.{name}" in draft.own and name not in {key.split(".")[0] for key in seen}]
+    if mine and draft.sinks:
+        names = ", ".join(sorted({sink.profile for sink in draft.sinks}))
+        which = f"profile{'s' * (len(names.split(', ')) > 1)} {names}"
+        draft.warn(f"no sink shows {', '.join(mine)}: add {'it' if len(mine) == 1 else 'them'} to the {which}, or `log: false`")

@@ -200,6 +200,30 @@ def columns_settled(config: Composed, data: Mapping[str, Any]) -> Mapping[str, A
     return settled
 
 
+def own(config: Composed) -> frozenset[str]:
+    """What no installed package declares: metrics, and profiles whose `include` one's own file or an override says.
+
+    As in ``metrics.reward_p95`` and ``profiles.slim``; none of a mapping, of which nobody knows who declared what.
+    """
+    if (known := config.provenance) is None:
+        return frozenset()
+    folders = [FilePath(place) for place in preset_folders()]
+
+    def mine(file: str | None) -> bool:
+        return file is None or not any(FilePath(file).is_relative_to(folder) for folder in folders)
+
+    metrics = {f"metrics.{name}" for name, file in _declared(config, "metrics", known).items() if mine(file)}
+    size = len(config.prefix)
+    profiles = {
+        f"profiles.{path[size + 1]}"
+        for path, layers in known.layers.items()
+        if path[:size] == config.prefix and path[size : size + 1] == ("profiles",) and path[size + 2 : size + 3] == ("include",)
+        for layer in layers
+        if mine(layer.place.file if isinstance(layer.place, FilePlace) else None)
+    }
+    return frozenset(metrics | profiles)
+
+
 def _declared(config: Composed, section: str, known: Provenance) -> dict[str, str | None]:
     """The file that first has something of each entry of a section; None for an override."""
     first: dict[str, str | None] = {}
