@@ -340,9 +340,10 @@ def selection(draft: Draft) -> None:
 def unseen(draft: Draft) -> None:
     """A metric of one's own that no sink shows was declared for nothing; a formula or an alert may read it."""
     seen = {key for sink in draft.sinks for key, _ in draft.profiles[sink.profile].outputs}
-    told = dict.fromkeys(op.id for op in draft.outputs if op.shown and op.key not in seen)
-    mine = [f"`{name}`" for name in told if f"metrics.{name}" in draft.own and name not in {key.split(".")[0] for key in seen}]
+    known = {key.split(".")[0] for key in seen}
+    shown = dict.fromkeys(op.id for op in draft.outputs if op.shown)
+    mine = [f"`{name}`" for name in shown if f"metrics.{name}" in draft.own and name not in known]
     if mine and draft.sinks:
-        names = ", ".join(sorted({sink.profile for sink in draft.sinks}))
-        which = f"profile{'s' * (len(names.split(', ')) > 1)} {names}"
-        draft.warn(f"no sink shows {', '.join(mine)}: add {'it' if len(mine) == 1 else 'them'} to the {which}, or `log: false`")
+        profiles = ", ".join(sorted({sink.profile for sink in draft.sinks}))
+        names, it = ", ".join(mine), "it" if len(mine) == 1 else "them"
+        draft.warn(f"no sink shows {names}: include {it} in the profile ({profiles}), or say `log: false`")

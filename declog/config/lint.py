@@ -217,7 +217,7 @@ def own(config: Composed) -> frozenset[str]:
     profiles = {
         f"profiles.{path[size + 1]}"
         for path, layers in known.layers.items()
-        if path[:size] == config.prefix and path[size : size + 1] == ("profiles",) and path[size + 2 : size + 3] == ("include",)
+        if path[: size + 1] == (*config.prefix, "profiles") and path[size + 2 : size + 3] == ("include",)
         for layer in layers
         if mine(layer.place.file if isinstance(layer.place, FilePlace) else None)
     }

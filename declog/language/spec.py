@@ -8,7 +8,6 @@ Only shapes and literals are checked here: names, axes and expressions are the c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
