@@ -172,10 +172,11 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     ):
         row, start, value = plain
         mark, line, width = yaml.Mark(mark.name, 0, row, start, None, 0), lines[row], len(value)
-        problem = Problem.of(
-            "DL101.yaml_question" if value.endswith("?") else "DL101.yaml_unquoted",
-            fix=f'"{value}"' if '"' not in value else f"'{value}'",
-        )
+        quoted = f'"{value}"' if '"' not in value else f"'{value}'"
+        if value.endswith("?"):
+            problem = Problem.of("DL101.yaml_question", fix=quoted)
+        else:
+            problem = Problem.of("DL101.yaml_unquoted", fix=quoted)
     elif context is not None and "while parsing a flow" in (error.context or ""):
         bracket = lines[context.line][context.column :][:1] or "{" if context.line < len(lines) else "{"
         mark, line = context, lines[context.line]
