@@ -29,7 +29,7 @@ from typing import Any, Literal, Self
 
 from declog.messages import MESSAGES
 from declog.messages.code import Known, filled
-from declog.visible import visible, visible_lines
+from declog.messages.visible import visible, visible_lines
 
 Path = tuple[str | int, ...]
 Severity = Literal["error", "warning"]

@@ -37,7 +37,7 @@ class Room:
 
 # From the ground up: a room stands above all that it imports.
 ROOMS = (
-    Room("errors visible registry records messages"),  # what everybody may know
+    Room("errors registry records messages"),  # what everybody may know
     Room("sinks", "errors", lazily="pydantic rich"),
     Room("language", "errors", "numpy pydantic pydantic_core"),
     Room("plans", "errors language"),
@@ -186,7 +186,7 @@ def test_the_table_is_the_folders() -> None:
 def test_no_arrow_between_rooms_runs_back_up() -> None:
     """No circle, so that each has a floor; few enough to be seen at once; what executes is below what composes."""
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert len(folders) <= 12 and len(list(PACKAGE.glob("*.py"))) <= 12
+    assert len(folders) <= 12 and len(list(PACKAGE.glob("*.py"))) <= 7
     heights = floors(arrows({module: imports(module) for module in MODULES}))
     way = ("language", "plans", "engine", "runtime", "api", "replay", "cli")
     assert sorted(way, key=heights.__getitem__) == list(way)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from declog.errors import ConfigError, DeclogError
-from declog.visible import visible, visible_json, visible_lines
+from declog.messages.visible import visible, visible_json, visible_lines
 
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
 

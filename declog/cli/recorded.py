@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from declog.messages.visible import visible
 from declog.records import Histogram, Records, Scalar, Table
-from declog.visible import visible
 
 Events = Sequence[tuple[int, Records]]
 SHOWN = 5  # log events that have a column, where nobody says which

@@ -24,11 +24,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from declog.messages.visible import visible
 from declog.records import Alert, DType, Number, Records, RunInfo, Scalar, Table
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._shared import as_float, json_text, require
-from declog.visible import visible
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20

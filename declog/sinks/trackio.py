@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
+from declog.messages.visible import visible, visible_lines
 from declog.records import DType, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import conversation
@@ -36,7 +37,6 @@ from declog.sinks._shared import (
     strict,
     tracker_config,
 )
-from declog.visible import visible, visible_lines
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 PRINTING = ("trackio", "trackio.run", "trackio.utils")

@@ -20,10 +20,10 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
+from declog.messages.visible import visible, visible_lines
 from declog.records import DType, Histogram, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._shared import clean_text, json_text, require, tracker_config
-from declog.visible import visible, visible_lines
 
 STEP = "declog/step"
 INCREMENTS = 100

@@ -16,7 +16,7 @@ from typing import Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, paint
-from declog.visible import visible, visible_lines
+from declog.messages.visible import visible, visible_lines
 
 SUMMARY = "write a profile that logs the same names as a run without declog"
 

@@ -16,9 +16,9 @@ import pytest
 import declog
 from declog.cli import main
 from declog.errors import ConfigError, DeclogError, Problem, UsageError
+from declog.messages.visible import visible, visible_json, visible_lines
 from declog.sinks.console import ConsoleSink
 from declog.testing import MemorySink
-from declog.visible import visible, visible_json, visible_lines
 from tests.sinks.samples import run_info
 
 CODES = (*range(0x20), *range(0x7F, 0xA0), *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070))
