@@ -115,7 +115,7 @@ def start(
     ``resume`` is this rank's ``state_dict`` of an earlier run, which is continued, in its folder unless another is
     named. ``role`` is for actor systems, where ranks have no connection: an ``actor`` exports, the ``driver`` merges
     (both need ``world_size``, the number of actors, and an actor its ``rank``). ``on_sigterm="close"`` closes the
-    recorder when the process is told to end, before it ends as it would have: only for the main thread.
+    recorder when the process gets SIGTERM, before it ends as it would have: only for the main thread.
     """
     from declog.runtime import opening
     from declog.runtime.sigterm import close_on_sigterm

@@ -38,7 +38,7 @@ def verb_of(name: str) -> ModuleType:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code. What a user can do wrong is told without a traceback."""
+    """Run a command line; returns the exit code. What a user can do wrong is reported without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(words)

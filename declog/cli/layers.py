@@ -1,4 +1,4 @@
-"""A composed profile with its layers: what each key is, and who said so. What ``show`` and ``why`` share."""
+"""A composed profile with its layers: what each key is, and where it was set. What ``show`` and ``why`` share."""
 
 from __future__ import annotations
 

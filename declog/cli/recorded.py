@@ -163,7 +163,7 @@ def _values(events: Events) -> dict[str, dict[Place, Any]]:
 
 
 class _Rows:
-    """A table that is told in words, and compared by its rows."""
+    """A table that is shown in words, and compared by its rows."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -180,7 +180,7 @@ class _Rows:
 
 def _changed(left: dict[Place, Any], right: dict[Place, Any]) -> list[dict[str, Any]]:
     return [
-        {"mode": at[0], "step": at[1], "before": _told(left.get(at)), "after": _told(right.get(at))}
+        {"mode": at[0], "step": at[1], "before": _words(left.get(at)), "after": _words(right.get(at))}
         for at in dict.fromkeys([*left, *right])
         if not _equal(left.get(at), right.get(at))
     ]
@@ -192,7 +192,7 @@ def _equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _told(value: Any) -> str:
+def _words(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, tuple):
@@ -203,4 +203,4 @@ def _told(value: Any) -> str:
 def _sample(values: dict[Place, Any]) -> str:
     (_, step), value = next(iter(values.items()))
     more = f"; {len(values) - 1} more" if len(values) > 1 else ""
-    return f"step {step}: {_told(value)}{more}"
+    return f"step {step}: {_words(value)}{more}"

@@ -71,7 +71,7 @@ def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None =
 
 
 def nearest_key(root: DictConfig, dotted: str) -> str | None:
-    """The key that is meant by one that the configuration does not have; None if it has it, or nothing is close."""
+    """The key nearest to one that the configuration does not have; None if it has it, or nothing is close."""
     keys = dotted.split(".")
     known, node = _deepest(root, keys)
     if len(known) == len(keys):
@@ -164,7 +164,7 @@ def _group_problem(
     if override.is_delete():
         return _problem(line, "DL101.list_group", group=group)
     if "No match in the defaults list" in str(error):
-        # What lands under a key that is no part of a profile, such as a pack, is meant for the profile itself.
+        # What lands under a key that is no part of a profile, such as a pack, belongs to the profile itself.
         known = (
             group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in _names(config[GROUP])
         )

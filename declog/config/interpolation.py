@@ -1,4 +1,4 @@
-"""A composed node as plain data: interpolations resolved where they stand, what is missing told apart.
+"""A composed node as plain data: interpolations resolved where they stand, what is missing kept apart.
 
 OmegaConf's own ``to_container`` lets ``???`` through as a text and stops at the first interpolation that
 does not resolve; here all of them are found, and so is what the environment gave: that is never written down.
@@ -66,7 +66,7 @@ def _exploding(node: DictConfig) -> Problem | None:
     def cost(path: Path) -> int:
         """How many texts are read for what stands at a path, those that it is made of included."""
         if path not in costs and has(plain, path):
-            costs[path] = 1  # until it is known: a circle is told by OmegaConf
+            costs[path] = 1  # until it is known: OmegaConf reports a circle
             found = at(plain, path)
             if isinstance(found, Mapping | list):
                 keys = found if isinstance(found, Mapping) else range(len(found))

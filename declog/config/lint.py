@@ -101,7 +101,7 @@ def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:
 
 
 def clashes(config: Composed) -> list[Problem]:
-    """The options in use that two installed packages ship: nobody could say which of them is meant."""
+    """The options in use that two installed packages ship: nobody could say which of them to use."""
     origin = config.origin
     if origin is None or origin.running:
         return []

@@ -61,7 +61,7 @@ def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin],
         try:
             known = load(replace(base, config_name=name, overrides=choices))
         except CompositionError:
-            plain = []  # what is wrong will be told when all of it is composed
+            plain = []  # what is wrong is reported when all of it is composed
     for place in plain:
         path = _path(lines[place].partition("=")[0])
         is_map = lines[place].partition("=")[2].startswith("{")
@@ -122,7 +122,7 @@ def _is_choice(key: str, value: str, groups: Collection[str]) -> bool:
 
 
 def _may_be_added(config: DictConfig, path: tuple[str, ...], adds: Adds | None, *, is_map: bool) -> bool:
-    """Whether nobody wrote this key, or keys of the map that it is, and there is no doubt about what is meant."""
+    """Whether nobody wrote this key, or keys of the map that it is, and there is no doubt about what it is for."""
     node: object = config[GROUP]
     for depth, key in enumerate(path):
         if not isinstance(node, DictConfig):

@@ -38,7 +38,7 @@ from declog.language.shorthand import Long
 YAML_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 MERGE_TAG = "tag:yaml.org,2002:merge"
 
-# What a layer does to what earlier ones said of a key: a mapping merges, ??? in a file leaves it as it is.
+# What a layer does to what earlier ones have of a key: a mapping merges, ??? in a file leaves it as it is.
 Effect = Literal["replaces", "merges", "leaves"]
 Setting = tuple[Path, Place, Effect]
 
@@ -186,7 +186,7 @@ def keys_at_top(text: str) -> set[str]:
 
 
 def keys_of_file(file: str, text: str, *, defaults: bool = False) -> Iterator[tuple[Path, FilePlace]]:
-    """Every key of one YAML file, as it stands there; the defaults list too, if it is asked for."""
+    """Every key of one YAML file, as it stands there; the defaults list too, on request."""
     for path, place, _ in _in_file(file, text, (), () if defaults else ("defaults", "hydra")):
         if isinstance(place, FilePlace):
             yield path, place

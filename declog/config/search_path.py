@@ -216,8 +216,8 @@ def settle(config: DictConfig, name: str) -> None:
 
     ``config`` still has its node ``hydra``; ``name`` stands for the script's, which is known when it runs.
     """
-    asking = list(_asking(config))
-    if not asking:
+    requests = list(_requests(config))
+    if not requests:
         return
     OmegaConf.set_struct(config, False)
     config.hydra.job.name = name
@@ -226,7 +226,7 @@ def settle(config: DictConfig, name: str) -> None:
     before = hydra_config.cfg
     try:
         hydra_config.set_config(config)
-        for node, key in asking:
+        for node, key in requests:
             child = node._get_node(key)
             try:
                 child._set_value(_answered(str(child._value()), config))
@@ -236,27 +236,27 @@ def settle(config: DictConfig, name: str) -> None:
         hydra_config.cfg = before
 
 
-def _asking(node: Any) -> Iterator[tuple[Any, Any]]:
+def _requests(node: Any) -> Iterator[tuple[Any, Any]]:
     """The values that ask Hydra of the run, each with the map or list that holds it."""
     for key in range(len(node)) if isinstance(node, ListConfig) else [key for key in node if key != "hydra"]:
         child = node._get_node(key)
         if isinstance(child, DictConfig | ListConfig) and not (child._is_none() or child._is_interpolation()):
-            yield from [] if child._is_missing() else _asking(child)
+            yield from [] if child._is_missing() else _requests(child)
         elif isinstance(child, Node) and "${hydra:" in str(child._value()):
             yield node, key
 
 
 def _answered(text: str, config: DictConfig) -> object:
     """A text with Hydra's answers put in; what else it asks for, such as the environment, stays as it was written."""
-    asked = r"\$\{hydra:[\w.]*\}"
-    if re.fullmatch(asked, text):
+    request = r"\$\{hydra:[\w.]*\}"
+    if re.fullmatch(request, text):
         return OmegaConf.create({"answer": text}).answer
-    return re.sub(asked, lambda found: str(OmegaConf.create({"answer": found[0]}).answer), text)
+    return re.sub(request, lambda found: str(OmegaConf.create({"answer": found[0]}).answer), text)
 
 
 @contextmanager
 def current_hydra() -> Iterator[None]:
-    """Hydra 1.3's own behaviour, whatever ``version_base`` the application asked for, which is put back."""
+    """Hydra 1.3's own behaviour, whatever ``version_base`` the application requested, which is put back."""
     base = VersionBase.instance()
     before = base.version_base
     if hydra.__version__.startswith("1.3."):

@@ -12,7 +12,7 @@ _OCTAL = re.compile("[-+]?0[0-7_]+")
 
 
 def surprise(word: str) -> tuple[str, str] | None:
-    """What a plain scalar is, and how to write what is meant; None for what is as it looks."""
+    """What a plain scalar is, and how to write what it looks like; None for what is as it looks."""
     if (found := _BOOL.fullmatch(word)) is not None:
         return f"`{word}` is {'false' if found['no'] else 'true'} in YAML", f"put it in quotes: '{word}'"
     if _OCTAL.fullmatch(word):

@@ -65,9 +65,9 @@ class Capture:
 
     def calls(self, rank: int) -> Iterator[Call]:
         """The calls of a rank, in order."""
-        wanted = frozenset(self.parts)
+        whole = frozenset(self.parts)
         for part, containers in _parts(self.files[rank]):
-            if part in wanted:
+            if part in whole:
                 for one in containers:
                     what = tuple(decode(node, one) for node in one.header["what"])
                     yield Call(one.header["call"], what, one.header["at"], part, one.header["failed"])
@@ -124,9 +124,9 @@ def plan_for(
     """The plan of a profile, with the constants that the run's adapter gave."""
     run = capture.run
     if config is not None:
-        wanted = [config.profile] if run["wanted"] or not config.data.get("sinks") else []
+        shown = [config.profile] if run["wanted"] or not config.data.get("sinks") else []
         return plan(
-            config, constants=run["constants"], profiles=wanted,
+            config, constants=run["constants"], profiles=shown,
             functions=functions, reductions=reductions, columns=columns,
         )  # fmt: skip
     had = compose(run["profile"])  # what the environment gave the run is not in its capture

@@ -25,21 +25,21 @@ DTYPES = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "text"}
 
 @dataclass(frozen=True)
 class Observed:
-    """A signal that came: ``said`` is its entry as YAML has it, ``call`` the names that came with it."""
+    """A signal that came: ``entry`` is what YAML has of it, ``call`` the names that came with it."""
 
     name: str
-    said: Mapping[str, Any]
+    entry: Mapping[str, Any]
     call: frozenset[str]
 
     @property
     def axis(self) -> str:
         """Per what it has values."""
-        return str(self.said["axis"])
+        return str(self.entry["axis"])
 
     @property
     def dtype(self) -> str:
         """What its values are."""
-        return str(self.said.get("type", "float"))
+        return str(self.entry.get("type", "float"))
 
 
 def observed(capture: Capture) -> list[Observed]:
@@ -53,20 +53,20 @@ def observed(capture: Capture) -> list[Observed]:
         given: Mapping[str, Any] = call.what[0]
         met = [each for each in together if each & given.keys()]
         together = [each for each in together if each not in met] + [set(given).union(*met)]
-        shapes = {name: _said(value) for name, value in given.items() if name not in declared}
-        lengths = Counter(_rows(given[name]) for name, said in shapes.items() if said and said["axis"] != "step")
+        shapes = {name: _entry(value) for name, value in given.items() if name not in declared}
+        lengths = Counter(_rows(given[name]) for name, entry in shapes.items() if entry and entry["axis"] != "step")
         rows = max(lengths, key=lambda length: (lengths[length], length), default=0)
         for source, value in given.items():
-            name, said = declared.get(source, (source, shapes.get(source)))
-            if said is None or (source in shapes and said["axis"] != "step" and _rows(value) != rows):
+            name, entry = declared.get(source, (source, shapes.get(source)))
+            if entry is None or (source in shapes and entry["axis"] != "step" and _rows(value) != rows):
                 continue  # no rows of this batch: nobody knows what it is per
-            found.setdefault(name, Observed(name, said, frozenset(given)))
+            found.setdefault(name, Observed(name, entry, frozenset(given)))
     if not declared and len(together) > 1:  # rows of their own each: a rollout's, an update's
         first = list(found)
         together.sort(key=lambda names: min((first.index(name) for name in names if name in found), default=len(first)))
         phases = ["rollout", "update", *(f"phase_{place}" for place in range(3, len(together) + 1))]
         of = {name: phase for phase, names in zip(phases, together, strict=False) for name in names}
-        found = {name: replace(one, said={**one.said, "phase": of[name]}) for name, one in found.items()}
+        found = {name: replace(one, entry={**one.entry, "phase": of[name]}) for name, one in found.items()}
     return list(found.values())
 
 
@@ -82,15 +82,15 @@ def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
     lines += ["axes:", *(f"  {key}: {_flow(value)}" for key, value in axes.items())] if axes else []
     lines += ["signals:"]
     for one in signals:
-        said = dict(one.said)
+        entry = dict(one.entry)
         if one.axis == "token" and mask is None and not axes.get("token"):
-            said["mask"] = "all"
-        lines.append(f"  {one.name}: {_flow(said)}")
+            entry["mask"] = "all"
+        lines.append(f"  {one.name}: {_flow(entry)}")
     metrics = list(_metrics(signals))
     lines += ["metrics:", *metrics] if metrics else []
     texts = [one for one in signals if one.axis == "completion" and one.dtype in ("text", "object")]
     if texts:
-        of_rows = [one for one in signals if one.axis == "completion" and not one.said.get("family")]
+        of_rows = [one for one in signals if one.axis == "completion" and not one.entry.get("family")]
         kinds = {"object": "json"}
         columns = {one.name: kinds.get(one.dtype, one.dtype) for one in of_rows if _together(one, texts[0])}
         lines += ["filters:", f"  some: {{kind: random, n: {ROWS}}}"]
@@ -101,7 +101,7 @@ def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
 
 def _metrics(signals: Sequence[Observed]) -> Iterator[str]:
     for one in signals:
-        named = f', name: "{one.name}/{{column}}"' if one.said.get("family") else ""
+        named = f', name: "{one.name}/{{column}}"' if one.entry.get("family") else ""
         if one.dtype in ("text", "object") or (one.axis == "token" and one.dtype == "bool"):
             continue
         if one.axis == "step":
@@ -114,7 +114,7 @@ def _metrics(signals: Sequence[Observed]) -> Iterator[str]:
 
 def _together(one: Observed, other: Observed) -> bool:
     """Whether two signals are of one phase: they came in one call, or say the same phase."""
-    return one.name in other.call or one.call == other.call or (one.said.get("phase") == other.said.get("phase"))
+    return one.name in other.call or one.call == other.call or (one.entry.get("phase") == other.entry.get("phase"))
 
 
 def _declared(profile: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any]]]:
@@ -128,16 +128,16 @@ def _declared(profile: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, A
     }
 
 
-def _said(value: Any) -> dict[str, Any] | None:
+def _entry(value: Any) -> dict[str, Any] | None:
     """What a value that nobody declared seems to be; None for what no signal is."""
     if isinstance(value, Mapping):
-        inner = _said(next(iter(value.values()), None))
+        inner = _entry(next(iter(value.values()), None))
         return None if inner is None or "family" in inner else {**inner, "family": True}
     if isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
         first: Any = next((item for item in value if item), None)
         if isinstance(first, Mapping) or (isinstance(first, list) and isinstance(first[0], Mapping)):
             return {"axis": "completion", "type": "object"}
-        inner = None if first is None else _said(first)
+        inner = None if first is None else _entry(first)
         return None if inner is None or inner["axis"] != "completion" else {**inner, "axis": "token"}
     try:
         array = (
@@ -150,8 +150,8 @@ def _said(value: Any) -> dict[str, Any] | None:
     if array.dtype.kind not in DTYPES or array.ndim > 2:
         return None
     dtype = DTYPES[array.dtype.kind]
-    said = {"axis": ("step", "completion", "token")[array.ndim]}
-    return said if dtype == "float" else {**said, "type": dtype}
+    entry = {"axis": ("step", "completion", "token")[array.ndim]}
+    return entry if dtype == "float" else {**entry, "type": dtype}
 
 
 def _rows(value: Any) -> int:

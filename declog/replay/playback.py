@@ -140,8 +140,8 @@ class _Player:
     def _begin(self, step: int) -> None:
         self._enter_block(self._recorder.step(step))
 
-    def _end(self, quietly: bool) -> None:
-        self._leave_block(quietly)
+    def _end(self, failed: bool) -> None:
+        self._leave_block(failed)
 
     def _enter(self, mode: str) -> None:
         self._enter_block(self._recorder.mode(mode))

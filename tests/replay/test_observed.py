@@ -90,7 +90,7 @@ def test_what_nobody_declared_is_read_off_the_values(run: Path, tmp_path: Path) 
     """
     capture = load(run)
     bare = replace(capture, run={**capture.run, "profile": {}})
-    assert {one.name: dict(one.said) for one in observed(bare)} == {
+    assert {one.name: dict(one.entry) for one in observed(bare)} == {
         "completion": {"axis": "completion", "type": "text", "phase": "rollout"},
         "reward": {"axis": "completion", "phase": "rollout"},
         "length": {"axis": "completion", "type": "int", "phase": "rollout"},

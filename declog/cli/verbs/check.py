@@ -1,6 +1,6 @@
 """``declog check``: a profile compiled without training, with its sinks' options.
 
-All that is wrong is told at once, each at its place. Exit codes: 0 all is well, 1 warnings under --strict,
+All that is wrong is reported at once, each at its place. Exit codes: 0 all is well, 1 warnings under --strict,
 2 the profile is wrong, 3 Hydra could not compose it.
 
   declog check grpo metrics.reward.reduce=p95 'metrics.spread=std(reward)' sinks=[jsonl]
@@ -52,11 +52,11 @@ def run(given: argparse.Namespace) -> int:
     if given.format == "json":
         write_json(_as_dict(made, warnings, timings if given.timings else None))
     else:
-        _tell(made, warnings, timings if given.timings else {})
+        _report(made, warnings, timings if given.timings else {})
     return int(bool(warnings) and given.strict)
 
 
-def _tell(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
+def _report(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
     from declog.compiler.draft import LOGGED
 
     for warning in warnings:

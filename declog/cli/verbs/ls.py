@@ -155,7 +155,7 @@ def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
                 continue
             words, text = str(entry), ""
             if isinstance(entry, Mapping):
-                words = ", ".join(_said(key, entry[key]) for key in keys if entry.get(key) is not None)
+                words = ", ".join(_words(key, entry[key]) for key in keys if entry.get(key) is not None)
                 text = str(entry.get("help") or "")
             listed.append((name, words, text, found.place((section, name)) or ""))
         return listed
@@ -163,7 +163,7 @@ def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
     return rows
 
 
-def _said(key: str, value: object) -> str:
+def _words(key: str, value: object) -> str:
     if isinstance(value, Mapping):
         return f"{key} {', '.join(map(str, value))}"
     return str(value) if key in ("expr", "formula", "axis", "type", "kind", "when") else f"{key} {value}"

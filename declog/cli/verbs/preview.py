@@ -58,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
             write_json({**_data(capture, made, found), "sinks": {key: _as_data(one) for key, one in sinks.items()}})
         else:
             _head(capture)
-            _tell(made, title, found)
+            _report(made, title, found)
             _show(made, sinks, bool(given.steps))
         return 0
     words = shlex.split(given.diff)
@@ -128,7 +128,7 @@ def _head(capture: Capture) -> None:
         print(f"note: {part} was captured: what spans several log events differs from the run's")
 
 
-def _tell(made: Plan, title: str, found: Rehearsal) -> None:
+def _report(made: Plan, title: str, found: Rehearsal) -> None:
     print(f"{paint(made.name, BOLD)} ({visible(title)})")
     for name, what in found.unknown.items():
         known = f"the run has the {what} `{visible(name)}`, which this profile does not know (DL501)"
@@ -171,8 +171,8 @@ def _compare(given: argparse.Namespace, capture: Capture, one: Any, other: Any) 
         write_json({**profiles, "sinks": {**alone, "changed": shared}})
         return
     _head(capture)
-    _tell(made, title, found)
-    _tell(made2, title2, found2)
+    _report(made, title, found)
+    _report(made2, title2, found2)
     for sign, key in (("-", "removed"), ("+", "added")):
         for sink in alone[key]:
             print(f"\n{sign} {paint(sink, BOLD)}")

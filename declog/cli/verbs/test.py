@@ -31,7 +31,7 @@ def run(given: argparse.Namespace) -> int:
     from declog.cli.profiles import chosen
     from declog.replay.profile_tests import profile_tests
 
-    logging.getLogger("declog").addHandler(logging.NullHandler())  # what fails is a difference, and told as one
+    logging.getLogger("declog").addHandler(logging.NullHandler())  # what fails is a difference, and reported as one
     tests = profile_tests(chosen(given), select=given.select)
     if not tests:
         fix = "declog test without -k" if given.select else "tests: {NAME: {observe: {...}, expect: {...}}}"
