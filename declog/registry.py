@@ -95,6 +95,15 @@ class Registry(abc.ABC, Generic[T]):
     def adopt(self, name: str, run: Callable[..., Any]) -> T:
         """Register a plain function under a name."""
 
+    def decorator(self, run: Callable[..., Any] | None, name: str | None) -> Any:
+        """``@registered`` and ``@registered(name=...)``: a function under a name, by default its own."""
+
+        def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+            self.adopt(name or fn.__name__, fn)
+            return fn
+
+        return register if run is None else register(run)
+
     def __iter__(self) -> Iterator[T]:
         if self._parent is not None:
             yield from self._parent

@@ -90,6 +90,7 @@ class Batches:
 
 
 PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")
+_WITHIN = {"none": ("step", "batch", "rank"), "ranks": ("step", "batch"), "batches": ("step", "rank")}  # is a group
 
 
 @dataclass
@@ -195,6 +196,7 @@ class Frame:
         assert grouping is not None
         batches = self.batches
         rows = np.repeat(np.arange(len(batches)), batches.rows)
+        within = [batches.__dict__[part][rows] for part in _WITHIN[grouping.split]]
         if grouping.of is not None:
             ids = self.column(grouping.of, exact=True)
             if ids is None and grouping.optional:  # there are no groups: what is computed of them is absent
@@ -204,14 +206,7 @@ class Frame:
             if ids.dtype.kind == "O":
                 codes: dict[str | None, int] = {}  # a missing id is one of its own
                 ids = np.array([codes.setdefault(None if item is None else str(item), len(codes)) for item in ids])
-            keys: list[Array] = [batches.step[rows], ids]
-            if grouping.split == "none":
-                keys[1:1] = [batches.batch[rows], batches.rank[rows]]
-            elif grouping.split == "ranks":
-                keys[1:1] = [batches.batch[rows]]
-            else:
-                keys[1:1] = [batches.rank[rows]]
-            return Segments.of_keys(*keys)
+            return Segments.of_keys(*within, ids)
         size = grouping.size
         assert size is not None
         if grouping.split == "none":
@@ -223,12 +218,7 @@ class Frame:
                 )
             total = len(rows)
             return Segments(np.arange(total) // size, total // size, size if total else None)
-        whole = (
-            [batches.step[rows], batches.batch[rows]]
-            if grouping.split == "ranks"
-            else [batches.step[rows], batches.rank[rows]]
-        )
-        pieces = Segments.of_keys(*whole)
+        pieces = Segments.of_keys(*within)
         if (pieces.counts % size).any():
             raise RuntimeFailure.of("DL507.pieces", size=size, counts=pieces.counts.tolist())
         return Segments.of_keys(pieces.index, pieces.position // size)

@@ -52,13 +52,8 @@ class Tables:
         rows = frame.last(op.axis) if op.keep == "last_batch" else np.arange(frame.count(op.axis))
         chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows)
         for filter, count in chosen.without_key.items():
-            if self._first("without_key", op.id, filter):
-                log.warning(
-                    "the table `%s`: the filter `%s` leaves out rows without a key, %d of them here (said once)",
-                    op.id,
-                    filter,
-                    count,
-                )
+            text = "the table `%s`: the filter `%s` leaves out rows without a key, %d of them here (said once)"
+            self._warn(("without_key", op.id, filter), text, op.id, filter, count)
         if not len(chosen.rows):
             return None
         declared = {column.template for column in op.columns if column.undeclared is None and not column.family}
@@ -122,15 +117,12 @@ class Tables:
                 continue  # nothing but nulls so far: it has no type yet
             types[name] = type
             wrong = [item for item in values if not fits(type, item)]
-            if wrong and self._first("type", op.id, name):
-                log.warning(
+            if wrong:
+                text = (
                     "the table `%s`: the column `%s` of log_extra was %s at first, and %.60r is not: "
-                    "what does not fit is null from now on; declare the column to choose its type",
-                    op.id,
-                    name,
-                    type,
-                    wrong[0],
+                    "what does not fit is null from now on; declare the column to choose its type"
                 )
+                self._warn(("type", op.id, name), text, op.id, name, type, wrong[0])
             convert = CONVERT[type]
             fitting = [convert(item) if item is not None and fits(type, item) else None for item in values]
             yield _Made(Column(name, type, nullable=True), fitting, runtime=True)
@@ -154,12 +146,12 @@ class Tables:
                 type=type(failures[0]).__name__,
             )  # fmt: skip
             raise failure from failures[0]
-        if failures and self._first("call", op.id, column.id):
+        if failures:
             failure = RuntimeFailure.of(
                 "DL512.null", column=column.id, table=op.id, function=column.call.name, count=len(failures),
                 rows=len(rows), error=error_text(failures[0]),
             )  # fmt: skip
-            log.warning("%s", failure)
+            self._warn(("call", op.id, column.id), "%s", failure)
         return made
 
     def _argument(self, node: Any, op: TableOp, view: View, rows: Rows) -> list[Any]:
@@ -181,14 +173,8 @@ class Tables:
         if op.max_bytes is not None:
             kept = int(np.searchsorted(np.cumsum(row_bytes(columns, data, rows)), op.max_bytes, side="right"))
         if kept < rows:
-            if self._first("bytes", op.id):
-                log.warning(
-                    "the table `%s` is cut to %d of %d rows: its `max_bytes` is %d (said once)",
-                    op.id,
-                    kept,
-                    rows,
-                    op.max_bytes,
-                )
+            text = "the table `%s` is cut to %d of %d rows: its `max_bytes` is %d (said once)"
+            self._warn(("bytes", op.id), text, op.id, kept, rows, op.max_bytes)
             data = {name: values[:kept] for name, values in data.items()}
         if not kept:
             return None
@@ -214,6 +200,10 @@ class Tables:
         new = what not in self._reported
         self._reported.add(what)
         return new
+
+    def _warn(self, what: tuple[str, ...], text: str, *values: object) -> None:
+        if self._first(*what):
+            log.warning(text, *values)
 
     # -- checkpoints
 

@@ -8,6 +8,7 @@ To add one: a ``@_moments`` or ``@_values`` function below, and a test.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,9 +60,13 @@ class Reductions(Registry[Reduction]):
     group = "declog.reducers"
 
     def adopt(self, name: str, run: Callable[..., Any]) -> Reduction:
-        """Register a plain function of arrays under a name, as an installed package's entry point provides it."""
-        reducer(run, name=name, registry=self)
-        return self._own[name]
+        """Register a plain function of arrays under a name."""
+        items = inspect.signature(run).parameters.values()
+        arity = sum(item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) for item in items)
+        constants = [item for item in items if item.kind is item.KEYWORD_ONLY]
+        params = {item.name: REQUIRED if item.default is item.empty else item.default for item in constants}
+        help = (run.__doc__ or "").strip().split("\n")[0]
+        return self.add(Reduction(name, run, arity=arity, params=params, help=help))
 
     def get(self, name: str) -> Reduction | None:
         """The reduction of this name, quantiles included, or None."""
@@ -172,22 +177,7 @@ def reducer(run: Callable[..., Any] | None = None, *, name: str | None = None, r
     ... def gini(values):
     ...     return float(np.abs(values[:, None] - values).mean() / (2 * values.mean()))
     """
-
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        import inspect
-
-        items = inspect.signature(fn).parameters.values()
-        arity = sum(item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) for item in items)
-        params = {
-            item.name: REQUIRED if item.default is item.empty else item.default
-            for item in items
-            if item.kind is item.KEYWORD_ONLY
-        }
-        help = (fn.__doc__ or "").strip().split("\n")[0]
-        registry.add(Reduction(name or fn.__name__, fn, arity=arity, params=params, help=help))
-        return fn
-
-    return register if run is None else register(run)
+    return registry.decorator(run, name)
 
 
 def finish(reduction: Reduction, columns: Sequence[Array], params: Mapping[str, Any]) -> Any:

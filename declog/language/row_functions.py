@@ -85,9 +85,4 @@ def column(run: Callable[..., Any] | None = None, *, name: str | None = None, re
     ... def extract_answer(completion: str) -> str | None:
     ...     return completion.partition("####")[2].strip() or None
     """
-
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        registry.adopt(name or fn.__name__, fn)
-        return fn
-
-    return register if run is None else register(run)
+    return registry.decorator(run, name)

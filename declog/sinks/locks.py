@@ -117,14 +117,15 @@ class Lock:
         taken = False
         try:
             holder = _read(descriptor)
-            if not _flock(descriptor):
+            locked = _flock(descriptor)
+            if locked is False:
                 raise Held(holder)
             if not self._is_at_its_place(descriptor):
                 return None
             elsewhere = holder is not None and not holder.here
             if elsewhere and not takeover:
                 raise Held(holder)
-            if holder is not None and holder.here and not _locks(descriptor) and _alive(holder.pid):
+            if holder is not None and holder.here and locked is None and _alive(holder.pid):
                 raise Held(holder)
             _write(descriptor)
             taken = True
@@ -140,8 +141,8 @@ class Lock:
             return False
 
 
-def _flock(descriptor: int) -> bool:
-    """Whether nobody else has it; also where the file system cannot tell."""
+def _flock(descriptor: int) -> bool | None:
+    """Whether nobody else has it; None where the file system cannot tell."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -149,15 +150,7 @@ def _flock(descriptor: int) -> bool:
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
-    return True
-
-
-def _locks(descriptor: int) -> bool:
-    """Whether the file system knows locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+        return None
     return True
 
 

@@ -37,6 +37,7 @@ class Call(Protocol):
         """Refuse the call; ``arg`` points at one argument."""
 
 
+OVER = Param("over", "axis", default=None)  # the axis that a function removes
 Rule = Callable[[Call], Type]
 Stage = Literal["elementwise", "aggregate", "rows"]
 

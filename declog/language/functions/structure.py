@@ -12,7 +12,7 @@ import numpy as np
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.dtypes import COLUMN, NUMERIC, Axis, DType, Type, per
-from declog.language.functions.base import BUILTIN, Call, Function, Param, Rule
+from declog.language.functions.base import BUILTIN, OVER, Call, Function, Param, Rule
 from declog.language.functions.rules import broadcast, need
 from declog.language.moments import AGGREGATES
 
@@ -87,7 +87,7 @@ def _summed(call: Call) -> Type:
     return result.with_dtype(DType.FLOAT if result.dtype is DType.FLOAT else DType.INT)
 
 
-OVER, AXIS = Param("over", "axis", default=None), Param("axis", "axis")
+AXIS = Param("axis", "axis")
 
 
 def _register_aggregates() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
-from declog.language.functions.base import BUILTIN, Call, Param
+from declog.language.functions.base import BUILTIN, OVER, Call, Param
 from declog.language.functions.rules import need
 from declog.language.patterns import PatternError, pattern
 from declog.language.segmented import NOTHING
@@ -124,13 +124,9 @@ def _distinct_rule(call: Call) -> Type:
 
 
 @BUILTIN.rows(
-    "distinct_n",
-    "text",
-    Param("n", "constant", types=(int,)),
-    Param("over", "axis", default=None),
-    rule=_distinct_rule,
+    "distinct_n", "text", Param("n", "constant", types=(int,)), OVER, rule=_distinct_rule,
     help="distinct n-grams by all n-grams, of a text or of a group's texts together (Li et al. 2016)",
-)
+)  # fmt: skip
 def _distinct_n(view: View, node: Node, texts: Array) -> Array:
     n = node.param("n")
     pools = [[] if item is None else [item] for item in texts] if node.over is None else _by_group(view, texts)
@@ -144,16 +140,12 @@ def _jaccard_rule(call: Call) -> Type:
 
 
 @BUILTIN.rows(
-    "jaccard",
-    "text",
-    Param("over", "axis", default=None),
-    rule=_jaccard_rule,
+    "jaccard", "text", OVER, rule=_jaccard_rule,
     help="the mean Jaccard distance of the word sets of a group's pairs of texts; missing for fewer than two",
-)
+)  # fmt: skip
 def _jaccard(view: View, node: Node, texts: Array) -> Array:
-    return np.array(
-        [_mean_distance([set(item.split()) for item in pool]) for pool in _by_group(view, texts)], np.float64
-    )
+    pools = _by_group(view, texts)
+    return np.array([_mean_distance([set(item.split()) for item in pool]) for pool in pools], np.float64)
 
 
 def _mean_distance(sets: list[set[str]]) -> float:
@@ -191,12 +183,9 @@ def _bucket_rule(call: Call) -> Type:
 
 
 @BUILTIN.rows(
-    "bucket",
-    "x",
-    Param("edges", "constant", variadic=True),
-    rule=_bucket_rule,
+    "bucket", "x", Param("edges", "constant", variadic=True), rule=_bucket_rule,
     help="a label by upper edges, each belonging to the bucket below it: `0-32`, `33-64`, `65+`",
-)
+)  # fmt: skip
 def _bucket(view: View, node: Node, x: Array) -> Array:
     edges = node.param("edges")
     whole = all(float(edge).is_integer() for edge in edges)
