@@ -34,14 +34,15 @@ class Layout(ABC):
             return {"n": self._count(mask, torch.device("cpu"))}
         moments = [stat for stat in stats if stat in STATS]
         found: dict[str, Tensor] = {}
-        if value.dtype is torch.bool:
-            if moments:
-                found = _of_bools(self._count(mask, value.device), self._true(value, mask), moments)
-            value = value.float()
-        else:
-            value = value if value.is_floating_point() else value.double()
-            if moments:
-                found = self._moments(value, mask, moments)
+        if not value.is_floating_point() and value.dtype is not torch.bool:
+            value = value.double()
+        if moments and value.dtype is torch.bool:
+            found = _of_bools(self._count(mask, value.device), self._true(value, mask), moments)
+        elif moments:
+            found = self._moments(value, mask, moments)
+        if len(moments) == len(stats):
+            return found
+        value = value if value.is_floating_point() else value.float()
         for stat in ("first", "last"):
             if stat in stats:
                 found[stat] = self._edge(value, mask, last=stat == "last")
