@@ -21,10 +21,7 @@ CODES = {
     import declog
     from closed import Closed
 
-    profile = {
-        "signals": {"loss": {"axis": "step"}},
-        "metrics": {"loss": "mean(loss)"},
-    }
+    profile = {"signals": {"loss": {"axis": "step"}}, "metrics": {"loss": "mean(loss)"}}
     try:
         declog.start(profile, sinks=[Closed()], output_dir="runs")
     except declog.SinkError as error:
@@ -73,11 +70,7 @@ CODES = {
     import declog
     from full import Full
 
-    profile = {
-        "strict": True,
-        "signals": {"loss": {"axis": "step"}},
-        "metrics": {"loss": "mean(loss)"},
-    }
+    profile = {"strict": True, "signals": {"loss": {"axis": "step"}}, "metrics": {"loss": "mean(loss)"}}
     try:
         with declog.start(profile, sinks=[Full()], output_dir="runs") as log:
             for step in range(50):
