@@ -93,29 +93,14 @@ def _row_value(draft: Draft, name: str, field: str, text: str | None, dtypes: tu
         node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
         path = ("filters", name, field)
         if node.type.dtype not in dtypes:
-            draft.report(
-                "DL305.filter_dtype",
-                path,
-                field=field,
-                needed=any_of(dtypes),
-                node=node,
-                dtype=node.type.dtype,
-                fix=f"compare it, such as `{node} > 0`"
-                if dtypes == (DType.BOOL,)
-                else f"`1 if {node} else 0`"
-                if node.type.dtype is DType.BOOL
-                else None,
-            )
+            fix = f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else None
+            fix = f"compare it, such as `{node} > 0`" if dtypes == (DType.BOOL,) else fix
+            needed, dtype = any_of(dtypes), node.type.dtype
+            draft.report("DL305.filter_dtype", path, field=field, needed=needed, node=node, dtype=dtype, fix=fix)
+        elif not needs_axis(node.type, Axis.COMPLETION) and dtypes == (DType.BOOL,):
+            draft.report("DL310.filter_any", path, name=name, field=field, node=node)
         elif not needs_axis(node.type, Axis.COMPLETION):
-            draft.report(
-                "DL310.filter_token",
-                path,
-                name=name,
-                field=field,
-                fix=f"any({node}, over=token)  or  all({node}, over=token)"
-                if dtypes == (DType.BOOL,)
-                else f"mean({node}, over=token)",
-            )
+            draft.report("DL310.filter_mean", path, name=name, field=field, node=node)
         elif node.type.family:
             draft.report("DL305.filter_family", path, field=field)
         else:

@@ -352,17 +352,12 @@ class _Metric:
             }[key]
             self.draft.report("DL305.clause", path, key=key, needed=needed, node=node, dtype=node.type.dtype, fix=fix)
         if not needs_axis(node.type, axis):
-            finer = node.type.axis
-            self.draft.report(
-                "DL310.clause",
-                path,
-                key=key,
-                finer=per(finer),
-                axis=per(axis),
-                fix=f"any({node}, over={finer.label})  or  all({node}, over={finer.label})"
-                if finer is not None and node.type.dtype is DType.BOOL
-                else f"mean({node}, over={(finer.label if finer else 'token')})",
-            )
+            finer, coarse = per(node.type.axis), per(axis)
+            label = node.type.axis.label if node.type.axis is not None else "token"
+            if node.type.dtype is DType.BOOL:
+                self.draft.report("DL310.clause_any", path, key=key, finer=finer, axis=coarse, node=node, label=label)
+            else:
+                self.draft.report("DL310.clause", path, key=key, finer=finer, axis=coarse, node=node, label=label)
         if node.type.family:
             self.draft.report("DL305.clause_family", path, key=key)
 

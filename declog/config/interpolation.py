@@ -239,12 +239,7 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     if at < 0:
         return Problem.of("DL103.hydra", source=source, cause=cause)
     close = nearest_key(root, named[1])
-    return Problem.of(
-        "DL103.no_key",
-        source=source,
-        span=(at, at + len(written)),
-        key=named[1],
-        fix=f"did you mean `${{{close}}}`?"
-        if close
-        else "an interpolation starts at the top of the whole configuration",
-    )
+    span = (at, at + len(written))
+    if close is None:
+        return Problem.of("DL103.no_key", source=source, span=span, key=named[1])
+    return Problem.of("DL103.other_key", source=source, span=span, key=named[1], close=f"{{{close}}}")

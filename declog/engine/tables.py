@@ -183,17 +183,10 @@ class Tables:
     def _shadowed(self, op: TableOp, column: ColumnOp, name: str, report: Report) -> None:
         if self._first("shadow", op.id, name):
             why = "sinks add a column of that name" if name in STAMPS else "another column has that name"
-            report(
-                RuntimeFailure.of(
-                    "DL508.column",
-                    table=op.id,
-                    name=name,
-                    why=why,
-                    fix="give it another name"
-                    if column.undeclared
-                    else "give the family a prefix: `name: family/{column}`",
-                )
-            )
+            if column.undeclared:
+                report(RuntimeFailure.of("DL508.column", table=op.id, name=name, why=why))
+            else:
+                report(RuntimeFailure.of("DL508.family", table=op.id, name=name, why=why))
 
     def _first(self, *what: str) -> bool:
         """Whether this is told for the first time."""

@@ -201,7 +201,9 @@ CODES = {
     logging.getLogger("declog").removeHandler(handler)
     ```
     """, {
-    "DL508.column": ("the table `{table}` leaves out the run-time column `{name}`: {why}", "{fix}"),
+    "DL508.column": ("the table `{table}` leaves out the run-time column `{name}`: {why}", "give it another name"),
+    "DL508.family": ("the table `{table}` leaves out the run-time column `{name}`: {why}",
+        "give the family a prefix: `name: family/{{column}}`"),
     "DL508.metric": ("`{key}` would write `{name}`, which is written already: it is left out",
         "give run-time names a prefix, such as `name: extra/{{column}}`"),
 }),
