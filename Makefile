@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # What Python compiled is kept, whatever the shell says: compiling torch anew is most of what an interpreter's start takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types docs bench soak clean
+.PHONY: demo test lint types docs bench soak trl-matrix clean
 
 # torch goes first and alone, so that the pinned build is in place before anything else asks for one.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -50,6 +50,10 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak
 	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=soak
 
+# every version of TRL that imports with today's transformers, in a folder of its own; some ten minutes
+trl-matrix: $(VENV)/.dev
+	$(BIN)/python -m tests.integrations.trl.versions
+
 clean:
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .trl build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

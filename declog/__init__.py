@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         UnknownSignalError,
         UsageError,
     )
-    from declog.integrations.trl import attach
+    from declog.integrations.trl import attach, detach
     from declog.language.functions import function
     from declog.language.reductions import reducer
     from declog.language.row_functions import column
@@ -48,7 +48,7 @@ _HOMES = {
             "CommError CompositionError ConfigError DeclogError InputError MissingSignalError "
             "PlanMismatchError SinkError UnknownSignalError UsageError"
         ),
-        "integrations.trl": ("attach"),
+        "integrations.trl": ("attach detach"),
         "language.functions": ("function"),
         "language.reductions": ("reducer"),
         "language.row_functions": ("column"),
@@ -65,8 +65,8 @@ _HOMES = {
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
     "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach", "column",
-    "compile", "compose", "current", "function", "log_extra", "log_metric", "merge", "observe", "plan", "presets",
-    "profile_of", "reducer", "reward", "start", "timer", "validate",
+    "compile", "compose", "current", "detach", "function", "log_extra", "log_metric", "merge", "observe", "plan",
+    "presets", "profile_of", "reducer", "reward", "start", "timer", "validate",
 ]  # fmt: skip
 
 

@@ -276,7 +276,7 @@ CODES = {
     """, {
     "DL510.actor_rank": ("actor {rank} is not below world_size {world_size}", "pass the number of actors"),
     "DL510.actors": ("the state is of {before} actors, and there are {world_size}", "start as many actors"),
-    "DL510.attached": ("declog is attached to this trainer already", "attach it once"),
+    "DL510.attached": ("declog is attached to this trainer already", "declog.detach(trainer) before"),
     "DL510.checkpoints": ("the states are of different checkpoints: their {word} is {shown}", "{fix}"),
     "DL510.closed": ("this recorder is closed", "call declog.start for another run"),
     "DL510.driver": ("a driver records nothing: its actors do", "merge what they export"),
@@ -304,6 +304,10 @@ CODES = {
     "DL510.role": ("`role: {role}` needs {needed}", "world_size is the number of actors"),
     "DL510.state_in_step": ("`state_dict` is called inside a step", "call it between two steps"),
     "DL510.state_of": ("this is no state of a recorder: {error}", "pass what `state_dict` returned"),
+    "DL510.other_method": (
+        "`{name}` has the metrics of {of}, and {type} trains {method}",
+        'declog.attach(trainer, "trl_{method}")',
+    ),
     "DL510.trainer": ("{type} has no `{needed}`: it is no trainer of transformers",
         "call declog.start, and observe in the loop"),
     "DL510.version": ("the state has version {version}, and this declog reads {own}", "use the same declog"),

@@ -49,6 +49,7 @@ CODES = {
         "set TRACKIO_DIR={requested} before trackio is imported, leave `dir` out, or in a multirun, whose "
         "jobs share a process, give one absolute `dir` for all: `${hydra:runtime.cwd}/trackio`"),
     "DL601.trackio_variable": ("{variable} is set, and the trackio sink logs locally", "unset {variable}"),
+    "DL601.trackio": ("no trackio run is open", "call trackio.init() before, or use `run: auto`"),
     "DL601.wandb": ("no wandb run is open", "call wandb.init() before, or use `run: auto`"),
 }),
 "DL602": Code("a sink could not write", """
@@ -113,6 +114,10 @@ CODES = {
     "DL603.event": ("{who} sent another log event than this one{detail}: its rows are left out",
         "make the same steps, flushes and blocks of modes on every rank"),
     "DL603.export": ("this is no export of a recorder: {error}", "pass what `export` returned"),
+    "DL603.attach": (
+        "{cause}",
+        "call declog.attach on every rank, and not below `if trainer.is_world_process_zero()`",
+    ),
     "DL603.fake_ranks": "ranks {missing} did not start declog within {deadline_s} s",
     "DL603.late_actor": ("actor {rank} exported a log event that was finished without it",
         "a slow actor needs a larger `patience` of merge; one that is started again, `resume=`"),

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import declog
-from declog.errors import UsageError
+from declog.errors import CommError, UsageError
 from declog.integrations.trl.capture import OWN, Capture
+from declog.integrations.trl.hook import Hooks
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.settings import constants_of
-from declog.integrations.trl.sight import Sight, sight_of
+from declog.integrations.trl.sight import HOMES, Sight, sight_of
 from declog.integrations.trl.steps import Steps
 from declog.sinks import Sink
 
-__all__ = ["attach"]
+__all__ = ["attach", "detach"]
 
 log = logging.getLogger("declog")
 FOLDER = "declog"  # below the trainer's output_dir: local files stay where a resumed run finds them
@@ -39,6 +40,7 @@ def attach(
     sinks: Sequence[Sink] = (),
     output_dir: str | Path | None = None,
     wait_s: float = 30.0,
+    start_s: float = 20.0,
 ) -> declog.Recorder:
     """Log what a TRL trainer trains as a profile says; call it on every rank, before ``trainer.train()``.
 
@@ -49,51 +51,105 @@ def attach(
     ``merge`` says what becomes of the values in the ``logs`` that the trainer reports to its trackers, callbacks and
     ``metric_for_best_model``, on every rank: ``replace`` puts them under their own names, TRL's included; ``prefix``
     puts ``prefix`` before them; ``None`` leaves ``logs`` alone. A rank waits at most ``deliver_s`` for them; after
-    that TRL's own values stay. ``sinks`` and ``wait_s`` are those of ``declog.start``. Files go to ``output_dir``
-    (by default ``declog`` below the trainer's) or, where a run has had that, to the next number inside it. A run that
-    is resumed from a checkpoint continues in the folder of its first part.
+    that TRL's own values stay. ``sinks``, ``wait_s`` and ``start_s`` are those of ``declog.start``. Files go to
+    ``output_dir`` (by default ``declog`` below the trainer's) or, where a run has had that, to the next number inside
+    it. A run that is resumed from a checkpoint continues in the folder of its first part.
 
-    A trainer whose methods are not those of TRL 1.16 is trained all the same: what it reports passes through to
-    declog's sinks, and the metrics that cannot be computed are named once. Raises ``ConfigError`` for whatever is
-    wrong with the profile, a constant that is pinned to another number than the trainer's among it.
+    A trainer whose methods are not TRL's is trained all the same: what it reports passes through to declog's sinks,
+    and the metrics that cannot be computed are named once. Where a subclass, or a TRL before 1.9 or after 1.16, has
+    another number than declog, its own stays in ``logs``. Raises ``ConfigError`` for whatever is wrong with the
+    profile, a constant that is pinned to another number than the trainer's among it; ``UsageError`` for a preset of
+    the other method; ``CommError`` where another rank does not attach within ``start_s``.
 
-    Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program.
+    Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program. A
+    trainer whose recorder is closed can be attached again; ``detach`` closes it and takes the hooks off.
     """
     if merge is not None and merge not in MERGE:
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
     for needed in ("add_callback", "state", "args", "log", "evaluate", "train"):
         if not hasattr(trainer, needed):
             raise UsageError.of("DL510.trainer", type=type(trainer).__name__, needed=needed)
-    if isinstance(vars(trainer).get(MARK), declog.Recorder):
-        raise UsageError.of("DL510.attached")
+    before = vars(trainer).get(MARK)
+    if isinstance(before, Hooks):
+        if not before.recorder.closed:
+            raise UsageError.of("DL510.attached")
+        detach(trainer)
     sight = sight_of(trainer)
     if config is None:
         config = "trl_rloo" if sight.method == "rloo" else "trl_grpo"
     config = declog.compose(config, overrides)
+    _right(trainer, sight, config)
     constants = constants_of(trainer, sight)
     made = declog.plan(config, constants=constants)
     folder = Path(output_dir or made.output_dir or Path(trainer.args.output_dir) / FOLDER)
-    recorder = declog.start(
-        config,
-        constants=constants,
-        sinks=sinks,
-        output_dir=folder if made.append else None,
-        base_dir=None if made.append else folder,
-        rank=trainer.args.process_index,
-        world_size=trainer.args.world_size,
-        wait_s=wait_s,
-    )
+    try:
+        recorder = declog.start(
+            config,
+            constants=constants,
+            sinks=sinks,
+            output_dir=folder if made.append else None,
+            base_dir=None if made.append else folder,
+            rank=trainer.args.process_index,
+            world_size=trainer.args.world_size,
+            wait_s=wait_s,
+            start_s=start_s,
+        )
+    except CommError as error:
+        if error.code != "DL603":
+            raise
+        raise CommError.of("DL603.attach", cause=error.message) from error
     if trainer.args.process_index == 0:
         _tell(trainer, sight, config, constants, made)
-    guard = recorder.guard
-    capture = Capture(trainer, recorder, sight, guard)
+    hooks = Hooks(trainer, recorder)
+    capture = Capture(trainer, hooks, sight)
     recorder.attached(capture.given.caller, OWN, capture.rollout if sight.rollouts else None)
-    steps = Steps(trainer, recorder, capture, guard)
-    Report(trainer, recorder, capture, steps, sight, guard, merge=merge, prefix=prefix, deliver_s=deliver_s)
-    setattr(trainer, MARK, recorder)
+    steps = Steps(trainer, hooks, capture)
+    compared = () if sight.tested else _presets(sight, constants, recorder.plan)
+    Report(trainer, hooks, capture, steps, sight, compared, merge=merge, prefix=prefix, deliver_s=deliver_s)
+    setattr(trainer, MARK, hooks)
     return recorder
 
 
+def detach(trainer: Any) -> None:
+    """Close the recorder of ``attach``, and take its hooks and callbacks off the trainer; idempotent.
+
+    What somebody else has wrapped since stays where it is, and passes through.
+    """
+    hooks = vars(trainer).get(MARK)
+    if isinstance(hooks, Hooks):
+        try:
+            hooks.recorder.close()
+        finally:
+            hooks.remove()
+            delattr(trainer, MARK)
+
+
+def _presets(sight: Sight, constants: dict[str, Any], made: declog.Plan) -> list[str]:
+    """Names of a profile that mean what they mean in the preset of the trainer's own names."""
+    if sight.method is None:
+        return []
+    preset = declog.plan(f"trl_{sight.method}", constants=constants)
+    ours, theirs = made.canonical, preset.canonical
+    changed = {
+        key.split(".")[1]
+        for key in ours.keys() | theirs.keys()
+        if key[:8] == "metrics." and ours.get(key) != theirs.get(key)
+    }
+    return [name.template for op in made.outputs if op.shown and op.id not in changed for name in op.names]
+
+
+def _right(trainer: Any, sight: Sight, config: Any) -> None:
+    """Refuse a preset of the other method's metrics: nearly all of them would be wrong."""
+    profile = declog.profile_of(config)
+    of = (profile.get("run_config") or {}).get("trainer")
+    method = next((method for method, name in TRAINERS.items() if name == of), None)
+    if sight.method is not None and method not in (None, sight.method):
+        raise UsageError.of(
+            "DL510.other_method", name=profile.get("name"), of=of, type=type(trainer).__name__, method=sight.method
+        )
+
+
+TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # in `run_config.trainer` of the presets
 MARK = "_declog"
 
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-import declog
 from declog.integrations.trl.given import Given
-from declog.integrations.trl.hook import Guard, Part, hook
-from declog.integrations.trl.sight import Sight
+from declog.integrations.trl.hook import Hooks, Part
+from declog.integrations.trl.sight import Sight, ends_of
 from declog.records import DType
 
 Tensor = torch.Tensor
@@ -40,12 +39,13 @@ class Capture:
     ``rollout`` is the phase that generations are batches of.
     """
 
-    def __init__(self, trainer: Any, log: declog.Recorder, sight: Sight, guard: Guard) -> None:
+    def __init__(self, trainer: Any, hooks: Hooks, sight: Sight) -> None:
+        log = hooks.recorder
         self.rows = 0
-        self.given = Given(trainer, guard)
+        self.given = Given(trainer, log.guard)
         self._trainer = trainer
         self._log = log
-        self._guard = guard
+        self._guard = log.guard
         self._known = log.plan.known
         homes = log.plan.homes
         self.rollout = homes.get("rewards", homes.get("length", "rollout"))
@@ -60,18 +60,21 @@ class Capture:
         self._tools = (0, 0)
         self._scored: tuple[Any, ...] = ()
         if sight.rollouts:
-            hook(trainer, "_generate", self._generate, guard)
-            hook(trainer, "_calculate_rewards", self._calculate_rewards, guard)
-            hook(trainer, "_generate_and_score_completions", self._score, guard)
-            hook(trainer, "_log_metric", self.given.log_metric, guard)
-            hook(trainer, "_log_completion_extra", self.given.log_extra, guard)
-            if hasattr(trainer, "_tool_call_loop"):
-                hook(trainer, "_tool_call_loop", self._call_tools, guard)
+            hooks.add("_generate", self._generate)
+            hooks.add("_calculate_rewards", self._calculate_rewards)
+            hooks.add("_generate_and_score_completions", self._score)
+            for name, around in {
+                "_log_metric": self.given.log_metric,  # not before 1.0
+                "_log_completion_extra": self.given.log_extra,
+                "_tool_call_loop": self._call_tools,  # of GRPO
+            }.items():
+                if hasattr(trainer, name):
+                    hooks.add(name, around)
         if sight.updates:
-            hook(trainer, "_compute_loss", self._compute_loss, guard)
-            hook(trainer, "training_step", self._train, guard)
+            hooks.add("_compute_loss", self._compute_loss)
+            hooks.add("training_step", self._train)
         if sight.updates or (sight.rollouts and self._rloo):
-            hook(trainer, "_get_per_token_logps_and_entropies", self._forward, guard)
+            hooks.add("_get_per_token_logps_and_entropies", self._forward)
 
     def observe(self, signals: Mapping[str, Any], without: Collection[str] = ()) -> None:
         """Observe the signals that the profile has."""
@@ -92,13 +95,15 @@ class Capture:
         result = yield None
         self._tools = result[4], result[5]
 
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Part:
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any, *args: Any, **kwargs: Any
+    ) -> Part:
         rewards = yield None
         self._scored = prompts, completions, completion_ids_list, rewards
 
     # -- a generation
 
-    def _score(self, inputs: Any) -> Part:
+    def _score(self, inputs: Any, *args: Any, **kwargs: Any) -> Part:
         self._forwards.clear()
         self._generated, self._tools, self._scored = (), (0, 0), ()
         if not self._log.in_step:  # such as `trainer.predict`
@@ -135,7 +140,7 @@ class Capture:
         count, rank = len(rows), trainer.accelerator.process_index
         local = rewards[rank * count : (rank + 1) * count]
         generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-        ends = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
+        ends = ends_of(trainer)
         names = _distinct(trainer.reward_func_names)
         mask, tool_mask = output["completion_mask"], output.get("tool_mask")
         shown = self._generated[2] if tool_mask is not None else None  # 1 where the model wrote the token
@@ -179,7 +184,7 @@ class Capture:
 
     # -- a micro-batch, and a step
 
-    def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Part:
+    def _compute_loss(self, model: Any, inputs: Mapping[str, Any], *args: Any, **kwargs: Any) -> Part:
         self._forwards.clear()
         if not self._log.in_step:
             return

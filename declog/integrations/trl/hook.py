@@ -1,4 +1,4 @@
-"""One method of one object, wrapped: an attribute of the instance hides its class's method.
+"""Methods of one trainer, wrapped, and callbacks that it is given: both are taken back when declog is detached.
 
 A hook is a generator. What stands before its ``yield`` runs before the method, what follows runs after it and gets what
 the method returned. The method itself is called here, once, whatever declog's part does: that part is guarded.
@@ -11,42 +11,78 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
+import declog
+
 Guard = Callable[..., AbstractContextManager[None]]  # of the recorder
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-Part = Generator[Arguments | None, Any, Any]
-"""It yields the arguments to call the method with (None: those that came), and returns what its caller gets instead
-of the method's result (None: that)."""
+Part = Generator[None, Any, Any]
+"""It returns what its caller gets instead of the method's result (None: that)."""
 
 
-def hook(owner: Any, name: str, around: Callable[..., Part], guard: Guard) -> None:
-    """Run ``around(*args, **kwargs)`` where somebody calls ``owner.name(*args, **kwargs)``."""
-    original = getattr(owner, name)
-    what = f"declog's part of `{name}` failed"
+class Hooks:
+    """What one attachment has changed about a trainer. Once the recorder is closed all of it passes through."""
 
-    @functools.wraps(original)
-    def hooked(*args: Any, **kwargs: Any) -> Any:
-        part: Part | None = None
-        given: Arguments = args, kwargs
-        with guard(what):
-            part = around(*args, **kwargs)
-            given = next(part, None) or given
-        try:
-            result = original(*given[0], **given[1])
-        except BaseException as error:
-            trace = error.__traceback__
+    def __init__(self, trainer: Any, recorder: declog.Recorder) -> None:
+        self.recorder = recorder
+        self._trainer = trainer
+        self._methods: dict[str, tuple[Any, Any]] = {}  # what the trainer itself had under the name, and the hook
+        self._callbacks: list[Any] = []
+
+    def add(self, name: str, around: Callable[..., Part]) -> None:
+        """Run ``around(*args, **kwargs)`` where somebody calls the trainer's method: an attribute hides its class's."""
+        hooked = self._hooked(name, around)
+        self._methods[name] = vars(self._trainer).get(name), hooked
+        setattr(self._trainer, name, hooked)
+
+    def callback(self, callback: Any, *, first: bool = False) -> None:
+        """Give the trainer a callback, as its last one or before all others."""
+        self._callbacks.append(callback)
+        if first:
+            self._trainer.callback_handler.callbacks.insert(0, callback)
+        else:
+            self._trainer.add_callback(callback)
+
+    def remove(self) -> None:
+        """Take back what nobody has wrapped since; the rest passes through from now on, as the recorder is closed."""
+        for name, (before, hooked) in self._methods.items():
+            if vars(self._trainer).get(name) is not hooked:
+                continue
+            if before is None:
+                delattr(self._trainer, name)
+            else:
+                setattr(self._trainer, name, before)
+        for callback in self._callbacks:
+            self._trainer.remove_callback(callback)
+
+    def _hooked(self, name: str, around: Callable[..., Part]) -> Callable[..., Any]:
+        original = getattr(self._trainer, name)
+        guard = self.recorder.guard
+        what = f"declog's part of `{name}` failed"
+
+        @functools.wraps(original)
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            if self.recorder.closed:
+                return original(*args, **kwargs)
+            part: Part | None = None
             with guard(what):
-                _thrown(part, error)
-            error.__traceback__ = trace  # nobody sees that it passed here
-            raise
-        with guard(what):
-            if part is not None:
-                try:
-                    part.send(result)
-                except StopIteration as end:
-                    return result if end.value is None else end.value
-        return result
+                part = around(*args, **kwargs)
+                next(part, None)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                trace = error.__traceback__
+                with guard(what):
+                    _thrown(part, error)
+                error.__traceback__ = trace  # nobody sees that it passed here
+                raise
+            with guard(what):
+                if part is not None:
+                    try:
+                        part.send(result)
+                    except StopIteration as end:
+                        return result if end.value is None else end.value
+            return result
 
-    setattr(owner, name, hooked)
+        return hooked
 
 
 def _thrown(part: Part | None, error: BaseException) -> None:

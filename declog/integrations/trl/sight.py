@@ -1,17 +1,22 @@
-"""What declog can see of a trainer: whether its methods are those that TRL 1.16 computes its metrics in.
+"""What declog can see of a trainer: the methods that TRL computes its metrics in, and where it keeps what.
 
-A method that computes metrics must be TRL's own, since another one may compute others; of a method that only returns
-what they are computed from it is enough that it takes what TRL's takes. Imports neither TRL nor torch.
+``METHODS`` and ``PLACES`` are the support table: what each part needs, and in which places versions of TRL keep it, so
+that a version, a fork or a subclass is taken for what it has. A method that computes metrics must be TRL's own, or an
+override that calls TRL's; of one that only returns what they are computed from it is enough that it takes what TRL's
+takes. Imports neither TRL nor torch.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 from typing import Any
 
-TESTED = "1.16"  # the TRL whose values were compared, one by one
+EQUAL = ((1, 9), (1, 16))  # from which to which TRL all values are equal; those of others are compared while it trains
 HOMES = {("trl.trainer.grpo_trainer", "GRPOTrainer"): "grpo", ("trl.trainer.rloo_trainer", "RLOOTrainer"): "rloo"}
 OWN = {"rollouts": "_generate_and_score_completions", "updates": "_compute_loss"}
 METHODS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -19,8 +24,6 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "_generate_and_score_completions": ("inputs",),
         "_generate": ("prompts",),
         "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
-        "_log_metric": ("name", "value"),
-        "_log_completion_extra": ("column", "values"),
     },
     "updates": {
         "_compute_loss": ("model", "inputs"),
@@ -28,12 +31,20 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "training_step": ("model", "inputs"),
     },
 }
-ATTRIBUTES = {
-    "rollouts": (
-        "_metrics", "_tokenizer", "eos_token_ids", "num_generations", "num_generations_eval", "reward_func_names",
-        "reward_weights",
-    ),
-    "updates": ("_metrics", "beta", "epsilon_low", "epsilon_high"),
+LIGER = "compute_liger_loss"
+ENDS = "the ids that end a completion"
+PLACES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {  # the newest first; a name alone is its own only place
+    "rollouts": {
+        ENDS: (
+            ("eos_token_ids", "_tokenizer.pad_token_id"),  # 1.14
+            ("_tokenizer.eos_token_id", "_tokenizer.pad_token_id"),  # 1.3 to 1.13
+            ("eos_token_id", "pad_token_id"),  # before
+        ),
+        **{name: ((name,),) for name in (
+            "_metrics", "num_generations", "num_generations_eval", "reward_func_names", "reward_weights",
+        )},
+    },
+    "updates": {name: ((name,),) for name in ("_metrics", "beta", "epsilon_low", "epsilon_high")},
 }  # fmt: skip
 
 
@@ -45,7 +56,7 @@ class Sight:
     rollouts: bool = False
     updates: bool = False
     missing: tuple[str, ...] = ()
-    tested: bool = False  # TRL's own class, of the tested version
+    tested: bool = False  # TRL's own class, of a version whose values are all equal
 
 
 def sight_of(trainer: Any) -> Sight:
@@ -54,29 +65,68 @@ def sight_of(trainer: Any) -> Sight:
     if home is None:
         return Sight(missing=("it is neither trl.GRPOTrainer nor trl.RLOOTrainer",))
     missing = {part: _missing(trainer, home, part) for part in METHODS}
-    try:
-        tested = version("trl").startswith(f"{TESTED}.") and type(trainer) is home
-    except PackageNotFoundError:
-        tested = False
     return Sight(
         HOMES[home.__module__, home.__name__],
         rollouts=not missing["rollouts"],
         updates=not missing["updates"],
         missing=tuple(dict.fromkeys((*missing["rollouts"], *missing["updates"]))),
-        tested=tested,
+        tested=type(trainer) is home and EQUAL[0] <= trl_version() <= EQUAL[1],
     )
 
 
+def trl_version() -> tuple[int, int]:
+    """TRL's version, (0, 0) where it cannot be known."""
+    try:
+        found = re.match(r"(\d+)\.(\d+)", version("trl"))
+    except PackageNotFoundError:
+        found = None
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def ends_of(trainer: Any) -> set[int]:
+    """The ids of tokens that end a completion, where this trainer keeps them; a completion without one is cut off."""
+    place = next(names for names in PLACES["rollouts"][ENDS] if all(_has(trainer, name) for name in names))
+    found: set[int] = set()
+    for name in place:
+        value = attrgetter(name)(trainer)
+        found.update(value if isinstance(value, Iterable) else [value])
+    return found
+
+
 def _missing(trainer: Any, home: type, part: str) -> list[str]:
-    found = [f"it has no `{name}`" for name in ATTRIBUTES[part] if not hasattr(trainer, name)]
+    found = [
+        f"it has no `{name}`"
+        for name, places in PLACES[part].items()
+        if not any(all(_has(trainer, each) for each in place) for place in places)
+    ]
+    if part == "updates" and hasattr(trainer, LIGER) and trainer.use_liger_kernel:  # before 1.14
+        found.append("its loss is Liger's")
     for name, parameters in METHODS[part].items():
-        method = getattr(type(trainer), name, None)
+        method = getattr(trainer, name, None)
         if method is None:
             found.append(f"it has no `{name}`")
             continue
-        known = inspect.signature(method).parameters
-        found += [f"`{name}` takes no `{each}`" for each in parameters if each not in known]
-        owner = next(base for base in type(trainer).__mro__ if name in vars(base))
-        if name == OWN[part] and (owner is not home or name in vars(trainer)):
+        found += [f"`{name}` takes no `{each}`" for each in parameters if not _takes(method, each)]
+        if name == OWN[part] and not _calls_own(trainer, home, name):
             found.append(f"`{name}` is not TRL's own")
     return found
+
+
+def _has(owner: Any, name: str) -> bool:
+    first, _, rest = name.partition(".")
+    return hasattr(owner, first) and (not rest or _has(getattr(owner, first), rest))
+
+
+def _takes(method: Any, name: str) -> bool:
+    """Whether a method can be called with the argument; one that takes anything hands it on."""
+    known = inspect.signature(method).parameters
+    return name in known or any(each.kind is each.VAR_KEYWORD for each in known.values())
+
+
+def _calls_own(trainer: Any, home: type, name: str) -> bool:
+    """Whether all that stands before TRL's method calls the next one: an override that says ``super()``, or a mixin."""
+    if name in vars(trainer):
+        return False
+    before = type(trainer).__mro__[: type(trainer).__mro__.index(home)]
+    overrides = [inspect.unwrap(vars(each)[name]) for each in before if name in vars(each)]
+    return all(inspect.isfunction(each) and name in each.__code__.co_names for each in overrides)

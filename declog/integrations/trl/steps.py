@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +17,33 @@ import torch
 from transformers import TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-import declog
 from declog.errors import UsageError
 from declog.integrations.trl.capture import Capture
-from declog.integrations.trl.hook import Guard, Part, hook
+from declog.integrations.trl.hook import Guard, Hooks, Part
+
+EVAL = "eval"  # transformers' own prefix, and the mode of evaluations
 
 log = logging.getLogger("declog")
 
 
 class Steps:
-    """Opens and closes declog's steps and its mode ``eval``. ``evaluating`` is true in the latter."""
+    """Opens and closes declog's steps and its modes.
 
-    def __init__(self, trainer: Any, recorder: declog.Recorder, capture: Capture, guard: Guard) -> None:
-        self.evaluating = False
+    ``mode`` is the one of the evaluation that is under way (None: of none), ``prefix`` what transformers puts before
+    that evaluation's names.
+    """
+
+    def __init__(self, trainer: Any, hooks: Hooks, capture: Capture) -> None:
+        self.mode: str | None = None
+        self.prefix = ""
         self._trainer = trainer
-        self._recorder = recorder
+        self._recorder = hooks.recorder
         self._capture = capture
-        self._guard = guard
+        self._guard = hooks.recorder.guard
         self._step: AbstractContextManager[Any] | None = None
-        trainer.add_callback(_Callback(self, guard))
-        hook(trainer, "train", self._train, guard)
-        hook(trainer, "evaluate", self._evaluate, guard)
+        hooks.callback(_Callback(self, self._guard))
+        hooks.add("train", self._train)
+        hooks.add("evaluate", self._evaluate)
 
     @property
     def over(self) -> bool:
@@ -71,16 +77,30 @@ class Steps:
         finally:
             self.end()
 
-    def _evaluate(self, *args: Any, **kwargs: Any) -> Part:
+    def _evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: Any = None,
+        metric_key_prefix: str = EVAL,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Part:
+        """Of several data sets each is an evaluation inside one. A profile may have a mode for each prefix."""
         self.end()
-        if self.evaluating or self.over or "eval" not in self._recorder.plan.modes:
-            return
-        self.evaluating = True
+        before, modes = (self.mode, self.prefix), self._recorder.plan.modes
+        named = metric_key_prefix in modes and metric_key_prefix not in ("train", self.mode)
+        if self.over or not (named or (self.mode is None and EVAL in modes)):
+            if self.mode is None:
+                return
+            self.prefix, block = metric_key_prefix, nullcontext()
+        else:
+            self.mode, self.prefix = metric_key_prefix if named else EVAL, metric_key_prefix
+            block = self._recorder.mode(self.mode)
         try:
-            with self._recorder.mode("eval"):
+            with block:
                 yield None
         finally:
-            self.evaluating = False
+            self.mode, self.prefix = before
 
     # -- checkpoints
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import declog
+from declog.integrations.trl.sight import trl_version
 from declog.testing import MemorySink
 
 STRICT = ("declog/sinks=[]", "+declog.strict=true")
@@ -92,9 +93,11 @@ CASES = {
 }  # fmt: skip
 
 
-def length(completions: Sequence[Any], log_metric: Any, log_extra: Any, **columns: Any) -> list[float]:
-    """A reward that logs a metric and a column besides."""
+def length(completions: Sequence[Any], log_metric: Any = None, log_extra: Any = None, **columns: Any) -> list[float]:
+    """A reward that logs a metric and a column besides, where TRL has that (from 1.0)."""
     sizes = [len(_text(completion)) for completion in completions]
+    if log_metric is None:
+        return [float(size) for size in sizes]
     log_metric("characters", sum(sizes) / len(sizes))
     for size in sizes:
         if size > 6:
@@ -142,8 +145,9 @@ def served() -> type[Any]:
             self.use_vllm = True
             made = torch.Generator().manual_seed(self.state.global_step * 10 + self.accelerator.process_index)
             logprobs = [(torch.rand(len(ids), generator=made) - 4.2).tolist() for ids in found[1]]
-            logprobs[0][0] = None
-            found[4] = logprobs
+            if trl_version() >= (1, 12):
+                logprobs[0][0] = None
+            found[next(place for place in range(3, 7) if found[place] is None)] = logprobs  # before 1.6 it came later
             return tuple(found)
 
     return Served

@@ -95,8 +95,22 @@ def faulty(model: Path, folder: Path) -> None:
         keep(folder, f"{name}-{rank}", (own, found))
 
 
+def alone(model: Path, folder: Path) -> None:
+    """Each rank attaches in its turn, and the other one does not; both have trainers."""
+    from tests.integrations.trl import cases
+
+    for rank in range(2):
+        trainer = cases.trainer_of(cases.Case(), model, folder)
+        if int(os.environ["RANK"]) == rank:
+            try:
+                declog.attach(trainer, "trl_grpo", ["declog/sinks=[]"], start_s=0.5)
+            except declog.CommError as error:
+                keep(folder, f"rank{rank}", str(error))
+        trainer.accelerator.wait_for_everyone()
+
+
 JOBS: dict[str, Callable[[Path, Path], None]] = {
-    "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty,
+    "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty, "alone": alone,
 }  # fmt: skip
 
 

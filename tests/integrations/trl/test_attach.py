@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from declog.integrations.trl.sight import sight_of
 from declog.testing import MemorySink
 from tests.integrations.trl import cases
 from tests.integrations.trl.cases import CLIPPING, STRICT, Case
+from tests.integrations.trl.jobs import two_ranks
 
+SHORT = {"max_steps": 2, "logging_steps": 1, "eval_strategy": "no"}
 P95 = "+declog.metrics.reward_p95='p95(reward)'"
 
 
@@ -65,6 +68,49 @@ def test_attached_once(model: Path, tmp_path: Path) -> None:
     trainer = cases.trainer_of(Case(), model, tmp_path)
     with declog.attach(trainer, overrides=STRICT), pytest.raises(declog.UsageError, match="attached to this trainer"):
         declog.attach(trainer, overrides=STRICT)
+
+
+def test_attached_again_after_its_end(model: Path, tmp_path: Path) -> None:
+    """As by a notebook's cell that is run twice; detached, the trainer is what it was."""
+    trainer = cases.trainer_of(Case("rloo", args={**SHORT, "max_steps": 1}), model, tmp_path)
+    before = set(vars(trainer)), list(trainer.callback_handler.callbacks)
+    logged = []
+    for _ in range(2):
+        sink = MemorySink()
+        with declog.attach(trainer, overrides=STRICT, sinks=[sink]) as log:
+            trainer.train()
+        logged.append([event[:2] for event in cases.events(sink)])
+    assert (log.plan.name, logged) == ("trl_rloo", [[(1, "train"), (1, "train")]] * 2)
+    declog.detach(trainer)
+    declog.detach(trainer)
+    hooks = {"log", "train", "evaluate", "training_step", "_compute_loss", "_generate", "_declog"}
+    assert (set(vars(trainer)) & hooks, trainer.callback_handler.callbacks) == (before[0] & hooks, before[1])
+
+
+def test_detached_below_somebody_elses_hook(model: Path, tmp_path: Path) -> None:
+    """What was wrapped since stays, and declog's part of it passes through."""
+    trainer = cases.trainer_of(Case(args={**SHORT, "max_steps": 1}), model, tmp_path)
+    declog.attach(trainer, overrides=STRICT)
+    hooked, calls = trainer._compute_loss, []
+    trainer._compute_loss = lambda *args: calls.append(1) or hooked(*args)  # type: ignore[func-returns-value]
+    declog.detach(trainer)
+    with declog.attach(trainer, overrides=STRICT) as log:
+        trainer.train()
+    assert (len(calls), "entropy" in log.plan.names()) == (2, False)
+
+
+def test_a_preset_of_the_other_method(model: Path, tmp_path: Path) -> None:
+    """It is refused with the right one's name."""
+    trainer = cases.trainer_of(Case("rloo"), model, tmp_path)
+    with pytest.raises(declog.UsageError, match=r'(?s)`trl_grpo` has the metrics of trl.GRPOTrainer.*"trl_rloo"'):
+        declog.attach(trainer, "trl_grpo", STRICT)
+
+
+def test_attached_on_one_rank_only(model: Path, tmp_path: Path) -> None:
+    """An error that says so, on whichever rank it is."""
+    two_ranks("alone", model, tmp_path)
+    found = [pickle.loads((tmp_path / f"rank{rank}.pickle").read_bytes()) for rank in range(2)]
+    assert ["DL603" in text and "on every rank, and not below" in text for text in found] == [True, True]
 
 
 def test_what_is_no_trainer() -> None:
@@ -263,6 +309,24 @@ def test_a_run_that_fails_in_a_step(model: Path, tmp_path: Path) -> None:
     assert [step for step, _, _ in cases.events(sink)] == [4]
 
 
+def test_an_evaluation_with_a_prefix(model: Path, tmp_path: Path) -> None:
+    """Where the profile has a mode of the prefix's name its values have that; else transformers' own names do."""
+    from tests.integrations.trl import tiny
+
+    trainer = cases.trainer_of(Case(args=SHORT), model, tmp_path)
+    modes = ["+declog.modes.test={prefix: test_, every: end}"]
+    sinks = [MemorySink(), MemorySink()]
+    with declog.attach(trainer, "trl_grpo", [*STRICT, *modes], sinks=sinks[:1]):
+        found = trainer.evaluate(tiny.prompts(4), metric_key_prefix="test")
+    with declog.attach(trainer, "trl_grpo", STRICT, sinks=sinks[1:]):
+        again = trainer.evaluate(tiny.prompts(4), metric_key_prefix="test")
+    (mine,), (plain,) = (cases.events(sink) for sink in sinks)
+    assert {"test_loss", "test_reward", "eval_reward", "test_runtime"} <= set(found)
+    assert (mine[1], mine[2]["test_reward"], mine[2]["test_loss"]) == ("test", found["eval_reward"], found["test_loss"])
+    assert (plain[1], plain[2]["eval_test_loss"] == pytest.approx(again["test_loss"])) == ("eval", True)
+    assert "eval_reward" in plain[2] and "eval_reward" not in mine[2]
+
+
 # ---- trainers that are not seen as a whole ------------------------------------------------------------
 
 
@@ -335,10 +399,32 @@ def test_a_subclass_with_metrics_of_its_own(model: Path, tmp_path: Path) -> None
         assert expected == pytest.approx({name: found.get(name) for name in expected}, abs=1e-6, rel=1e-6)
 
 
+def test_overrides_that_call_what_they_override(model: Path, tmp_path: Path) -> None:
+    """With any arguments, from a mixin, with a loss that adds a term: all is computed, and equal."""
+    from trl import GRPOTrainer
+
+    class Mixin:
+        def _compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return 1.5 * super()._compute_loss(*args, **kwargs)  # type: ignore[misc]
+
+        def _generate_and_score_completions(self, *args: Any, **kwargs: Any) -> Any:
+            return super()._generate_and_score_completions(*args, **kwargs)  # type: ignore[misc]
+
+    class Mine(Mixin, GRPOTrainer):  # type: ignore[misc]
+        def log(self, *args: Any, **kwargs: Any) -> None:
+            super().log(*args, **kwargs)
+
+    outcome = cases.run(Case(args={"beta": 0.05}), model, tmp_path, cls=Mine)
+    wanted = cases.expected(outcome.history)
+    assert {"kl", "entropy", "reward", "clip_ratio/low_min"} <= set(wanted[0][2])
+    for (_, _, expected), (_, _, found) in zip(wanted, outcome.events, strict=True):
+        assert expected == pytest.approx({name: found.get(name) for name in expected}, abs=1e-6, rel=1e-6)
+
+
 def test_a_subclass_that_computes_a_number_in_another_way(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A difference from what the trainer has is told, name by name."""
+    """The trainer's own number stays, which is reported once, and is beside declog's in declog's sinks."""
     from trl import GRPOTrainer
 
     class Mine(GRPOTrainer):  # type: ignore[misc]
@@ -349,9 +435,9 @@ def test_a_subclass_that_computes_a_number_in_another_way(
 
     with caplog.at_level(logging.WARNING, "declog"):
         outcome = cases.run(Case(), model, tmp_path, cls=Mine, merge="replace")
-    told = [record.getMessage() for record in caplog.records if "this trainer has" in record.getMessage()]
-    assert len(told) == 2 and all(text.startswith("`entropy`: declog has") and "has 99" in text for text in told)
-    assert max(entry["entropy"] for entry in values(outcome.history, "train")) < 5
+    told = [record.getMessage() for record in caplog.records if "has other numbers" in record.getMessage()]
+    assert len(told) == 1 and "`entropy` (" in told[0] and "the trainer 99)" in told[0]
+    assert {entry["entropy"] for entry in values(outcome.history, "train")} == {99.0}
 
 
 def test_several_evaluation_sets(model: Path, tmp_path: Path) -> None:
