@@ -7,7 +7,9 @@ metadata. An integer beyond 64 bits is text in a table, and a float as a scalar.
 trackio reads ``TRACKIO_DIR`` once, when it is imported, so the option ``dir`` works only where declog imports it
 first (in ``open``, which knows the run's folder), and is an error elsewhere. trackio prints through ``print`` at
 start, at an alert and at the end; that is kept off stdout, for this thread only. It stores a step that comes again
-beside the first one, so a resumed run takes the later steps out of its database before. What trackio cannot store it
+beside the first one, so a resumed run takes the later steps out of its database before. A run that was open already
+(``run: auto`` joins it) keeps its own count of steps: declog's records have the step of its latest one, and the
+optimizer step as ``declog/step``. What trackio cannot store it
 warns about and drops; no error reaches this sink, so a run's primary record is a file sink.
 """
 
@@ -16,7 +18,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -41,11 +45,25 @@ from declog.sinks._shared import (
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 PRINTING = ("trackio", "trackio.run", "trackio.utils")
 STEPPED = ("metrics", "alerts", "traces")
+OURS = "declog/"
+STEP = f"{OURS}step"
 INT64 = range(-(2**63), 2**63)
 
 
+_opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs that sinks opened: each is its recorder's own
+
+
+def _open_run() -> Any:
+    """The run that this thread's code has open, unless it is a sink's."""
+    if "trackio" not in sys.modules:
+        return None
+    run = sys.modules["trackio"].context_vars.current_run.get()
+    return None if run is None or run in _opened else run
+
+
 class TrackioSink(BaseSink):
-    """Logs to a local trackio project.
+    """Logs to a local trackio project. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and
+    ``new`` insist.
 
     ``project`` is the profile's name and ``name`` the run's id unless given. ``dir`` is where trackio keeps its
     databases: below ``output_dir`` if relative, trackio's own place if null. ``resume: null`` continues a run of
@@ -61,6 +79,7 @@ class TrackioSink(BaseSink):
     def __init__(
         self,
         *,
+        run: Literal["auto", "join", "new"] = "auto",
         project: str | None = None,
         name: str | None = None,
         group: str | None = None,
@@ -75,9 +94,17 @@ class TrackioSink(BaseSink):
         self._system_metrics = system_metrics
         self._trackio: Any = None
         self._run: Any = None
+        self._joined = None if run == "new" else _open_run()  # trackio's is of the thread that opened it
+        if run == "join" and self._joined is None:
+            raise SinkError("DL601", "no trackio run is open", "call trackio.init() before, or use `run: auto`")
 
     def open(self, run: RunInfo) -> None:
-        """Start or resume the run, with the run config."""
+        """Join the run, or start or resume one, with the run config."""
+        if self._joined is not None:
+            self._trackio, self._run = import_trackio(None), self._joined
+            config = tracker_config(run)
+            self._run.config.update({key: value for key, value in config.items() if key not in self._run.config})
+            return
         for variable in REMOTE:
             if os.environ.get(variable):
                 raise SinkError.of("DL601.trackio_variable", variable=variable)
@@ -94,9 +121,12 @@ class TrackioSink(BaseSink):
                 auto_log_cpu=self._system_metrics,
                 auto_log_gpu=self._system_metrics,
             )
+        _opened.add(self._run)
 
     def rewind(self, step: int) -> None:
         """Delete what the run, if it is one that is resumed, has of steps after ``step``, in one transaction."""
+        if self._joined is not None:  # whoever opened it says what becomes of its steps
+            return
         storage = require("trackio.sqlite_storage", kind="trackio", extra="trackio").SQLiteStorage
         path = storage.get_project_db_path(self._run.project)
         if not path.exists():
@@ -112,13 +142,18 @@ class TrackioSink(BaseSink):
             pair = (list(histogram.counts), list(histogram.edges))
             values[clean_text(histogram.name)] = self._trackio.Histogram(np_histogram=pair)
         for table in filter(attrgetter("rows"), records.tables):
-            values[clean_text(table.name)] = self._traces(table) if table.as_trace else self._table(table)
+            key = table.name if self._joined is None else f"{OURS}{table.name}"  # a trainer's may have that name
+            values[clean_text(key)] = self._traces(table) if table.as_trace else self._table(table)
+        at = step
+        if self._joined is not None:  # its steps are of whoever opened it, and go on as if nobody else were there
+            at = max(0, self._run._next_step - 1)
+            values = {STEP: step, **values} if values else values
         if values:
-            self._run.log(values, step=step)
+            self._run.log(values, step=at)
         for alert in records.alerts:
             with quiet():
                 level = self._trackio.AlertLevel(alert.level)
-                self._run.alert(title=visible(alert.name), text=visible_lines(alert.text), level=level, step=step)
+                self._run.alert(title=visible(alert.name), text=visible_lines(alert.text), level=level, step=at)
 
     def _table(self, table: Table) -> Any:
         return self._trackio.Table(data=rows(table))
@@ -133,8 +168,8 @@ class TrackioSink(BaseSink):
         return made
 
     def close(self) -> None:
-        """Wait until trackio has stored everything."""
-        if self._run is not None:
+        """Wait until trackio has stored everything; a run that was joined goes on."""
+        if self._run is not None and self._joined is None:
             with quiet():
                 self._run.finish()
 

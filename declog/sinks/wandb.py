@@ -4,7 +4,7 @@ In a run that declog opens, that call has the optimizer step as wandb's own step
 (``run: auto`` joins it), wandb's step belongs to whoever opened it: declog's values go into the row that is open
 and are drawn over a step metric of their own, ``declog/step``; a row is committed only where declog would
 otherwise overwrite its own values. The same happens when somebody else logs into declog's run and gets ahead,
-since wandb drops what comes with a step that has passed.
+since wandb drops what comes with a step that has passed. In a joined run a table's key begins with ``declog/``.
 
 A table is a ``wandb.Table`` in incremental mode: each log event adds one increment with its rows only. wandb
 shows the last 100 increments and names all earlier ones in each row of history, so a new table object follows
@@ -25,7 +25,8 @@ from declog.records import DType, Histogram, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._shared import clean_text, json_text, require, tracker_config
 
-STEP = "declog/step"
+OURS = "declog/"  # before a table's key in a run that was joined: whoever opened it may have one of that name
+STEP = f"{OURS}step"
 INCREMENTS = 100
 MAX_BINS = 512
 TITLE_CHARS = 63
@@ -103,7 +104,7 @@ class WandbSink(BaseSink):
         try:
             for table in filter(attrgetter("rows"), records.tables):
                 key, value = self._table(table)
-                values[file_key(key)] = value
+                values[file_key(key if self._owned else f"{OURS}{key}")] = value
             if values:
                 self._log(step, values)
             for alert in records.alerts:
@@ -132,7 +133,8 @@ class WandbSink(BaseSink):
             at = self._row()
         self._run.log({STEP: step, **values}, commit=False)
         held = names if (at, step) == (row, last) else frozenset()
-        self._open_row = (at, step, held | values.keys())
+        # read again: where somebody has committed meanwhile, the values may be in the row after that
+        self._open_row = (self._row(), step, held | values.keys())
 
     def _row(self) -> int:
         """wandb's step: the row of history that is open. A disabled run has none."""

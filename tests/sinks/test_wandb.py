@@ -243,7 +243,7 @@ def test_log_events_that_nobody_separates_do_not_overwrite_each_other(folder: Pa
     trainer.finish()
     (run,) = read_runs(folder)
     assert run.series("reward", x="declog/step") == [(3, 1.5), (4, 2.0), (9, 4.5)]
-    assert len(run.table("completions")) == 9
+    assert len(run.table("declog/completions")) == 9
 
 
 def test_somebody_else_in_declogs_run_costs_nothing(folder: Path) -> None:

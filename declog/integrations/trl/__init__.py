@@ -81,6 +81,7 @@ def attach(
     _right(trainer, sight, config)
     constants = constants_of(trainer, sight)
     made = declog.plan(config, constants=constants)
+    _open_trackers(trainer, made)
     folder = Path(output_dir or made.output_dir or Path(trainer.args.output_dir) / FOLDER)
     try:
         recorder = declog.start(
@@ -149,6 +150,18 @@ def _right(trainer: Any, sight: Sight, config: Any) -> None:
         )
 
 
+def _open_trackers(trainer: Any, made: declog.Plan) -> None:
+    """Where the trainer reports to a tracker that declog logs to as well, it opens its run now, which the sink joins.
+
+    It would at the begin of training, and does not then: a second run, or declog's settings for it, would be wrong.
+    """
+    kinds = {sink.kind for sink in made.sinks}
+    for callback in trainer.callback_handler.callbacks:
+        if TRACKERS.get(type(callback).__name__) in kinds:
+            callback.on_train_begin(trainer.args, trainer.state, trainer.control, model=trainer.model)
+
+
+TRACKERS = {"WandbCallback": "wandb", "TrackioCallback": "trackio"}  # transformers' callbacks, by the kind of the sink
 TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # in `run_config.trainer` of the presets
 MARK = "_declog"
 
