@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnknownSignalError,
         UsageError,
     )
+    from declog.integrations.trainers import callback
     from declog.integrations.trl import attach, detach
     from declog.language.functions import function
     from declog.language.reductions import reducer
@@ -48,6 +49,7 @@ _HOMES = {
             "CommError CompositionError ConfigError DeclogError InputError MissingSignalError "
             "PlanMismatchError SinkError UnknownSignalError UsageError"
         ),
+        "integrations.trainers": ("callback"),
         "integrations.trl": ("attach detach"),
         "language.functions": ("function"),
         "language.reductions": ("reducer"),
@@ -64,9 +66,9 @@ _HOMES = {
 
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
-    "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach", "column",
-    "compile", "compose", "current", "detach", "function", "log_extra", "log_metric", "merge", "observe", "plan",
-    "presets", "profile_of", "reducer", "reward", "start", "timer", "validate",
+    "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach", "callback",
+    "column", "compile", "compose", "current", "detach", "function", "log_extra", "log_metric", "merge", "observe",
+    "plan", "presets", "profile_of", "reducer", "reward", "start", "timer", "validate",
 ]  # fmt: skip
 
 

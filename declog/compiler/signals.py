@@ -117,9 +117,9 @@ def default_phase(draft: Draft) -> None:
 def modes(draft: Draft) -> None:
     """Train, which is always there, and what else the profile names."""
     for name, spec in {"train": ModeSpec(), **draft.spec.modes}.items():
-        every = 0 if spec.every in ("end", "trainer") else spec.every
+        every = 0 if spec.every in ("end", "trainer", "epoch") else spec.every
         if name == "train":
-            if spec.every not in (None, "trainer", draft.spec.every):
+            if spec.every not in (None, "trainer", "epoch", draft.spec.every):
                 draft.report("DL202.train_every", ("modes", name, "every"))
             every = draft.period
         if isinstance(every, int) and every < 0:

@@ -16,7 +16,7 @@ from declog.language.dtypes import DType
 from declog.language.model import Model, Scalar, refused
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
-Every = int | Literal["trainer"]
+Every = int | Literal["trainer", "epoch"]
 AxisName = Literal["step", "group", "completion", "token"]
 Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
 Combine = Literal["mean", "min", "max", "sum", "last", "var"]
@@ -317,7 +317,7 @@ class LogSpec(Model):
     profile: str = "full"
     """The default profile; a sink may name another."""
     every: Every = 1
-    """A log event each N optimizer steps."""
+    """A log event each N optimizer steps; `trainer`: when the trainer logs; `epoch`: at the end of its epochs."""
     output_dir: str | None = None
     """Where local files go; by default a new folder: Hydra's run directory, else `outputs/<name>/<time>`."""
     append: bool = False

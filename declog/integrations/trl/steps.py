@@ -88,11 +88,12 @@ class Steps:
         """Of several data sets each is an evaluation inside one. A profile may have a mode for each prefix."""
         self.end()
         before, modes = (self.mode, self.prefix), self._recorder.plan.modes
+        block: AbstractContextManager[None] = nullcontext()
         named = metric_key_prefix in modes and metric_key_prefix not in ("train", self.mode)
         if self.over or not (named or (self.mode is None and EVAL in modes)):
             if self.mode is None:
                 return
-            self.prefix, block = metric_key_prefix, nullcontext()
+            self.prefix = metric_key_prefix
         else:
             self.mode, self.prefix = metric_key_prefix if named else EVAL, metric_key_prefix
             block = self._recorder.mode(self.mode)

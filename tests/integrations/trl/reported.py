@@ -48,7 +48,6 @@ def main(model: Path, folder: Path) -> None:
     trainer = cases.trainer_of(CASE, model, folder / "run", callbacks=[Tracker()])
     sink = MemorySink()
     with declog.attach(trainer, "trl_grpo", OVERRIDES, sinks=[sink]) as log:
-        opened = [wandb.run.id, trackio.context_vars.current_run.get().id]
         trainer.train()
     wandb.finish()
     runs = read_runs(folder)
@@ -57,7 +56,6 @@ def main(model: Path, folder: Path) -> None:
         "events": cases.events(sink),
         "tables": [[step, name, table.data] for name in ("completions", "long") for step, table in sink.tables(name)],
         "failures": list(log.failures),
-        "opened": opened,
         "wandb": [
             {"rows": run.rows, "name": run.name, "metrics": run.metrics, "finished": run.finished} for run in runs
         ],

@@ -1,4 +1,4 @@
-"""Trackers that the trainer has open: declog's sinks join them, and in a real offline run neither's records are lost."""
+"""Trackers that the trainer has open: declog's sinks join them, and no record of either is lost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests import forks
+from tests.integrations.trl.versions import IMPORTS
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,8 @@ def kept(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         "HOME": folder,
     }
     env = {name: str(value) for name, value in homes.items()} | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-    command = ["-m", "tests.integrations.trl.reported", model, folder]
-    done = forks.run(command, env=forks.environment({**forks.OFFLINE, **env}), cwd=folder, imports=forks.TRL)
+    command: list[str | Path] = ["-m", "tests.integrations.trl.reported", model, folder]
+    done = forks.run(command, env=forks.environment({**forks.OFFLINE, **env}), cwd=folder, imports=IMPORTS)
     assert done.returncode == 0, done.stderr[-6000:]
     return json.loads((folder / "kept.json").read_text())
 

@@ -1,0 +1,186 @@
+"""Any trainer of transformers: a callback that takes what the trainer reports, and what the loop observes.
+
+The callback knows the trainer by what callbacks are given: a step is an optimizer step, an evaluation the mode
+``eval``, and a log event the trainer's own log, or the end of an epoch. Uses declog's public API as a stranger would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import declog
+
+if TYPE_CHECKING:
+    from declog.sinks import Sink
+
+__all__ = ["callback"]
+
+EVAL = "eval"
+FOLDER = "declog"  # below the trainer's output_dir
+
+
+def callback(
+    config: Any = "trainer",
+    overrides: Sequence[str] = (),
+    *,
+    sinks: Sequence[Sink] = (),
+    output_dir: str | Path | None = None,
+    wait_s: float = 30.0,
+    start_s: float = 60.0,
+) -> Any:
+    """A callback for any trainer of transformers: ``Trainer(..., callbacks=[declog.callback()])``.
+
+    ``config`` is a preset's name with ``overrides``, or anything that ``declog.start`` takes; the others are those of
+    ``declog.start``. Made on every rank. What is wrong with the profile raises ``ConfigError`` here; sinks open when
+    training, or a first evaluation, begins. Files go to ``output_dir``, by default ``declog`` below the trainer's.
+
+    Each number that the trainer reports is logged under its name. What the profile declares as a signal of the step is
+    observed as that, and so is what any code observes while a step is open: a loss function, say, calls
+    ``declog.observe``. The profile's ``every`` is ``trainer`` (each ``logging_steps``), ``epoch``, or steps. The
+    callback's ``recorder`` is None until it has begun; it is closed at the end of the program, or by ``close()``.
+    """
+    if isinstance(config, str):
+        config = declog.compose(config, overrides)
+    elif overrides:
+        from declog.errors import ConfigError, Problem
+
+        problem = "overrides go with a preset's name; this configuration is composed already"
+        raise ConfigError([Problem("DL101", problem, fix="pass them to declog.compose")])
+    made = declog.plan(config)
+    return _callback()(config, made, sinks, output_dir, wait_s, start_s)
+
+
+class _Loop:
+    """Steps, evaluations and log events of a trainer, as its callbacks are called."""
+
+    recorder: declog.Recorder | None = None
+
+    def __init__(
+        self, config: Any, made: declog.Plan, sinks: Sequence[Sink], output_dir: str | Path | None, wait_s: float,
+        start_s: float,
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._made = made
+        self._sinks = sinks
+        self._output_dir = output_dir
+        self._wait_s = wait_s
+        self._start_s = start_s
+        self._epochs = declog.profile_of(config).get("every") == "epoch"
+        self._step: AbstractContextManager[Any] | None = None
+        self._mode: AbstractContextManager[Any] | None = None
+
+    def close(self) -> None:
+        """Log the last window and close the sinks; idempotent."""
+        if self.recorder is not None:
+            self._leave()
+            self._end()
+            self.recorder.close()
+
+    # -- what the trainer calls
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._log(args)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        log = self._log(args)
+        self._leave()
+        self._end()
+        if not log.closed:
+            step = log.step(state.global_step + 1)
+            step.__enter__()
+            self._step = step
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._enter(self._log(args))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        log = self._log(args)
+        if log.closed:
+            return
+        numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, Real)}
+        if numbers and all(name.startswith(f"{EVAL}_") or name == "epoch" for name in numbers):
+            self._enter(log)
+        if self._mode is not None:
+            numbers = {name.removeprefix(f"{EVAL}_"): value for name, value in numbers.items() if name != "epoch"}
+        with log.guard("what the trainer reports could not be recorded"):
+            self._take(log, numbers, main=state.is_world_process_zero)
+        self._end()
+        if self._mode is None and not self._epochs and not log.plan.modes["train"].every:
+            log.flush()
+
+    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self._leave()
+
+    def on_predict(self, *args: Any, **kwargs: Any) -> None:
+        self._leave()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        log = self._log(args)
+        if self._epochs and not log.closed and not control.should_log:
+            self._end()
+            log.flush()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The window that is open is a log event, also where nobody closes the callback."""
+        log = self._log(args)
+        self._leave()
+        self._end()
+        if not log.closed:
+            log.flush(wait_s=self._wait_s)
+
+    # -- inside
+
+    def _log(self, args: Any) -> declog.Recorder:
+        if self.recorder is None:
+            made = self._made
+            folder = Path(self._output_dir or made.output_dir or Path(args.output_dir) / FOLDER)
+            self.recorder = declog.start(
+                self._config, sinks=self._sinks, rank=args.process_index, world_size=args.world_size,
+                output_dir=folder if made.append else None, base_dir=None if made.append else folder,
+                wait_s=self._wait_s, start_s=self._start_s,
+            )  # fmt: skip
+        return self.recorder
+
+    def _take(self, log: declog.Recorder, numbers: dict[str, Any], *, main: bool) -> None:
+        """Signals of the step on all ranks, which report alike; other numbers from rank 0."""
+        known = {name: value for name, value in numbers.items() if name in log.plan.known}
+        if known and log.in_step:
+            log.observe(**known)
+        for name, value in numbers.items():
+            if main and name not in known and not math.isnan(value):
+                log.log_metric(name, value)
+
+    def _enter(self, log: declog.Recorder) -> None:
+        """An evaluation begins with its first batch, or where it has none with what it reports."""
+        self._end()
+        if self._mode is None and not log.closed and EVAL in log.plan.modes:
+            mode = log.mode(EVAL)
+            mode.__enter__()
+            self._mode = mode
+
+    def _leave(self) -> None:
+        if self._mode is not None:
+            mode, self._mode = self._mode, None
+            mode.__exit__(None, None, None)
+
+    def _end(self) -> None:
+        if self._step is not None and self.recorder is not None:
+            step, self._step = self._step, None
+            if not self.recorder.closed:
+                with self.recorder.guard("a step could not be ended"):
+                    step.__exit__(None, None, None)
+
+
+def _callback() -> type[Any]:
+    """The class, made where transformers is needed first."""
+    from transformers import TrainerCallback
+
+    class DeclogCallback(_Loop, TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+        """What ``declog.callback`` returns."""
+
+    return DeclogCallback
