@@ -32,7 +32,6 @@ OVERRIDES = [
 
 def main(model: Path, folder: Path) -> None:
     """Train, and leave what was reported, and what both trackers hold."""
-    import trackio
     import wandb
     from trackio.sqlite_storage import SQLiteStorage
     from transformers import TrainerCallback
