@@ -44,13 +44,7 @@ def callback(
     ``declog.observe``. The profile's ``every`` is ``trainer`` (each ``logging_steps``), ``epoch``, or steps. The
     callback's ``recorder`` is None until it has begun; it is closed at the end of the program, or by ``close()``.
     """
-    if isinstance(config, str):
-        config = declog.compose(config, overrides)
-    elif overrides:
-        from declog.errors import ConfigError, Problem
-
-        problem = "overrides go with a preset's name; this configuration is composed already"
-        raise ConfigError([Problem("DL101", problem, fix="pass them to declog.compose")])
+    config = declog.compose(config, overrides)
     made = declog.plan(config)
     return _callback()(config, made, sinks, output_dir, wait_s, start_s)
 

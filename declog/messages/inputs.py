@@ -296,6 +296,10 @@ CODES = {
         "call torch.distributed.init_process_group before declog.start"),
     "DL510.no_state": ("the checkpoint is of {before} ranks, and ranks {missing} were given no state", "{fix}"),
     "DL510.one_process": "one process has nobody to send to",
+    "DL510.other_method": (
+        "`{name}` has the metrics of {of}, and {type} trains {method}",
+        'declog.attach(trainer, "trl_{method}")',
+    ),
     "DL510.other_state": ("rank {rank} was given the state of rank {of}",
         "every rank saves and loads a state of its own; one that the run had not before has none"),
     "DL510.outside": ("`{what}` is called outside a step", "with log.step(step): ..."),
@@ -304,10 +308,6 @@ CODES = {
     "DL510.role": ("`role: {role}` needs {needed}", "world_size is the number of actors"),
     "DL510.state_in_step": ("`state_dict` is called inside a step", "call it between two steps"),
     "DL510.state_of": ("this is no state of a recorder: {error}", "pass what `state_dict` returned"),
-    "DL510.other_method": (
-        "`{name}` has the metrics of {of}, and {type} trains {method}",
-        'declog.attach(trainer, "trl_{method}")',
-    ),
     "DL510.trainer": ("{type} has no `{needed}`: it is no trainer of transformers",
         "call declog.start, and observe in the loop"),
     "DL510.version": ("the state has version {version}, and this declog reads {own}", "use the same declog"),

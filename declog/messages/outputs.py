@@ -44,12 +44,12 @@ CODES = {
     "DL601.run_folder": ("the run's folder cannot be made: {error}", "set `output_dir`"),
     "DL601.sink": ("sink `{sink}` could not be {what}: {reason}", "{fix}"),
     "DL601.slow": ("it did not open within {timeout_s} s", "see why, or raise `start_s`"),
+    "DL601.trackio": ("no trackio run is open", "call trackio.init() before, or use `run: auto`"),
     "DL601.trackio_folder": (
         "trackio was imported before this sink and keeps its data in {used}, not in {requested}",
         "set TRACKIO_DIR={requested} before trackio is imported, leave `dir` out, or in a multirun, whose "
         "jobs share a process, give one absolute `dir` for all: `${hydra:runtime.cwd}/trackio`"),
     "DL601.trackio_variable": ("{variable} is set, and the trackio sink logs locally", "unset {variable}"),
-    "DL601.trackio": ("no trackio run is open", "call trackio.init() before, or use `run: auto`"),
     "DL601.wandb": ("no wandb run is open", "call wandb.init() before, or use `run: auto`"),
 }),
 "DL602": Code("a sink could not write", """

@@ -96,7 +96,7 @@ class TrackioSink(BaseSink):
         self._run: Any = None
         self._joined = None if run == "new" else _open_run()  # trackio's is of the thread that opened it
         if run == "join" and self._joined is None:
-            raise SinkError("DL601", "no trackio run is open", "call trackio.init() before, or use `run: auto`")
+            raise SinkError.of("DL601.trackio")
 
     def open(self, run: RunInfo) -> None:
         """Join the run, or start or resume one, with the run config."""
