@@ -155,8 +155,8 @@ class Formula:
         return self._run(xp, *(found[stat] for stat in self.takes))
 
     def of(self, moments: Moments) -> Array:
-        """The values of an array of statistics."""
-        return np.asarray(self(np, vars(moments)))
+        """The values of an array of statistics; of no values absent."""
+        return np.asarray(_where(np, moments.n > 0, self(np, vars(moments))))
 
 
 def _share(values: Any, n: Any) -> Any:
@@ -174,8 +174,8 @@ def _floating(xp: Any, values: Any) -> Any:
 
 
 def count(xp: Any, n: Any) -> Any:
-    """How many values there are; absent for none."""
-    return _where(xp, n > 0, n)
+    """How many values there are."""
+    return n
 
 
 def total(xp: Any, n: Any, total: Any) -> Any:
@@ -214,7 +214,7 @@ def maximum(xp: Any, n: Any, max: Any) -> Any:
 
 
 FORMULAS: Mapping[str, Formula] = {
-    "count": Formula(lambda xp, n: n), "sum": Formula(total), "mean": Formula(mean), "var": Formula(var),
+    "count": Formula(count), "sum": Formula(total), "mean": Formula(mean), "var": Formula(var),
     "std": Formula(std), "pstd": Formula(pstd), "min": Formula(minimum), "max": Formula(maximum),
     "any": Formula(lambda xp, total: total > 0), "all": Formula(lambda xp, n, total: total == n),
     "first": Formula(lambda xp, first: first), "last": Formula(lambda xp, last: last),

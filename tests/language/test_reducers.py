@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from declog.errors import UsageError
-from declog.language.moments import STATS, Moments
+from declog.language import moments
+from declog.language.moments import STATS, Formula, Moments
 from declog.language.reductions import BUILTIN, Reductions, finish, quantile_level, reducer
 from declog.registry import REQUIRED
 
@@ -110,6 +112,17 @@ def test_infinite_values_are_counted() -> None:
     state = Moments.of(np.array([np.inf, 1.0, np.nan]))
     assert [float(x) for x in (state.n, state.total, state.min, state.max)] == [2.0, np.inf, 1.0, np.inf]
     assert math.isnan(Moments.of(np.array([np.inf, -np.inf])).total)
+
+
+def test_a_formula_names_its_statistics_and_is_absent_of_no_values() -> None:
+    """What states must hold follows from the parameters; numpy and torch are computed by one function."""
+    spread = Formula(lambda xp, n, min, max: max - min)
+    found = Moments.of(np.array([[1.0, 4.0, np.nan], [np.nan, np.nan, np.nan]]))
+    assert (spread.stats, Formula(moments.std).stats) == (("n", "min", "max"), ("n", "total", "m2"))
+    np.testing.assert_array_equal(spread.of(found), [3.0, np.nan])
+    statistics = {stat: torch.from_numpy(getattr(found, stat)) for stat in STATS}
+    for name in ("sum", "mean", "var", "std", "pstd", "min", "max"):
+        np.testing.assert_array_equal(moments.FORMULAS[name](torch, statistics), moments.FORMULAS[name].of(found))
 
 
 def test_only_the_asked_statistics_are_computed() -> None:
