@@ -120,7 +120,7 @@ def test_a_formula_names_its_statistics_and_is_absent_of_no_values() -> None:
     found = Moments.of(np.array([[1.0, 4.0, np.nan], [np.nan, np.nan, np.nan]]))
     assert (spread.stats, Formula(moments.std).stats) == (("n", "min", "max"), ("n", "total", "m2"))
     np.testing.assert_array_equal(spread.of(found), [3.0, np.nan])
-    statistics = {stat: torch.from_numpy(getattr(found, stat)) for stat in STATS}
+    statistics = {str(stat): torch.from_numpy(getattr(found, stat)) for stat in STATS}
     for name in ("sum", "mean", "var", "std", "pstd", "min", "max"):
         np.testing.assert_array_equal(moments.FORMULAS[name](torch, statistics), moments.FORMULAS[name].of(found))
 
