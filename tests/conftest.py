@@ -12,17 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import forks
 
 # No test depends on the machine's speed. `make soak` takes the long one: pytest --hypothesis-profile soak
-settings.register_profile("dev", max_examples=25, deadline=None, derandomize=True)  # soak draws anew
+DEV = 25
+settings.register_profile("dev", max_examples=DEV, deadline=None, derandomize=True)  # soak draws anew
 settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile("dev")
 
 HERE = Path(__file__).parent
 WritePreset = Callable[[str, str], Path]
+
+
+def examples(count: int, *ignored: HealthCheck) -> settings:
+    """So many examples, where one costs more or less than most do; a soak has as many times more as elsewhere."""
+    return settings(max_examples=count * settings.default.max_examples // DEV, suppress_health_check=ignored)
 
 
 @pytest.fixture

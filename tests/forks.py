@@ -33,10 +33,10 @@ Command = Sequence[str | Path]
 class Fork:
     """A process that a server started, with the methods of ``subprocess.Popen`` that tests use."""
 
-    def __init__(self, server: Server, id: int, pid: int, stdout: IO[str] | None) -> None:
+    def __init__(self, server: Server, id: int, pid: int, stdin: IO[str] | None, stdout: IO[str] | None) -> None:
         self._server, self._id = server, id
         self.pid = pid
-        self.stdout = stdout
+        self.stdin, self.stdout = stdin, stdout
 
     def poll(self, timeout: float = 0.0) -> int | None:
         """The exit code; None where it has not ended by then."""
@@ -69,8 +69,9 @@ class Fork:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.stdout is not None:
-            self.stdout.close()
+        for stream in (self.stdin, self.stdout):
+            if stream is not None:
+                stream.close()
         self.wait()
 
 
@@ -158,11 +159,18 @@ def start(
     env: Mapping[str, str] | None = None,
     output: Path | None = None,
     imports: tuple[str, ...] = BASE,
+    talks: bool = False,
 ) -> Fork:
-    """Start ``python command`` and go on; what it prints is in the file ``output``, or stdout is a pipe to read."""
+    """Start ``python command`` and go on; what it prints is in the file ``output``, or stdout is a pipe to read.
+
+    With ``talks`` its stdin is a pipe to write to.
+    """
     made = server(imports)
-    reads = None
-    stdin = os.open(os.devnull, os.O_RDONLY)
+    reads = writes = None
+    if talks:
+        stdin, writes = os.pipe()
+    else:
+        stdin = os.open(os.devnull, os.O_RDONLY)
     if output is None:
         reads, stdout = os.pipe()
         stderr = os.dup(2)
@@ -173,7 +181,10 @@ def start(
     finally:
         for descriptor in {stdin, stdout, stderr}:
             os.close(descriptor)
-    return Fork(made, id, pid, None if reads is None else open(reads, encoding="utf-8"))
+    return Fork(
+        made, id, pid, None if writes is None else open(writes, "w", encoding="utf-8"),
+        None if reads is None else open(reads, encoding="utf-8"),
+    )  # fmt: skip
 
 
 def run(
@@ -193,7 +204,7 @@ def run(
         )
         code = made.wait(id, timeout)
         if code is None:
-            Fork(made, id, pid, None).end()
+            Fork(made, id, pid, None, None).end()
             raise subprocess.TimeoutExpired(list(map(str, command)), timeout, _read(stdout), _read(stderr))
         return subprocess.CompletedProcess(list(map(str, command)), code, _read(stdout), _read(stderr))
 

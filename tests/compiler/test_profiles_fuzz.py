@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
 from declog.errors import ConfigError
 from declog.language import spec
 from declog.messages import CODES
+from tests.conftest import examples
 
-PROFILE = settings(
-    max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 KEYS = [
     *(key for model in (spec.LogSpec, spec.MetricSpec, spec.SignalSpec, spec.FilterSpec) for key in model.model_fields),
     *(
@@ -79,14 +77,14 @@ def test_the_profile_that_is_mutated_is_good() -> None:
     assert "metrics" in declog.plan(GOOD).explain()
 
 
-@PROFILE
+@examples(75, *HealthCheck)
 @given(st.dictionaries(KEY, DATA, max_size=5))
 def test_random_data_is_refused_or_compiled(profile: dict[Any, Any]) -> None:
     """Maps of known and unknown keys to anything."""
     check(profile)
 
 
-@PROFILE
+@examples(75, *HealthCheck)
 @given(st.data())
 def test_a_good_profile_with_something_else_in_it(data: st.DataObject) -> None:
     """One place of a good profile, at any depth, holds something else."""

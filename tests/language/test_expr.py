@@ -6,19 +6,17 @@ import string
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
 from declog.errors import ConfigError, Problem
 from declog.messages import CODES
+from tests.conftest import examples
 from tests.language.runs import one_step
 from tests.language.trees import SIGNALS as TREE_SIGNALS
 from tests.language.trees import boolean, number, text
 
-PROFILE = settings(
-    max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 SIGNALS = {
     "x": {"axis": "completion"},
     "t": {"axis": "completion", "type": "text"},
@@ -242,7 +240,7 @@ WORDS = [
 ]
 
 
-@PROFILE
+@examples(100, *HealthCheck)
 @given(
     st.one_of(
         st.text(max_size=60),
@@ -257,7 +255,7 @@ def test_random_texts_are_refused_or_compiled(expr: str, key: str) -> None:
     check(with_key(key, expr))
 
 
-@PROFILE
+@examples(60, *HealthCheck)
 @given(st.one_of(number("completion", 3), boolean("completion", 3)), st.data())
 def test_mutations_of_expressions_are_refused_or_compiled(tree: Any, data: st.DataObject) -> None:
     """An expression with some characters deleted, doubled or replaced."""

@@ -9,17 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
 from declog.language.moments import Moments
 from declog.language.reductions import BUILTIN
+from tests.conftest import examples
 from tests.language.runs import one_step, record, values
 
-PROFILE = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
     "x": ROWS, "y": ROWS, "w": ROWS, "c": ROWS, "k": {**ROWS, "type": "int"}, "ok": {**ROWS, "type": "bool"},
@@ -107,7 +105,7 @@ def expect(found: dict[str, Any], expected: dict[str, float]) -> None:
     assert there == pytest.approx({name: found[name] for name in there}, rel=1e-9, abs=1e-9)
 
 
-@settings(PROFILE, max_examples=30)
+@examples(8, *HealthCheck)
 @given(windows())
 def test_reductions_with_clauses(window: pd.DataFrame) -> None:
     """Of all rows, of those that `where` takes, by label; what is missing does not count."""
@@ -137,7 +135,7 @@ def test_reductions_with_clauses(window: pd.DataFrame) -> None:
     assert not {name for name in found if not name.startswith("nonfinite/")} - set(expected)
 
 
-@PROFILE
+@examples(20, *HealthCheck)
 @given(windows())
 def test_weights_pairs_and_histograms(window: pd.DataFrame) -> None:
     """A row counts where all that it needs is there."""
@@ -182,7 +180,7 @@ POOLS = {"step": ["step"], "batch": ["step", "batch"], "rank": ["rank"], "rank_b
 COMBINES = ("mean", "min", "max", "sum", "var")
 
 
-@PROFILE
+@examples(15, *HealthCheck)
 @given(windows(), st.sampled_from(("mean", "max", "std", "p50")))
 def test_pools_and_how_they_are_combined(window: pd.DataFrame, name: str) -> None:
     """A value per step, batch, rank or batch of a rank; those that are there become one."""
@@ -204,7 +202,7 @@ def test_pools_and_how_they_are_combined(window: pd.DataFrame, name: str) -> Non
     expect(found, expected)
 
 
-@PROFILE
+@examples(60, *HealthCheck)
 @given(st.lists(st.lists(MAYBE, max_size=5), min_size=3, max_size=3))
 def test_states_merge_as_their_values_do(parts: list[list[float]]) -> None:
     """Merging has an identity, is associative, and equals the state of all values together."""

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.language.interpreter import World, aggregate
 from tests.language.runs import record
 from tests.language.trees import MEMBERS, SIGNALS, Tree, boolean, is_bool, number, text
 
-PROFILE = settings(
-    max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 EIGHTHS = st.integers(-24, 24).map(lambda k: k / 8)
 MAYBE = st.one_of(EIGHTHS, EIGHTHS, EIGHTHS, st.just(math.nan))
 
@@ -95,7 +93,7 @@ def profile_of(trees: list[Tree], *, words: bool) -> dict[str, Any]:
     }
 
 
-@PROFILE
+@examples(30, *HealthCheck)
 @given(
     worlds(),
     st.lists(
@@ -130,7 +128,7 @@ def tolerance(tree: Tree) -> dict[str, Any]:
 REDUCTIONS = ("mean", "sum", "min", "max", "std", "pstd", "var", "count")
 
 
-@settings(PROFILE, max_examples=60)
+@examples(25, *HealthCheck)
 @given(worlds(), number("token", 3), boolean("token", 2), st.one_of(boolean("token", 2), boolean("completion", 2)))
 def test_a_reduction_over_tokens_pools_the_tokens_that_count(world: World, tree: Tree, flag: Tree, where: Tree) -> None:
     """Mask and `where` say which tokens; the moments are pooled over rows, batches and ranks."""

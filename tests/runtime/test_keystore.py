@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from declog.runtime import keystore
 from declog.runtime.keystore import Client, Server
+from tests.conftest import examples
 
 SECRET = b"s" * 32
 CALLS = st.tuples(st.sampled_from([b"g", b"c", b"d", b"n", b"w", b"x"]), st.binary(max_size=9)).map(
@@ -108,7 +109,7 @@ def test_strangers_do_not_keep_others_out(server: Server) -> None:
     known.close()
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.binary(max_size=200), max_size=4))
 def test_any_bytes_of_a_stranger_are_harmless(server: Server, said: list[bytes]) -> None:
     """They change no key, and the next one is answered."""
@@ -124,7 +125,7 @@ def test_any_bytes_of_a_stranger_are_harmless(server: Server, said: list[bytes])
     known.close()
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.binary(max_size=64) | st.binary(max_size=40).map(lambda tail: struct.pack("!I", 2**32 - 1) + tail))
 def test_any_bytes_of_one_who_knows_the_secret_end_its_own_connection_only(server: Server, said: bytes) -> None:
     """Frames that are not signed, of lengths that cannot be, of calls that there are not."""
@@ -139,7 +140,7 @@ def test_any_bytes_of_one_who_knows_the_secret_end_its_own_connection_only(serve
     good.close()
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.binary(max_size=64) | CALLS)
 def test_any_signed_frame_is_answered_or_ends_its_connection(server: Server, body: bytes) -> None:
     """Nothing that a rank could ask harms another."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
@@ -17,6 +17,7 @@ from declog.language.functions import DEFAULT, Functions
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.conftest import examples
 from tests.forks import PATIENCE_S
 from tests.runtime.ranks import work
 
@@ -120,7 +121,7 @@ def observed(rows: Sequence[tuple[float, int, str | None]], first: int) -> dict[
     }  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, HealthCheck.function_scoped_fixture)
 @given(data=st.data(), ranks=st.integers(2, 4), steps=st.lists(ROWS, min_size=1, max_size=5))
 def test_any_split_logs_what_one_process_logs(
     data: st.DataObject, ranks: int, steps: list[list[tuple[float, int, str | None]]], tmp_path: Path

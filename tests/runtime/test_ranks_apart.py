@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import declog
@@ -24,6 +24,7 @@ from declog.runtime.comm import Comm, Event, StoreComm
 from declog.runtime.message import VERSION, decode, encode
 from declog.runtime.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.conftest import examples
 
 PROFILE: dict[str, Any] = {
     "name": "apart", "every": 1, "signals": {"x": {"axis": "completion"}, "loss": {"axis": "step", "optional": True},
@@ -296,7 +297,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path] * bool(path) + [one for key, inner in items for one in places(inner, (*path, key))]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(places(WHOLE)), NOISE)
 def test_any_change_of_a_header_is_refused_or_harmless(path: tuple[Any, ...], noise: Any) -> None:
     """What is read is whole: its columns have as many values as its batches have rows, which bounds its memory."""

@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 import declog
 from declog.language import functions
 from declog.runtime.recorder import Recorder
+from tests.conftest import examples
 from tests.running import logged, profile, rows, run
 
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW = examples(20, HealthCheck.function_scoped_fixture)
 
 # ---- one call is one batch, whatever the order of its keywords
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,8 +21,7 @@ from declog.runtime import manifest
 from declog.sinks import built_in, option_names, run_folder
 from declog.sinks.locks import Held, Lock
 from declog.testing import MemorySink, run_ranks
-from tests.docs.markdown import ROOT
-from tests.forks import PATIENCE_S
+from tests import forks
 
 PROFILE: dict[str, Any] = {
     "name": "own", "signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"},
@@ -84,14 +81,7 @@ print(train(range(3), float(sys.argv[1])).output_dir)
 """
 
 
-def started(code: str, *arguments: str, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], cwd=folder, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-def together(processes: list[subprocess.Popen[str]]) -> list[str]:
+def together(processes: list[forks.Fork]) -> list[str]:
     """What processes say that begin at one moment."""
     for process in processes:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -99,14 +89,18 @@ def together(processes: list[subprocess.Popen[str]]) -> list[str]:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    ends = [process.communicate(timeout=PATIENCE_S) for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), ends
-    return [out.strip() for out, _ in ends]
+    assert [process.wait() for process in processes] == [0] * len(processes)
+    told = []
+    for process in processes:
+        with process:
+            assert process.stdout is not None
+            told.append(process.stdout.read().strip())
+    return told
 
 
 def test_processes_that_start_in_one_second(tmp_path: Path) -> None:
     """Four of them in one folder: four whole runs, none of which lost or got a row."""
-    told = together([started(TWIN, str(number), folder=tmp_path) for number in range(4)])
+    told = together([forks.start(["-c", TWIN, str(number)], cwd=tmp_path, talks=True) for number in range(4)])
     assert len(set(told)) == 4
     for number, folder in enumerate(told):
         for kind in ("jsonl", "parquet"):
@@ -130,10 +124,8 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SinkError, match=r"\[DL609\].* is in use by process") as caught:
             declog.start({**PROFILE, "append": True}, output_dir=tmp_path)
         assert f"process {os.getpid()} on {socket.gethostname()}" in str(caught.value)
-        other = started(
-            "from tests.runtime.test_run_folders import *\ntrain(range(1), 9.0, output_dir='.')", folder=tmp_path
-        )
-        assert "[DL609]" in other.communicate(timeout=PATIENCE_S)[1]
+        code = "from tests.runtime.test_run_folders import *\ntrain(range(1), 9.0, output_dir='.')"
+        assert "[DL609]" in forks.run(["-c", code], cwd=tmp_path).stderr
         with log.step(0):
             log.observe(reward=[1.0])
     assert rewards(tmp_path) == rewards(tmp_path, "parquet") == [(log.run_id, 0, 1.0)]
@@ -183,6 +175,7 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
 
 
 KILLED = """
+import sys
 from tests.runtime.test_run_folders import *
 log = declog.start(PROFILE, output_dir=".")
 with log.step(0):
@@ -195,10 +188,9 @@ sys.stdin.readline()
 
 def test_a_killed_run_leaves_its_folder_to_those_who_ask_for_it(tmp_path: Path) -> None:
     """The lock ends with the process, its forks do not hold it; what it logged is still not another run's."""
-    process = started(KILLED, folder=tmp_path)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=PATIENCE_S)
+    with forks.start(["-c", KILLED], cwd=tmp_path, talks=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.kill()
     assert said(tmp_path)["state"] == "running"
     with pytest.raises(SinkError, match=r"holds the run .* \(running\)"):
         declog.start(PROFILE, output_dir=tmp_path)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import declog
 from declog.language import sketch
 from declog.runtime.token_layout import Packed, Padded
 from declog.testing import MemorySink
+from tests.conftest import examples
 
 STATS = ("n", "total", "m2", "min", "max", "first", "last")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool]
@@ -52,7 +53,7 @@ def batches(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
     return value, mask
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(batches())
 def test_padded_statistics_are_those_of_the_tokens_that_exist(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     """Whatever the padding holds, and with NaN inside the mask as missing."""
@@ -63,7 +64,7 @@ def test_padded_statistics_are_those_of_the_tokens_that_exist(batch: tuple[torch
         np.testing.assert_allclose(found[stat].double().numpy(), wanted[stat], rtol=1e-12, atol=1e-9, err_msg=stat)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(batches())
 def test_packed_statistics_are_those_of_padded_ones(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     """The same tokens without their padding, told by their lengths."""
@@ -101,7 +102,7 @@ def test_a_shared_mask_costs_its_buffers_once() -> None:
     assert (len(layout._weights), len(layout._walls), len(layout._scratch)) == (1, 1, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(1, 400), st.integers(0, 2**20), st.floats(0, 1), st.sampled_from([1e-6, 1.0, 1e5]))
 def test_a_sketch_quantile_is_within_its_error(count: int, seed: int, level: float, scale: float) -> None:
     """Relative to the neighbouring values, between which numpy interpolates."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sinks.samples import python
+from tests.forks import python
 from tests.sinks.wandb_reader import read_runs
 
 CODE = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
@@ -16,6 +16,7 @@ from declog.records import Table
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
+from tests.conftest import examples
 from tests.running import profile, rows, run
 
 SIGNALS: dict[str, Any] = {
@@ -131,7 +132,7 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, HealthCheck.function_scoped_fixture)
 @given(given_rows=st.lists(ROWS, min_size=1, max_size=3), side=st.sampled_from(["top", "bottom"]), n=st.integers(1, 2))
 def test_the_best_groups_on_any_ranks_agree_with_pandas(
     given_rows: list[list[tuple[int, float | None]]], side: str, n: int, tmp_path: Path

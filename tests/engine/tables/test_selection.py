@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
@@ -16,6 +16,7 @@ from declog.errors import ConfigError
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
+from tests.conftest import examples
 from tests.running import run, scores, tables_of
 
 SCHEMA = {"text": {"type": "text"}, "score": {"type": "float", "nullable": True}}
@@ -50,7 +51,7 @@ KINDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, HealthCheck.function_scoped_fixture)
 @given(
     table=st.lists(st.sampled_from([0.0, 1.0, -1.0]), min_size=1, max_size=10),
     splits=st.lists(st.integers(0, 2), min_size=10, max_size=10), shuffle=st.randoms(use_true_random=False),
@@ -148,7 +149,7 @@ SCORED = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, HealthCheck.function_scoped_fixture)
 @given(ranks=st.lists(SCORED, min_size=1, max_size=3), limit=st.integers(1, 4))
 def test_chains_on_any_ranks(ranks: list[list[Row]], limit: int, tmp_path: Path) -> None:
     """Each filter has a `where` of its own; what the last one takes is what a loop over the rows takes."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
 from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.conftest import examples
 from tests.engine.windows.test_byte_cap import CONFIG, METRICS
 from tests.forks import PATIENCE_S
 
@@ -53,7 +54,7 @@ def logged(config: dict[str, Any], cuts: list[int], folder: Path) -> list[Any]:
     ]
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(6, HealthCheck.function_scoped_fixture)
 @given(
     ranks=st.sampled_from([2, 3, 8, 17, 64]),
     every=st.sampled_from([1, 3, 17, 20]),

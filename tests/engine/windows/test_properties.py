@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import declog
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
+from tests.conftest import examples
 
 ROWS = {"axis": "completion"}
 TOKENS = 3
@@ -131,7 +132,7 @@ def window(frame: pd.DataFrame, metrics: Mapping[str, Any]) -> dict[str, float]:
     return sink.scalars.get(steps - 1, {})
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(cut())
 def test_a_window_does_not_depend_on_how_its_rows_were_cut(frame: pd.DataFrame) -> None:
     """All reductions, of rows, families, labels, chosen rows, weighted rows and tokens."""
@@ -179,7 +180,7 @@ def test_a_window_does_not_depend_on_how_its_rows_were_cut(frame: pd.DataFrame) 
     assert window(frame, metrics) == logged(expected) | broken
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(cut())
 def test_pools_are_what_their_definition_says(frame: pd.DataFrame) -> None:
     """`pool` reduces each piece of the window, `combine` those of its values that there are."""
@@ -206,7 +207,7 @@ def test_pools_are_what_their_definition_says(frame: pd.DataFrame) -> None:
     assert window(frame, metrics) == logged(expected) | broken
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(cut())
 def test_last_is_of_the_latest_step_and_batch_and_the_lowest_rank(frame: pd.DataFrame) -> None:
     """Also where ranks have different numbers of batches."""
@@ -219,7 +220,7 @@ def test_last_is_of_the_latest_step_and_batch_and_the_lowest_rank(frame: pd.Data
     assert window(frame, {"last": "last(reward)"}) == logged({"last": expected}) | missing
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(cut())
 def test_the_main_rank_alone(frame: pd.DataFrame) -> None:
     """`ranks: main` takes rank 0's rows only, before anything is pooled."""
@@ -247,7 +248,7 @@ JOINED = {
 }
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.data())
 def test_rows_are_joined_by_their_ids(data: st.DataObject) -> None:
     """As a merge of pandas does it: over batches in any order, and over windows where a generation is used again."""
@@ -301,7 +302,7 @@ def test_rows_are_joined_by_their_ids(data: st.DataObject) -> None:
     assert sink.scalars == expected
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.data())
 def test_rows_are_joined_by_their_position(data: st.DataObject) -> None:
     """Without ids, where each phase had one batch with as many rows in the step."""
@@ -327,7 +328,7 @@ def test_rows_are_joined_by_their_position(data: st.DataObject) -> None:
 # ---- what runs on from window to window
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.data())
 def test_prev_is_a_shift_per_rank(data: st.DataObject) -> None:
     """The last value of the latest step before this one that had any; `first` where there was none."""
@@ -360,7 +361,7 @@ def test_prev_is_a_shift_per_rank(data: st.DataObject) -> None:
     }
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.data())
 def test_cumulative_is_a_running_sum_over_train_and_eval(data: st.DataObject) -> None:
     """Both modes add to one total, and each shows it at its own log events."""
@@ -404,7 +405,7 @@ def test_cumulative_is_a_running_sum_over_train_and_eval(data: st.DataObject) ->
 # ---- what is there for a batch over all ranks, in some batches only, or in other phases
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(cut(), st.sampled_from([1, 2, 9]))
 def test_a_value_per_batch_counts_once_for_all_its_ranks(frame: pd.DataFrame, every: int) -> None:
     """However many ranks have rows of the batch: by itself, with rows, by pools, chosen and weighed by it."""
@@ -449,7 +450,7 @@ def test_a_value_per_batch_counts_once_for_all_its_ranks(frame: pd.DataFrame, ev
     assert sink.scalars == expected
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(cut(), st.data())
 def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.DataObject) -> None:
     """What is computed of an optional signal is that of the batches that have it, on the ranks that do."""
@@ -507,7 +508,7 @@ def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.Data
     assert sink.scalars == expected
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.data())
 def test_a_formula_meets_values_of_two_phases_where_both_are(data: st.DataObject) -> None:
     """By step or rank, whatever the batches of either; a step that one of them lacks adds nothing."""
