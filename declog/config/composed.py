@@ -156,12 +156,32 @@ def of_config(config: object) -> Composed:
 
     Interpolations are resolved against the whole configuration. Raises ``ConfigError`` for what is no profile.
     """
+    if isinstance(config, Mapping) and not isinstance(config, DictConfig):
+        whole = dict(config)
+        node = whole.get(GROUP, whole)
+        chosen = GROUP in whole or not HydraConfig.initialized() or not _OWN_KEYS.isdisjoint(whole)
+        if chosen and type(node) is dict and nesting(whole) is None and _settled(whole):
+            return Composed(copy.deepcopy(node), copy.deepcopy(node), (GROUP,) if GROUP in whole else ())
     return of_node(node_of(config), _running() if isinstance(config, DictConfig) else None)
+
+
+def _settled(value: object) -> bool:
+    """Whether it is plain data that asks for nothing: OmegaConf gives it back as it is, and takes its time."""
+    if type(value) is dict:
+        return all(type(key) is str and _settled(item) for key, item in value.items())
+    if type(value) is list:
+        return all(map(_settled, value))
+    if type(value) is str:
+        return "${" not in value and value != "???"
+    return value is None or type(value) in (bool, int, float)
 
 
 def of_node(node: DictConfig, origin: Origin | None) -> Composed:
     """The profile at a node that is still attached to its configuration."""
-    found, written = resolved(node), cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
+    written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
+    if _settled(written):
+        return Composed(copy.deepcopy(written), written, key_path(node), origin)
+    found = resolved(node)
     for problem in found.problems:
         if has(written, problem.path):
             at(found.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
