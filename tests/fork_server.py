@@ -2,11 +2,14 @@
 
 Run by ``tests/forks.py``: ``fork_server DESCRIPTOR MODULE ...`` imports the modules and answers on a socket. A request
 is a JSON object, and the program's stdin, stdout and stderr as descriptors; answers are its pid, and later its exit
-code. A program is a process like any other: its session, environment, folder, ``__main__`` and end are its own.
+code. A program is a process like any other: its session, environment, folder, ``__main__`` and end are its own. Only
+what was imported for all is not taken apart at its end, which takes longer than most programs do, unless it is asked
+for.
 """
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import faulthandler
 import gc
@@ -24,6 +27,7 @@ from typing import Any
 
 Request = dict[str, Any]
 REQUEST_BYTES = 2**18
+_code: int | None = None  # of this program, which has run all but what the interpreter itself does at its end
 
 
 def serve(client: socket.socket) -> tuple[Request, list[int]] | None:
@@ -70,6 +74,34 @@ def become(request: Request, descriptors: list[int]) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # who waits too long asks where it hangs
 
 
+@atexit.register  # before any other, so that it is the last
+def leave() -> None:
+    """End a program that has ended."""
+    if _code is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_code)
+
+
+def to_its_end(request: Request) -> None:
+    """Run a program, and note the exit code that the interpreter is about to end with."""
+    global _code
+    try:
+        run(*request["program"])
+        code: object = 0
+    except SystemExit as ended:
+        code = 0 if ended.code is None else ended.code if isinstance(ended.code, int) else 1
+        raise
+    except KeyboardInterrupt:
+        code = None  # the interpreter ends by the signal
+        raise
+    except BaseException:
+        code = 1
+        raise
+    finally:
+        _code = code & 0xFF if isinstance(code, int) and not request["whole"] else None
+
+
 def run(how: str, what: str, arguments: list[str]) -> None:
     """What ``python -m what``, ``python -c what`` or ``python what`` runs."""
     if how == "-m":
@@ -102,4 +134,4 @@ if __name__ == "__main__":
         asked = serve(connection)
     if asked is not None:
         become(*asked)
-        run(*asked[0]["program"])
+        to_its_end(asked[0])

@@ -24,8 +24,10 @@ from typing import IO
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 300.0  # for what takes seconds: a busy machine is no failure
 BASE = ("torch.distributed", "torch.utils.data", "pandas", "pyarrow.fs", "pyarrow.parquet", "hydra", "declog.api",
-        "declog.runtime.recorder", "declog.sinks.jsonl", "declog.sinks.parquet")  # fmt: skip
+        "declog.runtime.recorder", "declog.sinks.jsonl", "declog.sinks.parquet", "torch._dynamo",
+        "tests.warm")  # fmt: skip
 TRL = (*BASE, "datasets", "trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer")
+TORCHRUN = ("-m", "torch.distributed.run", "--start-method=fork", "--run-path")  # its workers import nothing again
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}  # nothing is downloaded
 Command = Sequence[str | Path]
 
@@ -101,7 +103,7 @@ class Server:
                 self._changed.notify_all()
 
     def start(
-        self, command: Command, cwd: Path, env: Mapping[str, str], stdin: int, stdout: int, stderr: int
+        self, command: Command, cwd: Path, env: Mapping[str, str], whole: bool, stdin: int, stdout: int, stderr: int
     ) -> tuple[int, int]:
         """Start a program; what it is called here, and its pid."""
         first, *others = map(str, command)
@@ -109,7 +111,7 @@ class Server:
         with self._changed:
             self._started += 1
             id = self._started
-            request = {"id": id, "program": program, "cwd": str(cwd), "env": dict(env)}
+            request = {"id": id, "program": program, "cwd": str(cwd), "env": dict(env), "whole": whole}
             socket.send_fds(self._socket, [json.dumps(request).encode()], [stdin, stdout, stderr])
             assert self._changed.wait_for(lambda: id in self._pids, PATIENCE_S), "the fork server does not answer"
             return id, self._pids[id]
@@ -160,10 +162,12 @@ def start(
     output: Path | None = None,
     imports: tuple[str, ...] = BASE,
     talks: bool = False,
+    whole: bool = False,
 ) -> Fork:
     """Start ``python command`` and go on; what it prints is in the file ``output``, or stdout is a pipe to read.
 
-    With ``talks`` its stdin is a pipe to write to.
+    With ``talks`` its stdin is a pipe to write to; with ``whole`` its interpreter takes itself apart at the end, too,
+    which is for tests of that.
     """
     made = server(imports)
     reads = writes = None
@@ -177,7 +181,7 @@ def start(
     else:
         stdout = stderr = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     try:
-        id, pid = made.start(command, cwd, environment() if env is None else env, stdin, stdout, stderr)
+        id, pid = made.start(command, cwd, environment() if env is None else env, whole, stdin, stdout, stderr)
     finally:
         for descriptor in {stdin, stdout, stderr}:
             os.close(descriptor)
@@ -195,13 +199,15 @@ def run(
     input: str = "",
     timeout: float = PATIENCE_S,
     imports: tuple[str, ...] = BASE,
+    whole: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python command`` to its end, as ``subprocess.run(..., capture_output=True, text=True)`` does."""
     made = server(imports)
     with _file(input) as stdin, _file() as stdout, _file() as stderr:
         id, pid = made.start(
-            command, cwd, environment() if env is None else env, stdin.fileno(), stdout.fileno(), stderr.fileno()
-        )
+            command, cwd, environment() if env is None else env, whole,
+            stdin.fileno(), stdout.fileno(), stderr.fileno(),
+        )  # fmt: skip
         code = made.wait(id, timeout)
         if code is None:
             Fork(made, id, pid, None, None).end()

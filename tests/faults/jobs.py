@@ -55,6 +55,7 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     imports: tuple[str, ...] = forks.BASE,
+    whole: bool = False,
     limit_s: float = forks.PATIENCE_S,
 ) -> Ended:
     """Run one job: every rank with the environment that torchrun would give it, in a folder of the job's own."""
@@ -65,7 +66,7 @@ def run(
     places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
     started = [
         forks.start(
-            command, cwd=folder, output=output, imports=imports,
+            command, cwd=folder, output=output, imports=imports, whole=whole,
             env=forks.environment({**LOOPBACK, **(env or {}), **job, **place}),
         )
         for output, place in zip(outputs, places, strict=True)

@@ -47,7 +47,8 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def job(name: str, folder: Path, how: str) -> Ended:
     """The job of a fault, with declog or without."""
     fault = FAULTS[name]
-    return jobs.run(folder, fault.ranks, ["-m", "tests.faults.training", name, folder, how])
+    whole = fault.unclosed or fault.at_the_end is not None or "Blocked" in str(fault.profile) or name == "none"
+    return jobs.run(folder, fault.ranks, ["-m", "tests.faults.training", name, folder, how], whole=whole)
 
 
 def training_of(fault: Fault) -> object:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a run that forked, and what was printed."""
     folder = tmp_path_factory.mktemp("forks") / "run"
-    done = forks.run(["-m", "tests.runtime.forking", folder, "4"], cwd=folder.parent)
+    done = forks.run(["-m", "tests.runtime.forking", folder, "4"], cwd=folder.parent, whole=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder, done.stdout + done.stderr
 

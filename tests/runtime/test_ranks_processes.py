@@ -27,7 +27,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the two ranks of `equal.py` saw."""
     folder = tmp_path_factory.mktemp("torchrun")
     command = [
-        "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
+        *forks.TORCHRUN, "--nproc-per-node=2", "--max-restarts=1",
         "--monitor-interval=0.1", f"--master-port={free_port()}", str(SCRIPTS / "equal.py"), str(folder),
     ]  # fmt: skip
     done = forks.run(command, env=environment(), cwd=folder)
