@@ -220,7 +220,7 @@ class TokenView:
         if value is None:
             return torch.tensor(math.nan)
         if node.type.dtype is DType.BOOL:
-            return value if value.dtype is torch.bool else value != 0
+            return value if value.dtype is torch.bool else (value != 0) & (value == value)
         return value.float() if value.dtype in HALF else value
 
 

@@ -287,3 +287,16 @@ def test_expressions_of_many_tokens_are_folded_block_by_block(tmp_path: Path) ->
         },
         rel=1e-5,
     )  # fmt: skip
+
+
+def test_a_missing_bool_of_a_completion_is_false_among_its_tokens() -> None:
+    """As it is among completions: what chooses by it takes the other side, whether tokens are read or not."""
+    sink = MemorySink()
+    signals = {
+        "b": {"axis": "completion", "type": "bool"}, "x": {"axis": "completion"}, "t": {"axis": "token"},
+    }  # fmt: skip
+    metrics = {"rows": "mean(x if b else 7)", "tokens": "mean(t if t > 9 else (x if b else 7))"}
+    profile = {"name": "p", "axes": {"token": {"mask": "all"}}, "signals": signals, "metrics": metrics}
+    with declog.start(profile, sinks=[sink]) as log, log.step(0):
+        log.observe(b=[None, True, False], x=[1.0, 2.0, 3.0], t=torch.ones(3, 2))
+    assert sink.scalars == {0: {"rows": pytest.approx(16 / 3), "tokens": pytest.approx(16 / 3)}}
