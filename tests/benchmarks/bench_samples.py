@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 import declog
 from declog.records import Table
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        spawn(work, (folder, chosen.rows, chosen.rounds), RANKS)
+        start_processes(work, (folder, chosen.rows, chosen.rounds), RANKS, start_method="fork")
 
 
 if __name__ == "__main__":

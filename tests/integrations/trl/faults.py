@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from declog.integrations.trl.given import Given
 from declog.integrations.trl.report import Report
 from declog.integrations.trl.steps import Steps
 from declog.runtime.recorder import Recorder
-from tests.integrations.trl import cases
+from tests.integrations.trl import cases, tiny
 from tests.integrations.trl.cases import Case
 
 
@@ -35,8 +36,11 @@ FAULTS: dict[str, tuple[type[Any], str]] = {
 }  # fmt: skip
 CASE = Case(
     rewards="two",
-    args={"max_steps": 4, "logging_steps": 2, "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "beta": 0.05},
-)
+    args={
+        "max_steps": 4, "logging_steps": 2, "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "beta": 0.05,
+        "max_completion_length": 5,
+    },
+)  # fmt: skip
 
 
 @dataclass
@@ -76,7 +80,8 @@ def outcome(
     rank: int | None = None,
 ) -> Outcome:  # fmt: skip
     """A run with a fault (None: without declog), on the rank that is to fail."""
-    trainer = cases.trainer_of(CASE, model, folder)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    trainer = cases.trainer_of(CASE, model, folder, data={"eval_dataset": tiny.prompts(ranks)})
     if name is None:
         trainer.train()
         return _left(trainer)
