@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import declog
+from declog.config.composed import Composed
 from declog.integrations.trl.sight import trl_version
 from declog.testing import MemorySink
 
@@ -167,7 +170,8 @@ def trainer_of(case: Case, model: Path, folder: Path, **options: Any) -> Any:
         "use_cpu": True, "bf16": False, "learning_rate": 0.01, "disable_tqdm": True, "seed": 7, **case.args,
         **options.pop("args", {}),
     }  # fmt: skip
-    data = {"train_dataset": tiny.prompts(), "eval_dataset": tiny.prompts(4), **options.pop("data", {})}
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))  # each evaluates two batches
+    data = {"train_dataset": tiny.prompts(), "eval_dataset": tiny.prompts(2 * ranks), **options.pop("data", {})}
     rewards = options.pop("rewards", REWARDS[case.rewards])
     cls = options.pop("cls", served() if case.served else made)
     if case.served:
@@ -184,6 +188,12 @@ class Outcome:
     sink: MemorySink | None = None
 
 
+@cache
+def composed(preset: str, *overrides: str) -> Composed:
+    """A preset with overrides, composed once for all runs."""
+    return declog.compose(preset, overrides)
+
+
 def run(
     case: Case, model: Path, folder: Path, *, merge: str | None = None, overrides: Sequence[str] = (), **options: Any
 ) -> Outcome:
@@ -191,7 +201,8 @@ def run(
     trainer = trainer_of(case, model, folder, **options)
     sink = MemorySink()
     main = trainer.args.process_index == 0
-    with declog.attach(trainer, f"trl_{case.method}", [*STRICT, *overrides], merge=merge, sinks=[sink] if main else []):
+    config = composed(f"trl_{case.method}", *STRICT, *overrides)
+    with declog.attach(trainer, config, merge=merge, sinks=[sink] if main else []):
         trainer.train()
     return Outcome(trainer.state.log_history, events(sink), sink)
 

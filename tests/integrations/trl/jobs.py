@@ -25,8 +25,8 @@ def two_ranks(name: str, model: Path, folder: Path) -> None:
 
 def torchrun(name: str, model: Path, folder: Path, *, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a job under torchrun, whose agent ends the others when a rank has died."""
-    command = [*forks.TORCHRUN, "--standalone", "--nproc-per-node=2", __file__, name, model, folder]
-    return forks.run(command, env=forks.environment(env), cwd=folder, imports=forks.TRL)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.integrations.trl.jobs"]
+    return forks.run([*command, name, model, folder], env=forks.environment(env), cwd=folder)
 
 
 def keep(folder: Path, name: str, result: object) -> None:
@@ -72,8 +72,6 @@ def resumed(model: Path, folder: Path) -> None:
 def killed(model: Path, folder: Path) -> None:
     """Rank 1 dies in its third step, with declog attached and without."""
     from tests.integrations.trl import cases
-
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the agent forked this process with a handler of its own
 
     def reward(completions: list[str], trainer_state: Any, **columns: Any) -> list[float]:
         if trainer_state.global_step == 2 and os.environ["RANK"] == "1":

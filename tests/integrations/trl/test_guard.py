@@ -27,7 +27,7 @@ def columns(model: Path, folder: Path, *rewards: Callable[..., Any], overrides: 
     """A run with these reward functions: its rows at each step, its failures, and its history."""
     trainer = cases.trainer_of(SHORT, model, folder, rewards=list(rewards))
     sink = MemorySink()
-    with declog.attach(trainer, "trl_grpo", [LENIENT, *overrides], sinks=[sink]) as log:
+    with declog.attach(trainer, cases.composed("trl_grpo", LENIENT, *overrides), sinks=[sink]) as log:
         trainer.train()
     return [table.data for _, table in sink.tables("completions")], list(log.failures), trainer.state.log_history, sink
 
