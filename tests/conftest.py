@@ -18,8 +18,9 @@ from tests import forks
 
 # No test depends on the machine's speed. `make soak` takes the long one: pytest --hypothesis-profile soak
 DEV = 25
-settings.register_profile("dev", max_examples=DEV, deadline=None, derandomize=True)  # soak draws anew
-settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
+UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("dev", max_examples=DEV, derandomize=True, **UNTIMED)  # soak draws anew
+settings.register_profile("soak", max_examples=1000, print_blob=True, **UNTIMED)
 settings.load_profile("dev")
 
 HERE = Path(__file__).parent
@@ -28,7 +29,10 @@ WritePreset = Callable[[str, str], Path]
 
 def examples(count: int, *ignored: HealthCheck) -> settings:
     """So many examples, where one costs more or less than most do; a soak has as many times more as elsewhere."""
-    return settings(max_examples=count * settings.default.max_examples // DEV, suppress_health_check=ignored)
+    profile = settings.default
+    assert profile is not None
+    checks = (*profile.suppress_health_check, *ignored)
+    return settings(max_examples=count * profile.max_examples // DEV, suppress_health_check=checks)
 
 
 @pytest.fixture
