@@ -59,7 +59,6 @@ class Repository(ConfigRepository):
         result.defaults_list = self._create_defaults_list(config_path, defaults)
         return result
 
-
     def __deepcopy__(self, memo: object) -> Repository:
         """Hydra copies a repository before it lets a configuration name more places: sources never change."""
         copied = copy.copy(self)
