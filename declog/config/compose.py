@@ -80,7 +80,7 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if not file.is_file():
         beside = [each.name for each in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
         close = nearest(file.name, beside)
-        fix = f"did you mean `{FilePath(name).with_name(close)}`?" if close else "a preset's name has no `/` in it"
+        fix = f"did you mean `{FilePath(name).with_name(close)}`?" if close else "give the path of a YAML file"
         raise _refused("DL101.no_file", name=name, fix=fix)
     if file.suffix != ".yaml":
         raise _refused("DL101.suffix", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))

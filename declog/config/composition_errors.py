@@ -22,7 +22,7 @@ from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.file_errors import file_problem, first_line
-from declog.config.overrides import parsed, pasted, quoted, taken, written
+from declog.config.overrides import ADDS, parsed, pasted, quoted, taken, written
 from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
@@ -67,6 +67,8 @@ def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None =
     fix = did_you_mean(name, known, what="presets")
     if directory is not None and (directory / f"{name}.yaml").is_file():
         fix = f"move {name}.yaml into a folder `{GROUP}` of that directory: presets are Hydra's group `{GROUP}`"
+    elif FilePath(f"{name}.yaml").is_file():
+        fix = f"did you mean the file `{name}.yaml`?"
     return Problem.of("DL104.preset", name=name, fix=fix)
 
 
@@ -165,9 +167,7 @@ def _group_problem(
         return _problem(line, "DL101.list_group", group=group)
     if "No match in the defaults list" in str(error):
         # What lands under a key that is no part of a profile, such as a pack, belongs to the profile itself.
-        known = (
-            group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in _names(config[GROUP])
-        )
+        known = group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in ADDS
         fix = f"+{line}" if known else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
         return _problem(line, "DL101.not_chosen", (0, line.find("=")), group=group, fix=fix)
     return _problem(line, "DL101.hydra", cause=first_line(error))

@@ -40,7 +40,7 @@ def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin],
         return base
     with current_hydra():
         groups = config_loader(base.config_dir).list_groups(GROUP)
-    name, lines, plain = base.config_name, list[str](), list[int]()
+    name, lines, plain, chosen = base.config_name, list[str](), list[int](), list[int]()
     added: set[tuple[str, ...]] = set()
     for word in words:
         found = _WORD.match(word)
@@ -50,16 +50,24 @@ def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin],
             name = value
             continue
         if key.partition(".")[0] != "hydra" and re.split("[./@]", key)[0] != GROUP:
+            if _is_choice(key, value, groups) and not sign:
+                chosen.append(len(lines))
             key = f"{GROUP}/{key}" if _is_choice(key, value, groups) else f"{GROUP}.{key}"
         if sign in ("+", "++") and value.startswith("{"):
             added.add(_path(key)[:2])
         elif equals and not sign and "/" not in key:
             plain.append(len(lines))
         lines.append(f"{sign}{key}{equals}{value if '/' in key else taken(value)}")
+    base = replace(base, config_name=name)
+    if chosen and _refused(lines, base, load):  # perhaps for a group of which no file chooses anything
+        for place in chosen:
+            key, _, value = lines[place].partition("=")
+            added_to = f"+{key}{'' if key.removeprefix(f'{GROUP}/') in ADDS else f'@{GROUP}'}={value}"
+            if _refused([lines[place]], base, load) and not _refused([added_to], base, load):
+                lines[place] = added_to
     if plain:
-        choices = tuple(line for line in lines if "/" in line.partition("=")[0])
         try:
-            known = load(replace(base, config_name=name, overrides=choices))
+            known = load(replace(base, overrides=_choices(lines)))
         except CompositionError:
             plain = []  # what is wrong is reported when all of it is composed
     for place in plain:
@@ -68,7 +76,20 @@ def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin],
         if path[:2] in added or _may_be_added(known, path, ADDS.get(path[0] if path else ""), is_map=is_map):
             added |= {path[:2]} if is_map else set()
             lines[place] = f"++{lines[place]}"
-    return replace(base, config_name=name, overrides=tuple(lines))
+    return replace(base, overrides=tuple(lines))
+
+
+def _choices(lines: Sequence[str]) -> tuple[str, ...]:
+    """The overrides that choose files of groups, which come before keys are set."""
+    return tuple(line for line in lines if "/" in line.partition("=")[0])
+
+
+def _refused(lines: Sequence[str], base: Origin, load: Callable[[Origin], DictConfig]) -> bool:
+    try:
+        load(replace(base, overrides=_choices(lines)))
+    except CompositionError:
+        return True
+    return False
 
 
 def _path(key: str) -> tuple[str, ...]:

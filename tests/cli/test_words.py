@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from declog.config.compose import compose, profile_of
 from declog.config.overrides import taken
+from declog.errors import CompositionError
 from tests.cli.conftest import Cli
+from tests.conftest import WritePreset
 
 
 def read(text: str) -> Any:
@@ -82,10 +84,11 @@ def profile(small: Path, *words: str, name: str = "small") -> dict[str, Any]:
         ("declog.every=4", "every", 4),
         ("strict=true", "strict", True),
         ("axes.group.size=4", "axes.group.size", 4),
-        ("metrics.p=p95(reward)", "metrics.p", "p95(reward)"),
-        ("+metrics.p=p95(reward)", "metrics.p", "p95(reward)"),
+        ("metrics.p=p95(reward)", "metrics.p", {"expr": "reward", "reduce": "p95"}),
+        ("+metrics.p=p95(reward)", "metrics.p", {"expr": "reward", "reduce": "p95"}),
         ("metrics.p={expr: reward, where: length > 3}", "metrics.p.where", "length > 3"),
         ("metrics.length.where=length > 3 and reward < 1", "metrics.length.where", "length > 3 and reward < 1"),
+        ("metrics.reward.where=length > 3", "metrics.reward.where", "length > 3"),
         ("metrics.length.reduce.p95=p95", "metrics.length.reduce.p95", "p95"),
         ("metrics.length.reduce={p95: p95}", "metrics.length.reduce.p95", "p95"),
         ("tables.samples.to.jsonl=true", "tables.samples.to.jsonl", True),
@@ -120,7 +123,6 @@ def test_several_words_build_on_each_other(small: Path) -> None:
         ("metrics.rewrad.reduce=p95", "+declog.metrics.rewrad.reduce=p95"),
         ("constants.bet=0", "declog.constants.beta=0  or  +declog.constants.bet=0"),
         ("metrcs.reward=mean(reward)", "declog.metrics.reward="),
-        ("metrics.reward.where=length > 3", "set the whole entry: 'declog.metrics.reward={expr: ..., where: "),
         ("sinks=[consle]", "did you mean `console`?"),
         ("declog=tem", "did you mean `team`?"),
     ],
@@ -136,3 +138,21 @@ def test_all_wrong_words_are_told_at_once(small: Path, cli: Cli) -> None:
     """One run, both mistakes."""
     found = cli("check", "small", "metrics.rewrad.reduce=p95", "evry=3", "--config-dir", str(small))
     assert found.err.count("error[DL101]") == 2
+
+
+def test_sinks_are_chosen_also_where_the_file_chooses_none(write_preset: WritePreset) -> None:
+    """A profile without a defaults list; the other words hold, and a sink that is none is still refused."""
+    folder = write_preset("bare", "signals: {reward: {axis: completion}}\nmetrics: {reward: mean(reward)}\n")
+    data = profile(folder, "sinks=[console,jsonl]", "metrics.p=p95(reward)", name="bare")
+    assert (list(data["sinks"]), data["metrics"]["p"]["reduce"]) == (["console", "jsonl"], "p95")
+    with pytest.raises(CompositionError) as caught:
+        profile(folder, "sinks=[consle]", name="bare")
+    assert [problem.fix for problem in caught.value.problems] == ["did you mean `console`?"]
+
+
+def test_a_file_that_is_named_without_its_ending(write_preset: WritePreset) -> None:
+    """A name alone is a preset's; the file beside it is the nearest thing."""
+    Path("mine.yaml").write_text("metrics: {}\n", encoding="utf-8")
+    with pytest.raises(CompositionError) as caught:
+        compose("mine")
+    assert [problem.fix for problem in caught.value.problems] == ["did you mean the file `mine.yaml`?"]
