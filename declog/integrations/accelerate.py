@@ -1,0 +1,113 @@
+"""accelerate: a tracker by which ``Accelerator.log`` reaches declog's profiles and sinks.
+
+accelerate's trackers live on the main process, so this is one recorder of one rank: what the loop logs there is what
+there is. A loop whose ranks have rows of their own calls ``declog.start`` and ``observe`` on each. Uses declog's public
+API as a stranger would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from accelerate.tracking import GeneralTracker, on_main_process
+
+import declog
+from declog.sinks import Sink
+
+__all__ = ["DeclogTracker"]
+
+
+class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not typed here
+    """``Accelerator(log_with=[DeclogTracker("mine")])``: what the loop logs becomes signals, or numbers of their own.
+
+    ``config`` is a preset's name with ``overrides``, or anything that ``declog.compose`` takes; ``sinks`` and
+    ``output_dir`` are those of ``declog.start``. What is wrong with the profile raises ``ConfigError`` here.
+
+    ``accelerator.log(values, step=k)`` observes what the profile declares as signals, a list or tensor of completions
+    among it, and logs any other number under its name. Calls of one ``step`` are one step, which ends where a call
+    has a later one, and at ``end_training``. A call of an earlier step counts for the open one. ``init_trackers``'
+    config is the run config's ``accelerate``.
+    """
+
+    name = "declog"
+    requires_logging_directory = False
+    main_process_only = True
+
+    def __init__(
+        self, config: Any = "trainer", overrides: Sequence[str] = (), *, sinks: Sequence[Sink] = (),
+        output_dir: str | Path | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._config = declog.compose(config, overrides)
+        declog.plan(self._config)
+        self._sinks, self._output_dir = sinks, output_dir
+        self._recorder: declog.Recorder | None = None
+        self._step: AbstractContextManager[Any] | None = None
+        self._number: int | None = None
+
+    @property
+    def tracker(self) -> declog.Recorder | None:
+        """The recorder; None before the first call, and on all other processes."""
+        return self._recorder
+
+    @on_main_process  # type: ignore[untyped-decorator]
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """The run config's ``accelerate``; it comes before the run begins."""
+        data = self._config.data
+        config = {**(data.get("run_config") or {}), "accelerate": dict(values)}
+        self._config = replace(self._config, data={**data, "run_config": config})
+
+    @on_main_process  # type: ignore[untyped-decorator]
+    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        """Observe signals and log numbers in a step; without one in the step after the last."""
+        log = self._begun()
+        if log.closed:
+            return
+        last = -1 if self._number is None else self._number
+        number = last + 1 if step is None else step
+        if self._number is None or number > last:
+            self._end()
+            self._step, self._number = log.step(number), number
+            self._step.__enter__()
+        with log.guard("what the loop logs could not be recorded"):
+            known = {name: value for name, value in values.items() if name in log.plan.known}
+            if known:
+                log.observe(**known)
+            for name, value in _numbers({name: value for name, value in values.items() if name not in known}):
+                log.log_metric(name, value)
+
+    @on_main_process  # type: ignore[untyped-decorator]
+    def finish(self) -> None:
+        """End the open step and close the recorder."""
+        if self._recorder is not None:
+            self._end()
+            self._recorder.close()
+
+    def _begun(self) -> declog.Recorder:
+        if self._recorder is None:
+            self._recorder = declog.start(
+                self._config, sinks=self._sinks, output_dir=self._output_dir, rank=0, world_size=1
+            )
+        return self._recorder
+
+    def _end(self) -> None:
+        if self._step is not None and self._recorder is not None:
+            step, self._step = self._step, None
+            if self._recorder.closed:
+                return
+            step.__exit__(None, None, None)
+            if not self._recorder.plan.modes["train"].every:  # `every: trainer`: each step that is logged
+                self._recorder.flush()
+
+
+def _numbers(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """What is no text, those of a mapping under its name."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{before}{name}/")
+        elif value is not None and not isinstance(value, str):
+            yield f"{before}{name}", value

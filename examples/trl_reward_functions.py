@@ -1,0 +1,125 @@
+"""One judgement in three ways: an answer that a reward function extracts, its gold label, accuracy and calibration.
+
+    python examples/trl_reward_functions.py              all three ways
+    python examples/trl_reward_functions.py returned     one of them: returned, logged or called
+
+The reward functions are plain functions, as TRL calls them: `declog.attach` changes nothing about them. Here a loop
+of two steps calls them, so that it runs in seconds; docs/rewards.md says when to use which way.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import declog
+from declog.testing import MemorySink
+
+STEPS = (  # completions with a stated confidence, and their gold labels
+    (["4 (90%)", "5 (60%)", "6 (80%)", "no idea"], ["4", "5", "7", "8"]),
+    (["10 (70%)", "11 (95%)", "12 (55%)", "13 (99%)"], ["10", "11", "12", "14"]),
+)
+PROFILE: dict[str, Any] = {
+    "name": "calibration",
+    "signals": {
+        "completion": {"axis": "completion", "type": "text"},
+        "gold": {"axis": "completion", "type": "text"},
+        "rewards": {"axis": "completion", "family": True},
+    },
+    "schemas": {
+        "judged": {
+            "completion": {"type": "text"},
+            "gold": {"type": "text"},
+            "rewards": {"type": "float", "name": "{column}"},
+            "extra": {"undeclared": "keep"},
+        }
+    },
+    "tables": {"judged": {"schema": "judged"}},
+}
+# What a reward function returns or logs is a signal, as this profile names it: metrics may use it.
+JUDGED: dict[str, Any] = {
+    "signals": {
+        "correct": {"axis": "completion", "type": "bool", "optional": True},
+        "confidence": {"axis": "completion", "optional": True},
+        "extracted": {"axis": "completion", "type": "text", "optional": True},
+    },
+    "metrics": {"accuracy": "mean(correct)", "ece": "ece(confidence, correct, bins=10)"},
+    "schemas": {"judged": {"extracted": {"type": "text", "nullable": True}}},
+}
+
+
+def judged(text: str, gold: str) -> tuple[str | None, float, bool]:
+    """The answer, how sure it claims to be, and whether it is right."""
+    found = re.match(r"(\d+) \((\d+)%\)", text)
+    return (found[1], int(found[2]) / 100, found[1] == gold) if found else (None, 0.0, False)
+
+
+@declog.reward
+def returned(completions: Sequence[str], gold: Sequence[str], **columns: Any) -> Any:
+    """Passive: the columns are returned beside the rewards. It knows of no logger, and is tested as it stands."""
+    answers, confidence, correct = zip(*map(judged, completions, gold), strict=True)
+    return list(map(float, correct)), {"extracted": answers, "confidence": confidence, "correct": correct}
+
+
+def logged(completions: Sequence[str], gold: Sequence[str], **columns: Any) -> list[float]:
+    """The columns are logged where they are found, at any depth; a number of its own goes to `log_metric`."""
+    answers, confidence, correct = zip(*map(judged, completions, gold), strict=True)
+    declog.log_extra("extracted", answers)
+    declog.log_extra("confidence", confidence)
+    declog.log_extra("correct", correct)
+    declog.log_metric("unparsed", answers.count(None) / len(answers))
+    return list(map(float, correct))
+
+
+def called(completions: Sequence[str], gold: Sequence[str], **columns: Any) -> list[float]:
+    """Untouched: only rewards. The profile computes the column, for the rows that a table shows."""
+    return [float(judged(*each)[2]) for each in zip(completions, gold, strict=True)]
+
+
+@declog.column
+def extract_answer(completion: str) -> str | None:
+    """The answer in a completion, for `call:` of a schema."""
+    return judged(completion, "")[0]
+
+
+WAYS: Mapping[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "returned": (returned, JUDGED),
+    "logged": (logged, JUDGED),
+    "called": (
+        called,
+        {
+            "metrics": {"accuracy": "mean(sum(rewards, over=column))"},
+            "schemas": {"judged": {"extracted": {"type": "text", "call": "extract_answer", "nullable": True}}},
+        },
+    ),
+}
+
+
+def run(way: str) -> MemorySink:
+    """Two steps whose rewards come from this way's function; what was logged."""
+    function, added = WAYS[way]
+    profile = {
+        **PROFILE,
+        **added,
+        "signals": {**PROFILE["signals"], **added.get("signals", {})},
+        "schemas": {"judged": {**PROFILE["schemas"]["judged"], **added["schemas"]["judged"]}},
+    }
+    sink = MemorySink()
+    with declog.start(profile, sinks=[sink]) as log:
+        for step, (completions, gold) in enumerate(STEPS):
+            with log.step(step):
+                rewards = function(completions=completions, gold=gold)
+                log.observe(completion=completions, gold=gold, rewards={"right": rewards})
+    return sink
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or WAYS:
+        found = run(name)
+        print(name)
+        for at, values in found.scalars.items():
+            print("  step", at, {key: round(value, 4) for key, value in sorted(values.items())})
+        for at, table in found.tables("judged"):
+            print("  step", at, "extracted", list(table.data["extracted"]))
