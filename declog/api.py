@@ -75,7 +75,7 @@ def plan(
 
 
 def start(
-    config: Any,
+    config: Any = "minimal",
     overrides: Sequence[str] = (),
     *,
     sinks: Sequence[Sink] = (),
@@ -99,7 +99,7 @@ def start(
     """Start logging a run; call it on every rank.
 
     ``config`` and ``overrides`` are what ``declog.compose`` takes: a preset's name, a YAML file, an application's
-    DictConfig, its ``declog`` node, or a mapping. ``sinks`` are added in code, under the profile that ``profile:``
+    DictConfig, its ``declog`` node, or a mapping. Without any, the preset ``minimal`` logs whatever is observed. ``sinks`` are added in code, under the profile that ``profile:``
     names. ``constants`` fill the profile's constants. ``rank`` and ``world_size`` are the data-parallel ones, where
     they are not those of the process group. ``wait_s`` is how long rank 0 waits for another rank's rows, in the
     background, before it logs without them; ``start_s`` how long ranks wait for each other here, and all of them for

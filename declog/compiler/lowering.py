@@ -351,6 +351,7 @@ def _events(work: _Lowering) -> None:
             recorded=(phase, name) in work.recorded | work.wished, folded=(phase, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
             unmasked=spec.axis == "token" and spec.type != "bool" and not node.mask,
+            any=spec.any,
         )  # fmt: skip
         by_phase.setdefault(phase, []).append(op)
     extra = [table.phase for table in draft.tables if any(column.keeps for column in table.columns)]

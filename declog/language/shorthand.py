@@ -18,7 +18,7 @@ from declog.errors import Path, Problem, UsageError, did_you_mean
 AXES = ("step", "group", "completion", "token")
 TYPES = ("float", "int", "bool", "text", "object")
 SIGNAL_KEYS = frozenset({
-    "axis", "type", "family", "phase", "from", "mask", "optional", "extra", "enabled", "expr", "help",
+    "axis", "type", "family", "phase", "from", "mask", "optional", "any", "extra", "enabled", "expr", "help",
 })  # fmt: skip
 _WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _CONDITION = re.compile(

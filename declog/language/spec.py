@@ -95,6 +95,8 @@ class SignalSpec(Model):
     """Which of its tokens exist; ``all``: every one."""
     optional: bool = False
     """It may never come; what derives from it is then absent."""
+    any: bool = False
+    """A family of what is observed under names that nobody declares, by name: per step numbers, per completion rows."""
     extra: bool | None = None
     """Whether columns of log_extra are observed as it; by default only where no installed package declares it."""
     enabled: bool | str = True
@@ -107,6 +109,8 @@ class SignalSpec(Model):
         if (self.axis is None) == (self.expr is None):
             fix = "drop one of them (null)" if self.expr is not None else "add `axis: completion`, or `expr:`"
             raise refused("DL202.axis_or_expr", fix=fix)
+        if self.any and not (self.family and self.axis in ("step", "completion") and self.type is DType.FLOAT):
+            raise refused("DL202.any")
         return self
 
     @property

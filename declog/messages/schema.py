@@ -49,6 +49,8 @@ CODES = {
     "DL202.group_twice": ("a group is given by `size` or by `of`, not by both", "drop one of them (null)"),
     "DL202.imports": ("`imports` of [{table}] is a list of modules", 'imports = ["my_package.metrics"]'),
     "DL202.mode_every": ("`every` counts steps and cannot be {every}", "every: end"),
+    "DL202.any": ("`any` is a family of numbers per step or per completion",
+        "{axis: completion, family: true, any: true}"),
     "DL202.labels": ("`by` is one label per row", "a metric for each: {..., by: {first}}"),
     "DL202.signal_twice": ("the signal `{name}` is declared twice", "write it once, under its phase or without"),
     "DL202.word": ("`{word}` says nothing of a signal", "{fix}"),

@@ -35,6 +35,7 @@ class SignalOp:
     folded: bool  # a token fold reads it
     packed: bool = False  # per token, and the tokens of all completions lie in one row
     unmasked: bool = False  # per token, and nothing says which tokens exist
+    any: bool = False  # a family of what no other signal is
 
     # what every `observe` asks of a signal, ready to read: its column's key, its shape by name, what rows are
     key: tuple[str, None] = field(init=False, repr=False, compare=False)

@@ -19,6 +19,7 @@ from declog.plans.ops import Plan, SignalOp
 from declog.runtime.batch import BatchRecord, OpenBatch
 from declog.runtime.call_log import Tape
 from declog.runtime.extras import Undeclared, plain_column
+from declog.runtime.inputs import undeclared
 from declog.runtime.failures import Failures
 from declog.runtime.given import Given
 from declog.runtime.timing import Seconds, Timed
@@ -56,6 +57,8 @@ class Intake:
         self._came = {name: phase.reads for name, phase in plan.phases.items()}  # what folds read, of the batch before
         self._undeclared = Undeclared(plan)
         self._timed: dict[str, Timed] = {}  # of this step, by name
+        self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
+        self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is said once
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -64,7 +67,7 @@ class Intake:
 
     def check(self, signals: Mapping[str, Any]) -> None:
         """Raise ``UnknownSignalError`` where the profile knows no signal of a name."""
-        if self._plan.known.issuperset(signals):
+        if self._any or self._plan.known.issuperset(signals):
             return
         name = next(source for source in signals if source not in self._plan.known)
         sources = {op.name: op.source for phase in self._plan.phases.values() for op in phase.signals}
@@ -80,6 +83,9 @@ class Intake:
         intended: Mapping[str, Sequence[SignalOp]] | None = None
         for source, value in signals.items():
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
+            if self._any and not ops and source not in self._plan.known:
+                self._undeclared_signal(source, value, step)
+                continue
             if source not in homes and ops:  # it belongs to the phase of what it is observed with
                 if intended is None:
                     intended = self._intended(signals)
@@ -90,6 +96,29 @@ class Intake:
                     one = given[op.phase] = Given(self._plan.phases[op.phase])
                 one.add(op, value)
         self._take(given.values(), step)
+
+    def _undeclared_signal(self, name: str, value: Any, step: int) -> None:
+        """Keep what nobody declared: numbers and rows of numbers by name, texts for tables, each member for itself."""
+        if isinstance(value, Mapping):
+            for member, inside in value.items():
+                self._undeclared_signal(f"{name}/{member}", inside, step)
+            return
+        kind, plain = undeclared(value)
+        op = self._any.get(kind)
+        try:
+            if kind is Axis.COMPLETION and op is None:
+                return
+            if op is not None:
+                given = Given(self._plan.phases[op.phase])
+                given.add(op, {name: plain})
+                given.names = {name}
+                self._take([given], step)
+            if kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
+                self.extra(name, value if kind is None else plain, step)
+        except InputError as error:  # of other rows than the batch's: nobody said what they are
+            if name not in self._left_out:
+                self._left_out.add(name)
+                log.warning("`%s` is left out: %s", name, error.message)
 
     def metric(self, name: str, value: Any, step: int) -> None:
         """Keep a value of ``log_metric``, where the profile shows those."""

@@ -249,3 +249,25 @@ def describe(value: Any) -> str:
         return f"a list of {len(value)}"
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def undeclared(value: Any) -> tuple[Axis | None, Any]:
+    """What a value that nobody declared is: a number per step, a row of numbers per completion, or a column of texts.
+
+    What has more axes is the mean of each row. The axis is None for what is no number, and the value for nothing.
+    """
+    alone = isinstance(value, Tensor | np.ndarray) and not value.ndim
+    if alone or isinstance(value, bool | int | float | np.generic):
+        return Axis.STEP, value.item() if isinstance(value, np.generic | np.ndarray) else value
+    if isinstance(value, list | tuple) and all(isinstance(item, bool | int | float | type(None)) for item in value):
+        value = np.array([np.nan if item is None else item for item in value], np.float64)
+    if isinstance(value, list | tuple) and value and all(isinstance(item, Tensor) and not item.ndim for item in value):
+        value = torch.stack([item.detach().double() for item in value])
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        value = torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, Tensor) and not value.is_complex():
+        rows = value.detach()
+        return Axis.COMPLETION, rows if rows.ndim == 1 else rows.flatten(1).double().mean(1)
+    if isinstance(value, list | tuple):
+        return None, list(value)
+    return None, None
