@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 from declog.plans.ops import MetricOp, NameOp
 
 Params = tuple[tuple[str, Any], ...]
+INSTEAD = "__instead"  # behind a metric's id: the hidden metric that stands for it
 FIELDS = frozenset({"id", "reduce", "column", "label"})
 
 
@@ -35,7 +36,30 @@ def metrics(draft: Draft) -> None:
         if f"metrics.{name}" in draft.inactive or spec.formula is not None:
             continue
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
-            draft.metrics += _Metric(draft, name, spec).ops()
+            made = _Metric(draft, name, spec).ops()
+            draft.metrics += made if spec.instead is None else [*_instead(draft, name, spec, made)]
+
+
+def _instead(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricOp]) -> Iterator[MetricOp]:
+    """A metric, and before it the hidden one that stands for it: of a number per step its mean, else as it is reduced.
+
+    Where what stands for it cannot be had, such as a signal that is off, the metric is as it was.
+    """
+    path, node = ("metrics", name, "instead"), None
+    with draft.at(*path, off=f"metrics.{name}.instead"):
+        node = compile_expression(str(spec.instead), SignalScope(draft), draft.pool, draft.functions)
+    given: list[MetricOp] = []
+    if node is not None:
+        alone = node.type.axis is None or node.type.axis is Axis.STEP
+        keys = {"expr": spec.instead, "reduce": "mean" if alone else spec.reduce, "log": False, "instead": None}
+        keys |= {"name": None, "alias": None, "tags": []}
+        keys |= {"where": None, "weight": None, "by": None} if alone else {}
+        given = _Metric(draft, f"{name}{INSTEAD}", spec.model_copy(update=keys)).ops()
+    keys_of = {op.suffix: op.key for op in given}
+    for op in made:
+        key = keys_of.get(op.suffix, keys_of.get(None))
+        yield op if key is None else replace(op, instead=key)
+    yield from given
 
 
 class _Metric:

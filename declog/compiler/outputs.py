@@ -17,7 +17,7 @@ from declog.errors import SinkError, did_you_mean
 from declog.language.nodes import Node
 from declog.language.spec import ProfileSpec, SelectorSpec
 from declog.plans.needs import read
-from declog.plans.ops import FormulaOp, ProfileOp, SinkOp
+from declog.plans.ops import FormulaOp, MetricOp, ProfileOp, SinkOp
 
 Output = tuple[str, bool]
 Names = tuple[str, bool, str]  # an output, and a glob of the names of its members or labels
@@ -323,6 +323,7 @@ def selection(draft: Draft) -> None:
         op = outputs[waiting.pop()]
         nodes = [op.expr] if isinstance(op, FormulaOp) else []
         found = set(read(*nodes, *(() if op.when is None else (op.when,)))) - needed
+        found |= {op.instead} - needed if isinstance(op, MetricOp) and op.instead is not None else set()
         needed |= found
         waiting += found
     for op in draft.outputs:

@@ -196,6 +196,9 @@ class Dispatcher:
             if op.cumulative:
                 self._add_up(op, found)
         for op in ops:
+            if op.instead is not None and op.instead in found and found[op.instead].there.any():
+                found[op.key] = found[op.instead]
+        for op in ops:
             if op.key in found and found[op.key].skipped and op.nan != "propagate":
                 self._skipped(op, found[op.key], report)
         self._compute(period, found, known, report)

@@ -136,6 +136,8 @@ class MetricSpec(Model):
     """What is reduced; the default is the signal of the metric's own id."""
     reduce: str | list[str] | dict[str, str] | None = None
     """A reduction, or a map of suffix to reduction; the default is mean."""
+    instead: str | None = None
+    """What stands for the value where it comes: a number that the trainer has computed already, or other rows."""
     formula: str | None = None
     """An expression over other metrics' reduced values."""
     where: str | None = None

@@ -158,6 +158,9 @@ def _described(op: MetricOp | FormulaOp, plan: Plan) -> str:
         piece = {"rank_batch": "rank-and-batch"}.get(op.pool, op.pool)
         values = f"{piece} {_PLURAL.get(op.reduction.name, op.reduction.name + 's')}"
         text = f"{op.combine} of {values}{params} of {what}, over the {rows} of {steps}"
+    other = next((each for each in plan.metrics if each.key == op.instead), None)
+    if other is not None:
+        text += f"; where it comes, {other.reduction.name} of {', '.join(map(str, other.args))} stands for it"
     text += "" if op.empty is None else f", {op.empty:g} where it is empty"
     return text + {"skip": "", "propagate": ", missing if any is", "raise": ", an error if any is missing"}[op.nan]
 

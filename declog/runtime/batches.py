@@ -12,6 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
 from declog.errors import InputError, MissingSignalError, UnknownSignalError, did_you_mean
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
@@ -19,9 +22,9 @@ from declog.plans.ops import Plan, SignalOp
 from declog.runtime.batch import BatchRecord, OpenBatch
 from declog.runtime.call_log import Tape
 from declog.runtime.extras import Undeclared, plain_column
-from declog.runtime.inputs import undeclared
 from declog.runtime.failures import Failures
 from declog.runtime.given import Given
+from declog.runtime.inputs import undeclared
 from declog.runtime.timing import Seconds, Timed
 
 log = logging.getLogger("declog")
@@ -58,6 +61,7 @@ class Intake:
         self._undeclared = Undeclared(plan)
         self._timed: dict[str, Timed] = {}  # of this step, by name
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
+        self._given: set[str] = set()  # signals that came at all
         self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is said once
 
     def __bool__(self) -> bool:
@@ -87,9 +91,11 @@ class Intake:
                 self._undeclared_signal(source, value, step)
                 continue
             if source not in homes and ops:  # it belongs to the phase of what it is observed with
-                if intended is None:
-                    intended = self._intended(signals)
-                ops = intended[source]
+                if meant is None:
+                    meant = self._meant(signals)
+                ops = meant[source]
+            if len(ops) > 1:
+                ops = _fitting(ops, value)
             for op in ops:
                 one = given.get(op.phase)
                 if one is None:
@@ -146,6 +152,7 @@ class Intake:
         for batch in begun:
             self._begin(batch)
         for batch, given in found:
+            self._given |= given.names
             batch.take(given, self._functions)
             if batch.failures:
                 self._tell(batch)
@@ -269,12 +276,31 @@ class Intake:
             raise open_batch.misfits[0]
 
     def tell_silent(self) -> None:
+        """What never came until the first log event, named once."""
+        optional = [op for phase in self._plan.phases.values() for op in phase.signals if op.optional and not op.any]
+        absent = dict.fromkeys(op.source for op in optional if op.name not in self._given)
+        if absent:
+            shown = ", ".join(f"`{name}`" for name in absent)
+            log.info("not observed so far: %s; what is made of them alone is inactive", shown)
+        self._tell_required()
+
+    def _tell_required(self) -> None:
         """A required signal is missed when its phase's first batch closes; a phase without any batch says it here."""
         for phase in self._plan.phases.values():
             missed = [op.source for op in phase.signals if not op.optional]
             if missed and phase.name not in self.seen:
                 shown = ", ".join(f"`{name}`" for name in missed)
                 log.warning("nothing of phase `%s` came in the first log window: %s", phase.name, shown)
+
+
+def _fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:
+    """Of signals that are observed under one name, one per step and others with rows, those that a value can be."""
+    if len({op.axis is Axis.STEP for op in ops}) == 1:
+        return ops
+    rows = isinstance(value, list | tuple | Mapping) or (
+        isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0
+    )
+    return [op for op in ops if (op.axis is Axis.STEP) is not rows]
 
 
 def _homes(plan: Plan) -> Mapping[str, str]:

@@ -46,6 +46,8 @@ class Given:
         if not op.family:
             self._put(op, op.key, op.source, value)
             return
+        if not isinstance(value, Mapping) and op.axis is not Axis.STEP:  # rows without a name: a family of one
+            value = {op.source.removesuffix("s"): value}
         if not isinstance(value, Mapping):
             raise InputError.of("DL503.family", name=op.source, came=describe(value))
         for member, values in value.items():
