@@ -91,9 +91,9 @@ class Intake:
                 self._undeclared_signal(source, value, step)
                 continue
             if source not in homes and ops:  # it belongs to the phase of what it is observed with
-                if meant is None:
-                    meant = self._meant(signals)
-                ops = meant[source]
+                if intended is None:
+                    intended = self._intended(signals)
+                ops = intended[source]
             if len(ops) > 1:
                 ops = _fitting(ops, value)
             for op in ops:

@@ -160,8 +160,10 @@ def test_grpo_is_what_its_file_says() -> None:
     """The shipped preset composes to its own file, and the sinks that its defaults list names."""
     written = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "declog" / "grpo.yaml"))
     assert isinstance(written, dict)
-    assert written.pop("defaults") == [{"sinks": ["console", "parquet"]}, "_self_"]
-    assert profile_of(compose()) == {"sinks": {"console": CONSOLE, "parquet": PARQUET}, **long(written).data}
+    assert written.pop("defaults") == [{"sinks": ["console", "parquet"]}, {"tests": "grpo"}, "_self_"]
+    tests = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "declog" / "tests" / "grpo.yaml"))
+    sinks = {"console": CONSOLE, "parquet": PARQUET}
+    assert profile_of(compose()) == {"sinks": sinks, "tests": tests, **long(written).data}
 
 
 def test_rloo_is_grpo_with_what_its_file_changes() -> None:

@@ -1,4 +1,4 @@
-"""README.md: what it says of the tree, the extras and the language's state is so. Its code runs in ``test_docs``."""
+"""docs/works.md: what it says of the tree, the extras and the language is so. Its code runs in ``test_docs``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from declog.sinks import built_in
 from tests.conftest import WritePreset
 from tests.docs.markdown import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+WORKS = (ROOT / "docs" / "works.md").read_text(encoding="utf-8")
 
 
 def part(heading: str) -> str:
-    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
+    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", WORKS, re.MULTILINE | re.DOTALL)
     return str(found)
 
 

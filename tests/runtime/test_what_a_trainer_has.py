@@ -1,0 +1,137 @@
+"""The presets take what a trainer has: rewards in any form, numbers that it has computed, or whatever it observes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import declog
+from declog.errors import ConfigError, InputError
+from declog.runtime.recorder import Recorder
+from declog.testing import MemorySink
+
+REWARD = torch.tensor([1.0, 0.0, 3.0, 2.0])
+MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]])
+
+
+def logged(tmp_path: Path, preset: Any, *calls: dict[str, Any], overrides: tuple[str, ...] = ()) -> MemorySink:
+    """What a preset logs of two steps with these calls of ``observe`` each."""
+    sink = MemorySink()
+    lines = ["sinks=[]", *overrides]
+    with declog.start(preset, lines, sinks=[sink], output_dir=tmp_path / "run") as log:
+        for step in range(2):
+            with log.step(step):
+                for call in calls:
+                    log.observe(**call)
+    return sink
+
+
+@pytest.mark.parametrize("preset", ["grpo", "rloo"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"reward": REWARD}, {"reward": 1.5, "reward_std": 1.290994}),
+        ({"rewards": REWARD}, {"reward": 1.5, "rewards/reward/mean": 1.5}),
+        ({"rewards": REWARD.tolist()}, {"reward": 1.5, "rewards/reward/mean": 1.5}),
+        ({"rewards": {"a": REWARD, "b": 2 * REWARD}}, {"reward": 4.5, "rewards/b/mean": 3.0}),
+        ({"reward": REWARD, "reward_std": 0.5}, {"reward": 1.5, "reward_std": 0.5}),
+        ({"kl": 0.25, "entropy": 1.5, "loss": 2.0}, {"kl": 0.25, "entropy": 1.5, "loss": 2.0}),
+        ({"kl": torch.tensor(0.25), "entropy": np.float32(1.5)}, {"kl": 0.25, "entropy": 1.5}),
+        ({"entropy": torch.ones(4, 3), "completion_mask": MASK}, {"entropy": 1.0, "completions/mean_length": 2.0}),
+        ({"length": torch.tensor([2, 4, 6, 8]), "completion_mask": MASK}, {"completions/mean_length": 5.0}),
+        ({"prompt": ["q"] * 4, "completion": ["a"] * 4}, {}),
+    ],
+)
+def test_a_preset_takes_what_there_is(
+    tmp_path: Path, preset: str, given: dict[str, Any], expected: dict[str, float]
+) -> None:
+    """What is missing is inactive, and ends nothing; a number that was computed already stands for the derived one."""
+    found = logged(tmp_path, preset, given, overrides=("axes.group.size=2",)).scalars.get(1, {})
+    assert {name: round(found[name], 6) for name in expected} == expected
+    assert {"kl", "loss", "reward"} & found.keys() == {"kl", "loss", "reward"} & expected.keys()
+
+
+def test_the_plan_says_what_stands_for_a_metric() -> None:
+    """So that nobody takes the trainer's number for declog's."""
+    text = declog.plan("grpo").explain()
+    assert "where it comes, mean of given_kl stands for it" in text
+
+
+def test_what_stands_for_a_metric_follows_its_reductions(tmp_path: Path) -> None:
+    """Rows are reduced as the metric's own would be, a number per step by its mean; by steps where one lacks it."""
+    profile = {
+        "signals": {"a": "completion?", "b": "completion?", "c": "step?"},
+        "metrics": {
+            "rows": {"expr": "a", "reduce": {"mean": "mean", "max": "max"}, "instead": "b"},
+            "number": {"expr": "a", "reduce": "max", "instead": "c"},
+        },
+    }
+    alone = logged(tmp_path / "1", profile, {"a": [1.0, 2.0]}).scalars[0]
+    both = logged(tmp_path / "2", profile, {"a": [1.0, 2.0], "b": [5.0, 7.0], "c": 9.0}).scalars[0]
+    assert (alone, both) == (
+        {"rows/mean": 1.5, "rows/max": 2.0, "number": 2.0},
+        {"rows/mean": 6.0, "rows/max": 7.0, "number": 9.0},
+    )
+
+
+def test_whatever_is_observed_is_logged(tmp_path: Path) -> None:
+    """Without a profile: numbers as they were last, rows by mean and spread, texts in a table."""
+    sink = logged(
+        tmp_path, "minimal",
+        {"reward": REWARD, "completion": ["a", "b", "c", "d"]},
+        {"loss": 1.0, "kl": torch.tensor(0.5), "advantages": np.array([1.0, 3.0, 1.0, 3.0])},
+        {"loss": 2.0, "rewards": {"format": [0.0, 1.0, 0.0, 1.0]}, "logprobs": torch.zeros(4, 3), "nothing": None},
+    )  # fmt: skip
+    found = {name: round(value, 6) for name, value in sink.scalars[1].items()}
+    ((_, table),) = sink.tables("samples")
+    assert (found, list(table.data["completion"][:4])) == (
+        {
+            "loss": 2.0, "kl": 0.5, "reward/mean": 1.5, "reward/std": 1.290994, "advantages/mean": 2.0,
+            "advantages/std": 1.154701, "rewards/format/mean": 0.5, "rewards/format/std": 0.57735, "logprobs/mean": 0.0,
+            "logprobs/std": 0.0,
+        },
+        ["a", "b", "c", "d"],
+    )  # fmt: skip
+
+
+def test_start_needs_no_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line of declog needs no YAML."""
+    monkeypatch.chdir(tmp_path)
+    with declog.start() as log, log.step(0):
+        log.observe(loss=0.5)
+    assert isinstance(log, Recorder)
+    assert log.plan.name == "minimal"
+
+
+def test_values_of_other_rows_are_left_out_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody said what they are: two prompts of four completions end no run."""
+    found = logged(tmp_path, "minimal", {"reward": REWARD, "prompt": ["q", "r"]}).scalars[1]
+    assert found["reward/mean"] == 1.5
+    assert [text.partition(":")[0] for text in caplog.messages if "left out" in text] == ["`prompt` is left out"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["{axis: completion, any: true}", "{axis: token, family: true, any: true}"],
+)
+def test_any_is_a_family_of_numbers(wrong: str) -> None:
+    """Per step or per completion: of tokens nobody could say which exist."""
+    with pytest.raises(ConfigError) as caught:
+        declog.validate({"signals": {"rows": yaml.safe_load(wrong)}})
+    assert [problem.fix for problem in caught.value.problems] == ["{axis: completion, family: true, any: true}"]
+
+
+def test_a_declared_signal_is_still_checked(tmp_path: Path) -> None:
+    """Only what nobody declared is taken as it comes."""
+    profile = {
+        "signals": {"reward": "completion", "rest": {"axis": "step", "family": True, "any": True, "optional": True}},
+        "metrics": {"reward": "mean(reward)", "rest": {"expr": "rest", "reduce": "last", "name": "{column}"}},
+    }
+    with pytest.raises(InputError) as caught:
+        logged(tmp_path, profile, {"reward": 1.0, "lr": 0.1})
+    assert caught.value.code == "DL503"
