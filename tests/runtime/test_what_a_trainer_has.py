@@ -22,7 +22,7 @@ MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]])
 def logged(tmp_path: Path, preset: Any, *calls: dict[str, Any], overrides: tuple[str, ...] = ()) -> MemorySink:
     """What a preset logs of two steps with these calls of ``observe`` each."""
     sink = MemorySink()
-    lines = ["sinks=[]", *overrides]
+    lines = ["sinks=[]", *overrides] if isinstance(preset, str) else ()
     with declog.start(preset, lines, sinks=[sink], output_dir=tmp_path / "run") as log:
         for step in range(2):
             with log.step(step):
