@@ -110,7 +110,7 @@ class Intake:
                 self._undeclared_signal(f"{name}/{member}", inside, step)
             return
         kind, plain = undeclared(value)
-        op = self._any.get(kind)
+        op = None if kind is None else self._any.get(kind)
         try:
             if kind is Axis.COMPLETION and op is None:
                 return
