@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from declog.engine.frame import Key
@@ -46,7 +47,7 @@ class Given:
         if not op.family:
             self._put(op, op.key, op.source, value)
             return
-        if not isinstance(value, Mapping) and op.axis is not Axis.STEP:  # rows without a name: a family of one
+        if isinstance(value, Tensor | np.ndarray | list | tuple) and op.axis is not Axis.STEP:  # a family of one
             value = {op.source.removesuffix("s"): value}
         if not isinstance(value, Mapping):
             raise InputError.of("DL503.family", name=op.source, came=describe(value))

@@ -147,10 +147,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"note": 3},
         "[DL504] `note` is declared text per step, and int 3 came",
     ),
-    "a tensor for a family": (
-        {"rewards": torch.ones(2)},
-        "[DL503] `rewards` is a family: a mapping of member to values is expected, and a tensor of float32 with shape "
-        "(2,) came\n  fix: observe(rewards={'name': values})",
+    "a number for a family": (
+        {"rewards": 0.5},
+        "[DL503] `rewards` is a family: a mapping of member to values is expected, and float 0.5 "
+        "came\n  fix: observe(rewards={'name': values})",
     ),
     "a family with a number for a name": (
         {"rewards": {0: [1.0]}},

@@ -248,8 +248,8 @@ def test_an_expression_per_token_over_two_phases() -> None:
     assert refused(profile(TOKENS, {"gap": "mean(trained - sampled)"}, axes={"token": {"mask": "mask"}})) == (
         "error[DL313] metrics.gap\n"
         "  `trained` is per token in phase `update`, and `sampled` is observed in `rollout`\n"
-        "    mean(trained - sampled)\n"
-        "                   ^^^^^^^\n"
+        "    trained - sampled\n"
+        "              ^^^^^^^\n"
         "  fix: observe it in `update` too: `phase: {first: rollout, second: update}`"
     )
 
