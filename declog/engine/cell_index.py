@@ -127,11 +127,15 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]],
         "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (-batches.rank,),
         "rank_batch": (batches.step, batches.batch, -batches.rank),
     }[op.pool]  # fmt: skip
-    parts = Segments.of_keys(*keys)
+    mine = np.ones(len(batches), bool) if op.ranks == "all" else batches.rank == 0
+    if axis is Axis.BATCH:  # a value over all ranks counts as the first one's
+        mine |= np.r_[True, (np.diff(batches.step) != 0) | (np.diff(batches.batch) != 0)][: len(mine)]
+    parts = Segments.of_keys(*(key[mine] for key in keys))
     known = np.unique(parts.index, return_index=True)[1]  # a batch of each piece
-    order = np.lexsort([key[known] for key in reversed(keys)])
-    found = list(zip(*(key[known][order].tolist() for key in keys), strict=True))
-    index = np.argsort(order)[parts.index]
+    order = np.lexsort([key[mine][known] for key in reversed(keys)])
+    found = list(zip(*(key[mine][known][order].tolist() for key in keys), strict=True))
+    index = np.full(len(batches), -1)
+    index[mine] = np.argsort(order)[parts.index]
     if axis is Axis.STEP:
         return found, index
     if axis is Axis.BATCH:

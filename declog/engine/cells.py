@@ -76,12 +76,16 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
     what nothing came for. ``counted``: where a value came; of a single one a deviation is absent.
     """
     there = present(cells.values)
+    if op.reduction.of_missing is not None and op.nan != "propagate":
+        cells.values = np.where(missing & ~there, op.reduction.of_missing, cells.values)
+        there = present(cells.values)
     if op.nan == "propagate":
         kept = missing
         cells.values = np.where(missing, np.nan, cells.values)
     else:
         kept = missing & ~there & (not counted.any())
-    if op.empty is not None and not op.cumulative:  # a total is not added to by what did not count
+    came = cells.members or not op.family  # a family that never came has no cell
+    if op.empty is not None and not op.cumulative and came:  # a total is not added to by what did not count
         cells.values = np.where(there | kept, cells.values, op.empty)
     broken = int(cells.skipped) if kept.any() else 0
     if odd is not None:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine.frame import Frame
+from declog.engine.frame import UNDECIDED, Frame
 from declog.errors import RuntimeFailure
 from declog.language import segmented
-from declog.language.absence import COMPARISONS, Absence, either, elementwise
+from declog.language.absence import QUESTIONS, Absence, either, elementwise
 from declog.language.dtypes import COLUMN, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
 from declog.language.moments import AGGREGATES, FORMULAS, floats
@@ -35,6 +35,7 @@ class View:
         self._functions = functions
         self._values: dict[int, Array] = {}
         self._gone: dict[int, Absence] = {}
+        self._open: dict[int, Absence] = {}
         self._members: dict[int, Members] = {}
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
@@ -66,7 +67,8 @@ class View:
         values = self.value(node)
         own = node.type.axis
         if own is None or not values.ndim:
-            return np.broadcast_to(values, (*values.shape, self.frame.count(axis)))
+            height = (len(members),) if not values.ndim and (members := self.members(node)) else values.shape
+            return np.broadcast_to(values, (*height, self.frame.count(axis)))
         return self.frame.spread(values, own, axis)
 
     def lost(self, node: Node, axis: Axis) -> Absence:
@@ -89,18 +91,31 @@ class View:
 
     def undecided(self, node: Node) -> Absence:
         """Where a bool is neither true nor false, since something that it compares is missing."""
-        function = self._functions.get(node.op)
-        if node.type.dtype is not DType.BOOL or function is None or function.stage != "elementwise" or not node.args:
+        if node.type.dtype is not DType.BOOL or node.op in ("const", "builtin"):
             return False
-        values = [self.value(arg) for arg in node.args]
-        if node.op in COMPARISONS:
-            gaps: list[Absence] = [False if segmented.present(one).all() else ~segmented.present(one) for one in values]
-        else:
+        known = self._open.get(node.index)
+        if known is None:
+            found = self._undecided(node)
+            known = self._open[node.index] = found if isinstance(found, np.ndarray) and found.any() else False
+        return known
+
+    def _undecided(self, node: Node) -> Absence:
+        function = self._functions.get(node.op)
+        if node.op in QUESTIONS:
+            gaps = [self._gaps(arg) for arg in node.args]
+        elif function is not None and function.stage == "elementwise":
             gaps = [self.undecided(arg) for arg in node.args]
+        else:
+            marks = self.frame.column(node.param("name") + UNDECIDED) if node.op in ("local", "carried") else None
+            return self._gaps(node) if marks is None else either(self._gaps(node), marks == 1)
         if all(gap is False for gap in gaps):
             return False
-        found = self._passed_on(node, gaps)
-        return found if isinstance(found, np.ndarray) and found.any() else False
+        return self._passed_on(node, gaps)
+
+    def _gaps(self, node: Node) -> Absence:
+        """Where a value is missing or absent."""
+        there = segmented.present(self.value(node))
+        return False if there.all() else ~there
 
     # -- absence
 
@@ -162,16 +177,18 @@ class View:
             if node.param("member") not in members:
                 return True
             return gone[members.index(node.param("member"))] if np.ndim(gone) > 1 else gone
+        begun: Absence = False
+        if node.over is Axis.GROUP:  # a batch in which no group begins has no values of its groups
+            empty = self.frame.parts(Axis.GROUP, Axis.BATCH).counts == 0
+            begun = empty if empty.any() else False
         if gone is True or gone is False:
-            return gone
-        if node.op == "columns":
-            return False
-        if node.over == COLUMN:
+            return either(begun, gone)
+        if node.over == COLUMN or node.op == "columns":
             return gone.all(0) if gone.ndim > 1 else gone
         fine, coarse = arg.type.axis, node.type.axis
         if coarse is fine or fine is None or coarse is None:
             return gone
-        return _all_of(gone, self.frame.parts(fine, coarse))
+        return either(begun, _all_of(gone, self.frame.parts(fine, coarse)))
 
     def _ungrouped(self, node: Node) -> Absence:
         """Where a value that reads groups is absent, since what names the groups did not come."""
@@ -280,11 +297,13 @@ class View:
         (arg,) = node.args
         over = node.over
         values = self._own(arg)
-        if node.op not in ("any", "all") and (unknown := self.undecided(arg)) is not False:
+        if (unknown := self.undecided(arg)) is not False:
             values = _blanked(values, unknown)
         if over == COLUMN:
             if not values.ndim or not len(values) or (values.ndim < 2 and not self.members(arg)):
                 return np.asarray(np.nan)
+            if node.op in ("first", "last"):  # by name: whatever else came before must not decide
+                values = values[np.argsort(self.members(arg))]
             turned = np.ascontiguousarray(values.T)  # [rows, members] or [members]
             flat = turned.reshape(-1, turned.shape[-1])
             reduced = run(flat, Segments.whole(flat.shape[-1]))[..., 0]

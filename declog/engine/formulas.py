@@ -44,7 +44,7 @@ class Sheet:
         self._cells = {key: cells[key] for key in keys if key in cells}
         self._functions = functions
         found = self._cells.values()
-        self.members: tuple[str, ...] = _union(item.members for item in found)
+        self.members: tuple[str, ...] = tuple(sorted(_union(item.members for item in found)))
         self.labels: tuple[str, ...] = tuple(sorted(_union(item.labels for item in found)))
         self.pieces = tuple(sorted(_union(item.pieces for item in found)))
         self._known: dict[int, tuple[Array, Absence]] = {}

@@ -24,6 +24,7 @@ from declog.plans.ops import Grouping
 Array = NDArray[Any]
 Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
 ABSENT = ".absent"  # ends the name of the column that says where another did not come
+UNDECIDED = ".undecided"  # and of the one that says where a bool is neither true nor false
 
 
 @dataclass(frozen=True)
@@ -257,14 +258,30 @@ class Frame:
         return Frame(self.phase, self.batches.take(order), blocks, texts, self.grouping)
 
     def with_column(
-        self, name: str, axis: Axis, values: Array, dtype: DType, members: Sequence[str] = (), *, gone: Absence = False
+        self,
+        name: str,
+        axis: Axis,
+        values: Array,
+        dtype: DType,
+        members: Sequence[str] = (),
+        *,
+        gone: Absence = False,
+        undecided: Absence = False,
     ) -> Frame:
-        """The frame with one more column ``[rows]``, or one more family ``[members, rows]``; ``gone``: where absent."""
+        """The frame with one more column ``[rows]``, or one more family ``[members, rows]``.
+
+        ``gone``: where it is absent; ``undecided``: where it is neither true nor false.
+        """
         keys = tuple((name, member) for member in members) if members else ((name, None),)
-        if gone is not False:
-            marks = np.array(np.broadcast_to(gone, (len(keys), values.shape[-1])))
-            marked = Block(axis, tuple((name + ABSENT, member) for _, member in keys), marks)
-            return replace(self, blocks=[*self.blocks, marked]).with_column(name, axis, values, dtype, members)
+        marked = [
+            Block(
+                axis, tuple((name + ends, member) for _, member in keys),
+                np.array(np.broadcast_to(where, (len(keys), values.shape[-1]))),
+            )
+            for ends, where in ((ABSENT, gone), (UNDECIDED, undecided)) if where is not False
+        ]  # fmt: skip
+        if marked:
+            return replace(self, blocks=[*self.blocks, *marked]).with_column(name, axis, values, dtype, members)
         if dtype in (DType.TEXT, DType.OBJECT):
             return replace(self, texts={**self.texts, (name, None): (axis, values)})
         if values.dtype.kind == "O":

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure
+from declog.language.absence import Absence
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import JoinOp, Plan, PreviousOp
@@ -105,15 +106,23 @@ class Carryover:
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
         places = self._places(op, source, target)
         members = view.members(op.expr) if op.expr.type.family else ()
+        if op.expr.type.family and not members:
+            return target  # it never came
         if not values.shape[-1]:
             values = np.full((*values.shape[:-1], len(places)), None if text else np.nan)
         else:
             values = values[..., places]
-        gone = view.absent(op.expr)
-        if gone is not True and gone is not False:
+
+        def looked_up(marks: Absence) -> Absence:
+            if marks is True or marks is False:
+                return marks
             assert op.expr.type.axis is not None
-            gone = source.spread(gone, op.expr.type.axis, Axis.COMPLETION)[..., places]
-        return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, gone=gone)
+            return source.spread(marks, op.expr.type.axis, Axis.COMPLETION)[..., places]
+
+        gone, undecided = looked_up(view.absent(op.expr)), looked_up(view.undecided(op.expr))
+        return target.with_column(
+            op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, gone=gone, undecided=undecided
+        )
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> NDArray[np.int64]:
         """For each row of the target, its row in the source: by id, or by position where that is unambiguous."""

@@ -237,7 +237,7 @@ class Dispatcher:
             members, labels = dict.fromkeys(cell[0] for cell in totals), dict.fromkeys(cell[1] for cell in totals)
             table = [[[totals.get((member, label), np.nan)] for label in labels] for member in members]
             found[op.key] = Cells(np.array(table), tuple(filter(None, members)), tuple(filter(None, labels)))
-        if op.empty is not None and op.key in found:
+        if op.empty is not None and op.key in found and (found[op.key].members or not op.family):
             found[op.key].values = np.where(found[op.key].there, found[op.key].values, op.empty)
 
     def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> formulas.Place | None:

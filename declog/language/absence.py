@@ -16,6 +16,7 @@ from declog.language.nodes import Node, walk
 Absence = Any  # False: none of it, True: all of it, or a bool array over its rows
 PRESENT = "present"
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "isclose"})
+QUESTIONS = COMPARISONS | {"contains", "startswith", "matches"}  # of a missing value they are neither true nor false
 
 
 def either(*parts: Absence) -> Absence:

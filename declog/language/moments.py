@@ -216,7 +216,8 @@ def maximum(xp: Any, n: Any, max: Any) -> Any:
 FORMULAS: Mapping[str, Formula] = {
     "count": Formula(count), "sum": Formula(total), "mean": Formula(mean), "var": Formula(var),
     "std": Formula(std), "pstd": Formula(pstd), "min": Formula(minimum), "max": Formula(maximum),
-    "any": Formula(lambda xp, total: total > 0), "all": Formula(lambda xp, n, total: total == n),
+    "any": Formula(lambda xp, n, total: _where(xp, n > 0, total > 0)),
+    "all": Formula(lambda xp, n, total: _where(xp, n > 0, total == n)),
     "first": Formula(lambda xp, first: first), "last": Formula(lambda xp, last: last),
 }  # fmt: skip
 

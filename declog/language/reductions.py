@@ -44,6 +44,7 @@ class Reduction:
     weighted: bool = False
     ordered: bool = False  # it depends on which row is the latest
     histogram: bool = False
+    of_missing: float | None = None  # its value of nothing but missing values; None: it is missing too
     sketch: Callable[..., Any] | None = None  # over tokens: from a Sketch and the params
     help: str = ""
 
@@ -94,13 +95,13 @@ def _quantile(name: str, level: float) -> Reduction:
     return Reduction(name, run, sketch=lambda counts: counts.quantile(level), help=help)
 
 
-def _moments(name: str, *, help: str, keeps_dtype: bool = False, weighted: bool = False) -> Callable[[Any], None]:
+def _moments(name: str, **entry: Any) -> Callable[[Any], None]:
     """Register ``run(xp, *statistics)``, whose parameters are named as the statistics of ``Moments`` that it takes."""
 
     def register(run: Callable[..., Any]) -> None:
         formula = Formula(run)
         stats = frozenset(stat for stat in STATS if stat in formula.stats)
-        BUILTIN.add(Reduction(name, formula.of, stats, keeps_dtype=keeps_dtype, weighted=weighted, help=help))
+        BUILTIN.add(Reduction(name, formula.of, stats, **entry))
 
     return register
 
@@ -112,7 +113,7 @@ _moments("max", keeps_dtype=True, help="the greatest value")(moments.maximum)
 _moments("var", help="the sample variance (n-1); of one value absent")(moments.var)
 _moments("std", help="the sample standard deviation (n-1), as torch; of one value absent")(moments.std)
 _moments("pstd", help="the population standard deviation, numpy's default; of one value 0")(moments.pstd)
-_moments("count", keeps_dtype=True, help="how many values are not missing")(moments.count)
+_moments("count", keeps_dtype=True, of_missing=0.0, help="how many values are not missing")(moments.count)
 
 
 def _values(name: str, **entry: Any) -> Callable[[Callable[..., Any]], None]:

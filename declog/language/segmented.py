@@ -119,13 +119,18 @@ def count(values: Array, segments: Segments) -> Array:
 
 
 def any_of(values: Array, segments: Segments) -> Array:
-    """Whether any value is true; a missing one is not."""
-    return segments.apply(np.logical_or, truth(values))
+    """Whether any value is true; missing where all are."""
+    return _answered(segments.apply(np.logical_or, truth(values)), values, segments)
 
 
 def all_of(values: Array, segments: Segments) -> Array:
-    """Whether every value that is not missing is true."""
-    return segments.apply(np.logical_and, truth(values) | ~present(values))
+    """Whether every value that is not missing is true; missing where all are."""
+    return _answered(segments.apply(np.logical_and, truth(values) | ~present(values)), values, segments)
+
+
+def _answered(found: Array, values: Array, segments: Segments) -> Array:
+    some = segments.apply(np.logical_or, present(values))
+    return found if some.all() else np.where(some, found, np.nan)
 
 
 def first(values: Array, segments: Segments) -> Array:

@@ -106,7 +106,8 @@ class Collector:
         partial = None if ranks == self._comm.world_size else ranks
         for period, held in self._windows[item.mode].items():
             held.add(frames, self._failures.report, partial=partial)
-            if item.tail or (period and not item.part and item.count % period == 0):
+            over = period and not item.part and item.count % period == 0
+            if bool(held) if item.tail else over:  # at the tail what ended with the last step is over already
                 due[period] = held.end(self._failures.report)
         if not any(due.values()):  # nothing came since the last log event
             return {}

@@ -28,8 +28,8 @@ def with_locals(frame: Frame, phase: PhaseOp, functions: Functions = DEFAULT) ->
     view = View(frame, functions)
     for op in phase.locals:
         if (axis := op.expr.type.axis) is not None:
-            values, gone = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr)
-            frame = frame.with_column(op.name, axis, values, op.expr.type.dtype, gone=gone)
+            values, gone, open_ = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr), view.undecided(op.expr)
+            frame = frame.with_column(op.name, axis, values, op.expr.type.dtype, gone=gone, undecided=open_)
     return frame
 
 

@@ -13,7 +13,6 @@ import math
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -129,7 +128,7 @@ class TokenView:
             return False
         function = self._functions.get(node.op)
         if function is None or function.stage != "elementwise":
-            return False
+            return self._gaps(node)
         known = self._undecided.get(node.index)
         if known is None:
             find = self._gaps if node.op in COMPARISONS else self.undecided
@@ -193,7 +192,7 @@ class TokenView:
         if node.over is Axis.TOKEN:
             (arg,) = node.args
             value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
-            mask = (self.mask if node.op in ("any", "all") else partial(self.counted, arg))(tuple(arg.mask))
+            mask = self.counted(arg, tuple(arg.mask))
             formula = FORMULAS[node.op]
             return formula(torch, self.layout.fold(value, mask, formula.takes))
         function = self._functions.get(node.op)

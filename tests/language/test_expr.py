@@ -14,8 +14,7 @@ from declog.errors import ConfigError, Problem
 from declog.messages import CODES
 from tests.conftest import examples
 from tests.language.runs import one_step
-from tests.language.trees import SIGNALS as TREE_SIGNALS
-from tests.language.trees import boolean, number, text
+from tests.oracle.generator import generated
 
 SIGNALS = {
     "x": {"axis": "completion"},
@@ -256,10 +255,13 @@ def test_random_texts_are_refused_or_compiled(expr: str, key: str) -> None:
 
 
 @examples(60, *HealthCheck)
-@given(st.one_of(number("completion", 3), boolean("completion", 3)), st.data())
-def test_mutations_of_expressions_are_refused_or_compiled(tree: Any, data: st.DataObject) -> None:
-    """An expression with some characters deleted, doubled or replaced."""
-    expr = list(text(tree))
+@given(st.integers(0, 999), st.data())
+def test_mutations_of_expressions_are_refused_or_compiled(seed: int, data: st.DataObject) -> None:
+    """An expression of a random profile with some characters deleted, doubled or replaced."""
+    profile = generated(seed).profile
+    exprs = {name: spec["expr"] for name, spec in profile["metrics"].items() if isinstance(spec.get("expr"), str)}
+    name = data.draw(st.sampled_from(sorted(exprs)))
+    expr = list(exprs[name])
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(expr) - 1)) if expr else 0
         expr[place : place + 1] = data.draw(
@@ -267,9 +269,9 @@ def test_mutations_of_expressions_are_refused_or_compiled(tree: Any, data: st.Da
         )
     check(
         {
-            "axes": {"group": {"size": 2}, "token": {"mask": "m"}},
-            "signals": TREE_SIGNALS,
-            "metrics": {"m": {"expr": "".join(expr)}},
+            "axes": profile["axes"],
+            "signals": profile["signals"],
+            "metrics": {name: {"expr": "".join(expr)}},
         }
     )
 

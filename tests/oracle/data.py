@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tests.oracle.expressions import MEMBERS, WORDS
+from tests.oracle.expressions import MEMBERS, TEXTS
 
 INTS = {
     "int8": (-100, 100),
@@ -32,7 +32,7 @@ class Values:
         random, kind = self.random, self.spec.get("type", "float")
         missing = self.spec.get("missing", True) and random.random() < 0.12
         if kind == "text":
-            return None if missing else random.choice(WORDS)
+            return None if missing else random.choice(TEXTS)
         if kind == "bool":
             return None if missing and self.dtype == "list" else random.random() < 0.5
         if kind == "int" or self.dtype in WHOLE:

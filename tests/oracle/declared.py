@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.oracle.expressions import ODD, Expressions
-from tests.oracle.trees import Tree, family_of, kind_of, text
+from tests.oracle.expressions import COARSER, ODD, Expressions
+from tests.oracle.trees import Tree, axis_of, family_of, kind_of, signals_of, text, walk
 
 if TYPE_CHECKING:
     from tests.oracle.generator import Generator
@@ -27,6 +27,18 @@ class Declared:
 
     def maybe(self, share: float) -> bool:
         return self.random.random() < share
+
+    def written(self, tree: Tree) -> str:
+        """An expression; now and then it, or a part of it, is a derived signal."""
+        names: dict[int, str] = {}
+        if self.maybe(0.2):
+            part = self.random.choice(
+                [item for item in walk(tree) if item[0] not in ("signal", "constant", "name")] or [tree]
+            )
+            if axis_of(part, self.signals):
+                name = names[id(part)] = f"d{len(self.generator.derived)}"
+                self.generator.derived[name] = text(part)
+        return text(tree, names)
 
     def declare(self) -> dict[str, Any]:
         """The profile's sections; returns the trees that their texts were written from."""
@@ -92,7 +104,8 @@ class Declared:
                 else {item: item for item in several}
             )
         self.options(name, spec, trees, axis, event)
-        spec["expr"] = [text(tree) for tree in trees["expr"]] if len(trees["expr"]) > 1 else text(trees["expr"][0])
+        exprs = [self.written(tree) for tree in trees["expr"]]
+        spec["expr"] = exprs if len(exprs) > 1 else exprs[0]
         reduce = trees["reduce"]
         spec["reduce"] = (
             reduce[""] if "" in reduce else list(reduce) if self.maybe(0.5) else {f"as_{key}": key for key in reduce}
@@ -113,7 +126,7 @@ class Declared:
             draw.joins = axis != "token"
             trees["where"] = draw.boolean(coarse if draw.can(coarse, event) else axis, event, 2, device=axis == "token")
             draw.joins = True
-            spec["where"] = text(trees["where"])
+            spec["where"] = self.written(trees["where"])
         if reductions <= {"mean", "sum"} and self.maybe(0.3) and kind_of(trees["expr"][0], self.signals) != "bool":
             coarse = "completion" if axis == "token" else axis  # a weight per token is not possible
             draw.joins = axis != "token"
@@ -180,7 +193,7 @@ class Declared:
         if spec.get("pool", "window") != "window":
             read = [*trees["expr"], *(trees[item] for item in ("where", "weight") if item in trees)]
             event = max(
-                (self.signals[found].get("event", "") for tree in read for found in _signals(tree)),
+                (self.signals[found].get("event", "") for tree in read for found in signals_of(tree)),
                 default=None,
                 key=lambda item: ([*self.events, ""]).index(item) if item else -1,
             )
@@ -232,8 +245,6 @@ class Declared:
         return axis == "token" and any(item.startswith("p") and item != "pstd" for item in trees["reduce"].values())
 
     def draw_axis(self, trees: dict[str, Any]) -> str | None:
-        from tests.oracle.trees import axis_of
-
         return axis_of(trees["expr"][0], self.signals)
 
     def condition(self, keys: list[str]) -> Tree:
@@ -325,7 +336,7 @@ class Declared:
             for at in range(1, self.random.randint(2, 5)):
                 columns[f"c{at}"] = self.column(rows, event)
             schema = {
-                name: {"type": kind_of(tree, self.signals), "expr": text(tree), "nullable": True}
+                name: {"type": kind_of(tree, self.signals), "expr": self.written(tree), "nullable": True}
                 for name, tree in columns.items()
             }
             for name, tree in columns.items():
@@ -361,7 +372,8 @@ class Declared:
             return leaf
         if choice == 2 and rows != "group" and self.draw.names(rows, ("float",), event, True):
             return self.draw.family(rows, event, 1, False)
-        return self.draw.number(rows, event, 3)
+        axes = [axis for axis in (rows, rows, *COARSER[rows]) if self.draw.can(axis, event)]
+        return self.draw.number(self.random.choice(axes or [rows]), event, 3)
 
     def filter(self, name: str, rows: str, event: str) -> dict[str, Any]:
         """A filter of any kind, scope and limit."""
@@ -416,9 +428,3 @@ class Declared:
             return
         self.profile["profiles"] = {"slim": profile}
         self.profile["profile"] = "slim"
-
-
-def _signals(tree: Tree) -> list[str]:
-    from tests.oracle.trees import signals_of
-
-    return signals_of(tree)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from tests.oracle.trees import REMOVED, Signals, Tree
+from tests.oracle.trees import COMPARED, REMOVED, WORDS, Signals, Tree
 
 FINER = {coarse: fine for fine, coarse in REMOVED.items()}
 COARSER = {
@@ -19,8 +19,8 @@ COARSER = {
 }  # fmt: skip
 EXACT = (0, 1, 2, -1.5, 0.5, 3, 0.125)
 ODD = (0.31371, -0.7193, 1.61803, 2.23607, -1.41421, 5.5511, 17.2931)
-COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-WORDS = ("a", "b c", "", "yes", "the cat", "a b a", "ünï ✓", "other")
+COMPARISONS = (*COMPARED, *WORDS.values())  # as words now and then
+TEXTS = ("a", "b c", "", "yes", "the cat", "a b a", "ünï ✓", "other")
 MEMBERS = ("left", "right", "up")
 
 
@@ -231,9 +231,9 @@ class Expressions:
         text = self.leaf("completion", event, ("text",)) if axis == "completion" and not device else None
         if choice == 4 and text:
             return random.choice([
-                ("==", text, ("constant", random.choice(WORDS))), ("!=", text, ("constant", random.choice(WORDS))),
+                ("==", text, ("constant", random.choice(TEXTS))), ("!=", text, ("constant", random.choice(TEXTS))),
                 ("contains", text, "a"), ("startswith", text, "a"), ("matches", text, "c.t|^a"),
-                ("in", text, *random.sample(WORDS, 2)), ("present", text),
+                ("in", text, *random.sample(TEXTS, 2)), ("present", text),
             ])  # fmt: skip
         if choice == 3:
             exact = self.number(axis, event, depth - 1, exact=True, device=device)
@@ -247,7 +247,7 @@ class Expressions:
             )
         if self.maybe(0.5):
             return (
-                random.choice(COMPARISONS[:4]),
+                random.choice(("<", "<=", ">", ">=", "lt", "ge")),
                 self.number(axis, event, depth - 1, device=device),
                 ("constant", random.choice(ODD)),
             )

@@ -8,7 +8,7 @@ from typing import Any
 from tests.oracle.cases import Batch, Block, Case
 from tests.oracle.data import Values, dtype_of
 from tests.oracle.declared import Declared
-from tests.oracle.expressions import WORDS, Expressions
+from tests.oracle.expressions import Expressions
 
 SIGNALS: dict[str, dict[str, Any]] = {
     "x": {"axis": "completion"},
@@ -56,6 +56,7 @@ class Generator:
         self.tokens = self.random.choice(("no", "mask", "mask", "mask", "packed", "packed mask", "all"))
         self.signals: dict[str, dict[str, Any]] = {}
         self.dtypes: dict[str, str] = {}
+        self.derived: dict[str, str] = {}  # signals that are written as an expression
 
     def maybe(self, share: float) -> bool:
         return self.random.random() < share
@@ -70,6 +71,7 @@ class Generator:
         trees = Declared(self, draw).declare()
         trees |= {"signals": self.signals, "events": self.events}
         self.profile["signals"] = {name: self.written(name, spec) for name, spec in self.signals.items()}
+        self.profile["signals"] |= self.derived
         return Case(self.seed, self.profile, self.ranks, blocks, self.dtypes, "packed" in self.tokens, trees)
 
     def written(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -262,6 +264,3 @@ KEYS = ("axis", "type", "family", "mask", "optional")
 def generated(seed: int) -> Case:
     """The case of a seed."""
     return Generator(seed).case()
-
-
-__all__ = ["WORDS", "Generator", "generated"]

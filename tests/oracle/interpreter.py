@@ -7,15 +7,21 @@ from functools import cached_property
 from typing import Any
 
 from tests.oracle.cases import Case, Point
-from tests.oracle.trees import Tree, axis_of, kind_of, masks_of, signals_of, walk
+from tests.oracle.trees import COMPARED, Tree, axis_of, kind_of, masks_of, signals_of, walk
 from tests.oracle.values import ABSENT, OPERATIONS, aggregate, distinct, majority, number, pass_at, there
 
-COMPARED = ("<", "<=", ">", ">=", "==", "!=", "isclose")
+ASKED = (*COMPARED, "isclose", "in", "contains", "startswith", "matches")
 
 
 def asks(tree: Tree) -> bool:
     """Whether a tree asks `present`."""
     return any(item[0] == "present" for item in walk(tree))
+
+
+def needed(tree: Tree) -> list[str]:
+    """The signals that a tree cannot do without: those that it does not ask `present` for."""
+    asked = [name for item in walk(tree) if item[0] == "present" for name in signals_of(item)]
+    return [name for name in signals_of(tree) if name not in asked]
 
 
 class World:
@@ -29,6 +35,8 @@ class World:
         self.mask = axes.get("token", {}).get("mask")
         self.ids = axes.get("completion", {}).get("ids")
         self.scale = 0.0
+        self._known: dict[tuple[int, Point], tuple[Any, float]] = {}  # values, and the greatest number met for each
+        self._facts: dict[int, tuple[Tree, str | None, str | None]] = {}  # by tree: itself, its event and its axis
         self.shown: dict[tuple[str, str], dict[str, None]] = {}  # the members that tables have columns for
         self.window = list(range(len(case.blocks)))  # the steps that are looked at
 
@@ -36,7 +44,10 @@ class World:
 
     def event_of(self, *trees: Tree) -> str | None:
         """The latest event of what trees read; None: any."""
-        named = [self.signals[name].get("event") for tree in trees for name in signals_of(tree)]
+        read = [name for tree in trees for name in signals_of(tree)]
+        if self.mask and any(item == ("size", "token") for tree in trees for item in walk(tree)):
+            read.append(self.mask)
+        named = [self.signals[name].get("event") for name in read]
         return max((name for name in named if name), default=None, key=self.case.trees["events"].index)
 
     def here(self, at: Point) -> Any:
@@ -124,16 +135,25 @@ class World:
                         return row._replace(member=at.member)
         raise LookupError(at)
 
-    def members(self, tree: Tree) -> list[str]:
+    def members(self, tree: Tree, *, ever: bool = False) -> list[str]:
         """The members of the families that a tree reads, in the order in which the window first has them."""
         seen: dict[str, None] = {}
         for name in signals_of(tree):
             if self.signals[name].get("family"):
-                for block in self.window:
+                for block in range(len(self.case.blocks)) if ever else self.reached(name):
                     for event in self.case.trees["events"]:
                         for _, _, values in self.case.batches(block, event):
                             seen.update(dict.fromkeys(values.get(name, {})))
         return list(seen)
+
+    def reached(self, name: str) -> list[int]:
+        """The steps in which a window finds a signal: those of its own, and the ones that its rows are looked up in."""
+        event, blocks = self.signals[name].get("event"), self.case.blocks
+        found = set(self.window)
+        for block in self.window:
+            mine = [place for place in range(block + 1) if blocks[place].mode == blocks[block].mode]
+            found.update([place for place in mine if event and any(blocks[place].events.get(event, []))][-1:])
+        return sorted(found)
 
     # ---- what they are worth
 
@@ -154,10 +174,27 @@ class World:
         return whole[at.row] if declared["axis"] == "token" else number(whole[at.row])
 
     def value(self, tree: Tree, at: Point) -> Any:
-        """The value at a point: None is missing, ABSENT is absent."""
-        found = self._value(tree, at)
-        if isinstance(found, float | int) and abs(found) != float("inf"):
-            self.scale = max(self.scale, abs(float(found)))
+        """The value at a point: None is missing, ABSENT is absent.
+
+        What is computed is one value per its own axis, of the latest event that it reads: whatever reads it, it is the
+        same.
+        """
+        if id(tree) not in self._facts:
+            self._facts[id(tree)] = (tree, self.event_of(tree), axis_of(tree, self.signals))
+        _, event, axis = self._facts[id(tree)]
+        at = self.moved(at, event)
+        if axis == "group":
+            at = self.group(at)[0]._replace(member=at.member)
+        key = (id(tree), at)
+        if key not in self._known:
+            before, self.scale = self.scale, 0.0
+            found = self._value(tree, at)
+            if isinstance(found, float | int) and abs(found) != float("inf"):
+                self.scale = max(self.scale, abs(float(found)))
+            self._known[key] = found, self.scale
+            self.scale = before
+        found, peak = self._known[key]
+        self.scale = max(self.scale, peak)
         return found
 
     def _value(self, tree: Tree, at: Point) -> Any:
@@ -168,8 +205,7 @@ class World:
             case "name":
                 return at.rank if args[0] == "rank" else self.case.blocks[at.block].number
             case "signal":
-                moved = self.moved(at, self.signals[args[0]].get("event"))
-                found = self.observed(args[0], moved)
+                found = self.observed(args[0], at)
                 return number(found[at.token]) if isinstance(found, list) else found
             case "if":
                 return self.chosen(args, at)
@@ -184,9 +220,9 @@ class World:
             case "column":
                 return self.value(args[0], at._replace(member=args[1]))
             case "columns":
-                return len(self.members(args[0])) or ABSENT
+                found = [self.value(args[0], at._replace(member=member)) for member in self.members(args[0], ever=True)]
+                return sum(value is not ABSENT for value in found) or ABSENT
             case "pass_at" | "majority":
-                at = self.moved(at, self.event_of(args[0]))
                 found = [self.value(args[0], row) for row in self.group(at)]
                 return majority(found) if op == "majority" else pass_at(found, args[1])
             case "chain":
@@ -214,12 +250,6 @@ class World:
         """Whether a condition is one per row and does not ask `present`."""
         return not asks(condition) and axis_of(condition, self.signals) not in (None, "step", "batch")
 
-    def loose(self, tree: Tree) -> list[str]:
-        """The signals of a tree that may be absent, by name; of families none."""
-        asked = [name for item in walk(tree) if item[0] == "present" for name in signals_of(item)]
-        found = [name for name in signals_of(tree) if self.signals[name].get("optional") and name not in asked]
-        return [name for name in found if not self.signals[name].get("family")]
-
     def judged(self, tree: Tree, at: Point) -> Any:
         """A value as it is reduced: a comparison of what is missing is missing."""
         found = self.value(tree, at)
@@ -228,8 +258,8 @@ class World:
     def undecided(self, tree: Tree, at: Point) -> bool:
         """Whether a bool is neither true nor false, since something that it compares is missing."""
         op, *args = tree
-        if op in COMPARED:
-            return any(self.value(item, at) is None for item in args)
+        if op in ASKED:
+            return any(self.value(item, at) is None for item in args if isinstance(item, tuple))
         if op == "not":
             return self.undecided(args[0], at)
         if op == "chain":
@@ -239,12 +269,14 @@ class World:
             decided = [asks(item) and not gap and bool(self.value(item, at)) is (op == "or")
                        for item, gap in zip(args, gaps, strict=True)]  # fmt: skip
             return any(gaps) and not any(decided)
-        if op == "if" and kind_of(tree, self.signals) == "bool":
+        if kind_of(tree, self.signals) != "bool" or op in ("present", "isnan", "isfinite"):
+            return False
+        if op == "if":
             gaps = [self.undecided(item, at) for item in args]
             if gaps[0] or self.by_row(args[0]):
                 return any(gaps)
             return gaps[1 if self.value(args[0], at) else 2]
-        return False
+        return self.value(tree, at) is None
 
     def joined(self, op: str, sides: list[Tree], at: Point) -> Any:
         """`and` and `or`: a side that asks `present` decides alone where it can."""
@@ -256,27 +288,23 @@ class World:
 
     def aggregated(self, name: str, over: str, tree: Tree, at: Point) -> Any:
         """One value of those below a point."""
-        at = self.moved(at, self.event_of(tree))
         if over == "column":
-            points = [at._replace(member=member) for member in self.members(tree)]
+            points = [at._replace(member=member) for member in sorted(self.members(tree, ever=True))]
             if not points:
                 return ABSENT
         elif over == "token":
             points = self.tokens([tree], at)
-            if not points and any(self.observed(item, at) is ABSENT for item in signals_of(tree)):
+            if not points and any(self.observed(item, at) is ABSENT for item in needed(tree)):
                 return ABSENT
         else:
             points = self.group(at) if over == "completion" else self.groups_of_batch(at)
             points = [point._replace(member=at.member) for point in points]
             if not points:  # no group begins in this batch
-                return ABSENT if any(self.observed(name, at) is ABSENT for name in self.loose(tree)) else None
-        # over tokens `any` and `all` leave out what is undecided, over rows they take it as false
-        found = self.value if name in ("any", "all") and over != "token" else self.judged
-        return aggregate(name, [found(tree, point) for point in points])
+                return ABSENT
+        return aggregate(name, [self.judged(tree, point) for point in points])
 
     def ranked(self, within: str, tree: Tree, at: Point) -> Any:
         """One more than how many come before, of those that are not missing."""
-        at = self.moved(at, self.event_of(tree))
         others = self.group(at) if within == "group" else [
             row for row in self.rows(at.block, at.event) if row.batch == at.batch
         ]  # fmt: skip

@@ -13,14 +13,22 @@ Signals = Mapping[str, Mapping[str, Any]]  # as a profile declares them
 
 AXES = ("token", "completion", "group", "step", "batch")  # from fine to coarse: a step signal is per batch *and rank*
 REMOVED = {"token": "completion", "completion": "group", "group": "batch"}
-INFIX = ("+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or")
-BOOLS = ("<", "<=", ">", ">=", "==", "!=", "and", "or", "not", "present", "isnan", "isfinite", "isclose", "contains",
-         "startswith", "matches", "in", "chain")  # fmt: skip
+WORDS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}  # comparisons may be written as words
+COMPARED = (*WORDS, *WORDS.values())
+INFIX = ("+", "-", "*", "/", "**", "and", "or", *COMPARED)
+BOOLS = (*COMPARED, "and", "or", "not", "present", "isnan", "isfinite", "isclose", "contains", "startswith", "matches",
+         "in", "chain")  # fmt: skip
 COUNTS = ("count", "len", "words", "rank", "index", "size", "columns")
 
 
-def text(tree: Tree) -> str:
-    """The expression as a profile has it."""
+def text(tree: Tree, names: Mapping[int, str] | None = None) -> str:
+    """The expression as a profile has it; ``names``: of the parts that are signals of their own, by their identity."""
+    if names and id(tree) in names:
+        return names[id(tree)]
+
+    def written(item: Any) -> str:
+        return text(item, names) if isinstance(item, tuple) else repr(item)
+
     op, *args = tree
     match op:
         case "signal" | "name":
@@ -28,27 +36,27 @@ def text(tree: Tree) -> str:
         case "constant":
             return repr(args[0])
         case "aggregate":
-            return f"{args[0]}({text(args[2])}, over={args[1]})"
+            return f"{args[0]}({written(args[2])}, over={args[1]})"
         case "if":
-            condition, yes, no = (text(item) for item in args)
+            condition, yes, no = (written(item) for item in args)
             return f"({yes} if {condition} else {no})"
         case "rank":
-            return f"rank({text(args[1])}, within={args[0]})"
+            return f"rank({written(args[1])}, within={args[0]})"
         case "index" | "size":
             return f"{op}({args[0]})"
         case "column":
-            return f"column({text(args[0])}, '{args[1]}')"
+            return f"column({written(args[0])}, '{args[1]}')"
         case "neg":
-            return f"(-{text(args[0])})"
+            return f"(-{written(args[0])})"
         case "not":
-            return f"(not {text(args[0])})"
+            return f"(not {written(args[0])})"
         case "in":
-            return f"({text(args[0])} in ({', '.join(repr(item) for item in args[1:])}))"
+            return f"({written(args[0])} in ({', '.join(repr(item) for item in args[1:])}))"
         case "chain":
             low, first, x, second, high = args
-            return f"({text(low)} {first} {text(x)} {second} {text(high)})"
-    written = [text(item) if isinstance(item, tuple) else repr(item) for item in args]
-    return f"({written[0]} {op} {written[1]})" if op in INFIX else f"{op}({', '.join(written)})"
+            return f"({written(low)} {first} {written(x)} {second} {written(high)})"
+    inner = [written(item) for item in args]
+    return f"({inner[0]} {op} {inner[1]})" if op in INFIX else f"{op}({', '.join(inner)})"
 
 
 def walk(tree: Tree) -> Iterator[Tree]:

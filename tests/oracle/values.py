@@ -1,7 +1,7 @@
 """Operations on one value at a time, with the rules of what is missing (None) and what is absent (ABSENT).
 
-After docs/language.md: arithmetic with a missing value is missing, a comparison with one is false, and what derives
-from an absent signal is absent.
+After docs/language.md: arithmetic with a missing value is missing, a comparison with one is false where it decides,
+and what derives from an absent signal is absent.
 """
 
 from __future__ import annotations
@@ -97,6 +97,12 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     ">=": _predicate(lambda a, b: a >= b),
     "==": _predicate(lambda a, b: a == b),
     "!=": _predicate(lambda a, b: a != b),
+    "lt": _predicate(lambda a, b: a < b),
+    "le": _predicate(lambda a, b: a <= b),
+    "gt": _predicate(lambda a, b: a > b),
+    "ge": _predicate(lambda a, b: a >= b),
+    "eq": _predicate(lambda a, b: a == b),
+    "ne": _predicate(lambda a, b: a != b),
     "isclose": _predicate(lambda a, b: abs(a - b) <= 1e-8 + 1e-5 * abs(b)),
     "isfinite": _predicate(math.isfinite),
     "isnan": lambda x: ABSENT if x is ABSENT else x is None,
@@ -119,14 +125,12 @@ def aggregate(name: str, found: Sequence[Any]) -> Any:
     if found and all(item is ABSENT for item in found):
         return ABSENT
     values = [item for item in found if there(item)]
-    if name == "any":
-        return any(values)
-    if name == "all":
-        return all(values)
     if name == "count":
         return len(values)
     if not values:
         return None
+    if name in ("any", "all"):
+        return any(values) if name == "any" else all(values)
     if name in ("first", "last"):
         return values[0] if name == "first" else values[-1]
     if name in ("min", "max"):

@@ -199,15 +199,19 @@ class Metrics:
         """The pieces of a window that there are, whether or not anything counts in them."""
         event = self.world.event_of(*trees["expr"], *(trees[key] for key in ("where", "weight") if key in trees))
         assert event
-        batches = [(block, batch, rank) for block in blocks for batch, rank, _ in self.case.batches(block, event)]
-        found = [pool(Point(block, event, batch, rank)) for block, batch, rank in batches
-                 if self.spec_ranks == "all" or rank == 0]  # fmt: skip
-        return list(dict.fromkeys(found))
+        points = [at for block in blocks for at in self.world.points("step", event, block, [])]
+        if self.spec_ranks == "main":
+            firsts = [at for block in blocks for at in self.world.points("batch", event, block, [])]
+            of_batches = self.world.axis(trees["expr"][0]) == "batch"
+            points = [at for at in points if at.rank == 0 or (of_batches and at in firsts)]
+        return list(dict.fromkeys(map(pool, points)))
 
     def piece(self, spec: Mapping[str, Any], reduce: str, rows: list[Any], tokens: bool, full: bool) -> Any:
         """The value of one piece."""
         counted = [(row[0], (*row[1], row[2])) for row in rows if all_there(row)]
         window = self.moment.windows[spec.get("every", self.case.profile.get("every", 1))]  # of a total: what came last
+        if reduce == "count" and spec.get("nan") != "propagate" and any(ABSENT not in values for _, values, _ in rows):
+            return len(counted)
         missing = any(None in values and ABSENT not in values for at, values, _ in rows if at.block in window)
         if missing and (spec.get("nan") == "propagate" or not full):  # nothing but missing values is NaN
             return math.nan
@@ -251,7 +255,7 @@ class Metrics:
             pieces = dict.fromkeys(piece for values in inputs.values() for piece in values)
             for piece in sorted(pieces):
                 value = self.computed(tree, cell, piece)
-                if value is None and any(is_nan(values.get(piece)) for values in inputs.values()):
+                if value is None and any(self.is_nan(key, cell, piece) for key in read):
                     value = math.nan
                 if there(value):
                     found.setdefault(cell, {})[piece] = value
@@ -265,6 +269,12 @@ class Metrics:
                 return cells.get(cell, {})
             return {piece: 0.0 for pieces in cells.values() for piece in pieces}
         return cells.get("", {})
+
+    def is_nan(self, key: str, cell: str, piece: Piece) -> bool:
+        """Whether a formula reads a NaN; of a family that it aggregates, in any member."""
+        if self.is_family(key) and not cell:
+            return any(is_nan(pieces.get(piece)) for pieces in (self.cells(key) or {}).values())
+        return is_nan(self.of(key, cell).get(piece))
 
     def is_family(self, key: str) -> bool:
         trees = self.metrics[key.partition(".")[0]]

@@ -87,7 +87,7 @@ def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
         return yes if condition else no
     if not hasattr(yes, "dtype") and not hasattr(no, "dtype"):  # two constants, with all their digits
         yes = xp.full((), yes, dtype=xp.float64, device=condition.device)
-    return xp.where(condition, yes, no)
+    return xp.where(_truth(xp, condition), yes, no)
 
 
 BUILTIN.elementwise("abs", "x", rule=same, help="the absolute value")(lambda xp, x: _fitting(xp, operator.abs, x))

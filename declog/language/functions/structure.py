@@ -101,8 +101,8 @@ def _register_aggregates() -> None:
         "pstd": (_aggregate(DType.FLOAT, *numbers), "the population standard deviation; of one value 0"),
         "var": (_aggregate(DType.FLOAT, *numbers), "the sample variance (n-1)"),
         "count": (_aggregate(DType.INT, *numbers, DType.TEXT), "how many are not missing"),
-        "any": (_aggregate(None, DType.BOOL), "whether any is true"),
-        "all": (_aggregate(None, DType.BOOL), "whether all are true"),
+        "any": (_aggregate(None, DType.BOOL), "whether any that is not missing is true"),
+        "all": (_aggregate(None, DType.BOOL), "whether all that are not missing are true"),
         "first": (_aggregate(None, *numbers, DType.TEXT, DType.OBJECT), "the first that is not missing"),
         "last": (_aggregate(None, *numbers, DType.TEXT, DType.OBJECT), "the last that is not missing"),
     }
@@ -185,13 +185,13 @@ def _column(view: Any, node: Node, family: Any) -> Any:
 
 
 def _columns_rule(call: Call) -> Type:
-    _member(call)
-    return Type(DType.INT)
+    return _member(call).with_dtype(DType.INT)
 
 
-BUILTIN.rows("columns", "family", rule=_columns_rule, help="how many members a family has")(
-    lambda view, node, family: len(view.members(node.args[0]))
-)
+@BUILTIN.rows("columns", "family", rule=_columns_rule, help="how many members of a family came")
+def _columns(view: Any, node: Node, family: Any) -> Any:
+    gone = view.absent(node.args[0])
+    return np.sum(~np.broadcast_to(np.asarray(gone), family.shape), 0)
 
 
 def _passed(call: Call) -> Type:
