@@ -7,9 +7,11 @@ text is; the rest is evaluated over the rows of all ranks. What is left over is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import signal_node
+from declog.language.absence import asks
 from declog.language.dtypes import AXES, Axis, DType
 from declog.language.moments import FORMULAS
 from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
@@ -150,7 +152,7 @@ class _Lowering:
                 self.grouped.add(phase)
                 if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
                     self.draft.report("DL310.split_text", "axes.group.split", node=node)
-        return self.draft.pool.make(TEXTVALUE, type=node.type, name=name)
+        return self._column(TEXTVALUE, node, name)
 
     def _join(self, node: Node, phase: str) -> Node:
         """A column of a later phase, looked up in an earlier one when all ranks' rows are known."""
@@ -168,7 +170,12 @@ class _Lowering:
                 self.recorded.add(self.place(leaf, one))
                 if leaf.type.dtype is DType.TEXT:
                     self.travels.add((one, ids))
-        return self.draft.pool.make(CARRIED, type=node.type, name=name)
+        return self._column(CARRIED, node, name)
+
+    def _column(self, op: str, node: Node, name: str) -> Node:
+        """The column that stands for a value which is computed elsewhere."""
+        asked: dict[str, Any] = {"asks": True} if asks(node) else {}
+        return self.draft.pool.make(op, type=node.type, name=name, **asked)
 
     def _previous(self, node: Node, phase: str) -> Node:
         expr, first = (self.lower(arg, phase) for arg in node.args)
@@ -231,7 +238,7 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
         name = work.fold(phase, expr, mask, ("n", "min", "max", "hist"))
     else:
         name = work.fold(phase, expr, mask, tuple(op.reduction.stats))
-    tokens = work.fold(phase, None, mask, ("n",)) if op.reduction.foldable else None
+    tokens = work.fold(phase, None, mask, ("n",))
     return replace(
         op,
         args=(),

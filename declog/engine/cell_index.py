@@ -43,6 +43,8 @@ def placed(op: MetricOp, view: View) -> Placed:
     axis = row_axis(op)
     count = view.frame.count(axis)
     keep = np.ones(count, bool) if op.where is None else truth(np.array(view.rows(op.where, axis)))
+    if op.weight is not None:  # a row of no weight does not count
+        keep &= ~(view.lost(op.weight, axis) | (view.rows(op.weight, axis) == 0))
     known, label = labels(op, view, axis, keep)
     found, piece = pieces(op, view, axis)
     keep &= label >= 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.evaluator import View
-from declog.engine.partials import Piece, State, fold_states, state_of
+from declog.engine.partials import Piece, State, fold_states, known_tokens, state_of
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis, DType
@@ -186,10 +186,14 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
     counts = view.frame.column(f"{op.fold}.hist")
     states = fold_states([op.fold], view, frozenset({"n", "min", "max"}))
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
+    tokens = known_tokens(op, view)
     values = np.full((1, 1, len(pieces)), np.nan)
+    found, sought = np.zeros(values.shape), np.zeros(values.shape)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     for place in range(len(pieces) if counts is not None else 0):
-        mine = states.take(np.flatnonzero(piece[batch] == place)).pooled()
+        here = np.flatnonzero(piece[batch] == place)
+        mine = states.take(here).pooled()
+        found[0, 0, place], sought[0, 0, place] = mine.n[0], 0 if tokens is None else tokens[here].sum()
         if mine.n[0] > 0:
             parts = counts[piece == place] if counts is not None else ()
             result = op.reduction.sketch(Sketch.merge(parts, float(mine.min[0]), float(mine.max[0])), **dict(op.params))
@@ -197,5 +201,6 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
                 histograms[0, 0] = result
             else:
                 values[0, 0, place] = result
-    cells = Cells(values, histograms=histograms, pieces=tuple(pieces))
-    return settled(op, cells, np.zeros(values.shape, bool), present(values))
+    missing = np.maximum(sought - found, 0)
+    cells = Cells(values, skipped=int(missing.sum()), histograms=histograms, pieces=tuple(pieces))
+    return settled(op, cells, missing > 0, found > 0)

@@ -129,7 +129,7 @@ def state_of(op: MetricOp, view: View) -> State:
     there = states.n
     if op.weight is not None:
         weight = np.asarray(view.rows(op.weight, axis), np.float64)[chosen]
-        there = there * (present(weight) & (weight != 0))
+        there = there * present(weight)
         weight = np.where(present(weight), weight, 0.0)
         states = replace(states, n=states.n * weight, total=states.total * weight)
     pooled = states.pooled(Segments(cell, shape[0] * shape[1]))
@@ -151,14 +151,8 @@ def state_of(op: MetricOp, view: View) -> State:
 
 def _expected(op: MetricOp, view: View, axis: Axis) -> Array:
     """1 for each row that is asked for a value, 0 where that is absent: of what did not come nothing is missing."""
-    return np.where(either(*(view.lost(node, axis) for node in op.args)), 0.0, 1.0) * _weighed(op, view, axis)
-
-
-def _weighed(op: MetricOp, view: View, axis: Axis) -> Array:
-    """1 for each row that counts at all: 0 where its weight is, or is absent."""
-    if op.weight is None:
-        return np.ones(view.frame.count(axis))
-    return np.where(view.lost(op.weight, axis) | (view.rows(op.weight, axis) == 0), 0.0, 1.0)
+    gone = either(*(view.lost(node, axis) for node in op.args))
+    return np.where(np.broadcast_to(gone, (view.frame.count(axis),)), 0.0, 1.0)
 
 
 def known_tokens(op: MetricOp, view: View) -> Array | None:
@@ -170,7 +164,7 @@ def known_tokens(op: MetricOp, view: View) -> Array | None:
     known = np.nan_to_num(counts.astype(np.float64))
     if own is None:
         return np.zeros_like(known)
-    return np.where(np.isnan(own.astype(np.float64)), 0.0, known) * _weighed(op, view, Axis.COMPLETION)
+    return np.where(np.isnan(own.astype(np.float64)), 0.0, known)
 
 
 def fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:

@@ -29,8 +29,9 @@ def either(*parts: Absence) -> Absence:
     return found
 
 
-def _asks(node: Node) -> bool:
-    return any(item.op == PRESENT for item in walk(node))
+def asks(node: Node) -> bool:
+    """Whether `present` is asked for in an expression, also where a column stands for a part of it."""
+    return any(item.op == PRESENT or dict(item.params).get("asks") for item in walk(node))
 
 
 def elementwise(node: Node, gone: Sequence[Absence], truth: Callable[[int], Any]) -> Absence:
@@ -48,7 +49,7 @@ def elementwise(node: Node, gone: Sequence[Absence], truth: Callable[[int], Any]
             return True
         if yes is no is False:
             return condition
-        if not _asks(node.args[0]) and node.args[0].type.axis not in (None, Axis.STEP, Axis.BATCH):
+        if not asks(node.args[0]) and node.args[0].type.axis not in (None, Axis.STEP, Axis.BATCH):
             return either(*gone)
         chosen = truth(0)
         return either(condition, (chosen & yes) | (~chosen & no))
@@ -56,7 +57,7 @@ def elementwise(node: Node, gone: Sequence[Absence], truth: Callable[[int], Any]
     if node.op not in ("and", "or"):
         return found
     for place, arg in enumerate(node.args):
-        if gone[place] is not True and _asks(arg):
+        if gone[place] is not True and asks(arg):
             decided = truth(place) if node.op == "or" else ~truth(place)
             open_ = ~decided if gone[place] is False else ~decided | gone[place]
             found = open_ if found is True else found & open_

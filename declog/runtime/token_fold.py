@@ -124,7 +124,7 @@ class TokenView:
 
     def undecided(self, node: Node) -> Absence:
         """Where a bool is neither true nor false, since something that it compares is missing."""
-        if node.type.dtype is not DType.BOOL or not node.args:
+        if node.type.dtype is not DType.BOOL:
             return False
         function = self._functions.get(node.op)
         if function is None or function.stage != "elementwise":
@@ -219,7 +219,9 @@ class TokenView:
         if value is None:
             return torch.tensor(math.nan)
         if node.type.dtype is DType.BOOL:
-            return value if value.dtype is torch.bool else (value != 0) & (value == value)
+            if value.is_floating_point():  # NaN is missing, and neither
+                return _there(value == value, value != 0)
+            return value if value.dtype is torch.bool else value != 0
         return value.float() if value.dtype in HALF else value
 
 

@@ -6,6 +6,7 @@ smaller by `python -m tests.oracle.shrink SEED`; `make soak` runs some thousands
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,16 +39,20 @@ def test_a_difference_is_found(seed: int, tmp_path: Path) -> None:
     case = generated(seed)
     wanted, sink = expected(case), logged(case, tmp_path)
     assert not list(compared(wanted, sink, case))
-    name, (value, off) = next(
-        item
-        for item in wanted[0].scalars.items()
-        if isinstance(item[1][0], float | int) and item[1][0] and not item[1][1]
+    event, name, value = next(
+        (event, name, value)
+        for event in wanted
+        for name, (value, off) in event.scalars.items()
+        if isinstance(value, float | int) and value and math.isfinite(value) and not off
     )
-    for changed in ({name: (value * (1 + 1e-6), off)}, {"nobody": (1.0, 0.0)}):
-        scalars = wanted[0].scalars | changed
-        assert len(list(compared([replace(wanted[0], scalars=scalars), *wanted[1:]], sink, case))) == 1
-    del wanted[0].scalars[name]
-    assert len(list(compared(wanted, sink, case))) == 1
+    others = [item for item in wanted if item is not event]
+    without = {key: entry for key, entry in event.scalars.items() if key != name}
+    for scalars in (
+        event.scalars | {name: (value * (1 + 1e-6), 0.0)},
+        event.scalars | {"nobody": (1.0, 0.0)},
+        without,
+    ):
+        assert len(list(compared([replace(event, scalars=scalars), *others], sink, case))) == 1
 
 
 def test_the_loops_are_right_about_a_hand_worked_case() -> None:

@@ -34,6 +34,7 @@ REDUCE: dict[str, Callable[[pd.Series], float]] = {
     "std": lambda x: x.std(), "pstd": lambda x: x.std(ddof=0), "var": lambda x: x.var(), "count": lambda x: x.count(),
     "p05": lambda x: x.quantile(0.05), "p50": lambda x: x.median(), "p95": lambda x: x.quantile(0.95),
 }  # fmt: skip
+VALUES = [name for name in REDUCE if name != "count"]  # of what is missing altogether NaN
 OVER_TOKENS = ("mean", "sum", "min", "max", "std", "pstd", "var", "count")
 
 
@@ -149,9 +150,10 @@ def test_a_window_does_not_depend_on_how_its_rows_were_cut(frame: pd.DataFrame) 
     expected: dict[str, float] = {}
 
     def reduced(prefix: str, values: pd.Series, how: Any = REDUCE) -> None:
-        """What nothing came for is absent, sums and counts too."""
+        """What nothing came for is absent, sums and counts too; of what came and is missing there are 0."""
         for name in how:
-            expected[f"{prefix}/{name}"] = REDUCE[name](values) if values.count() else math.nan
+            there = len(values) if name == "count" else values.count()
+            expected[f"{prefix}/{name}"] = REDUCE[name](values) if there else math.nan
 
     reduced("reward", frame["reward"])
     for member in "xy":
@@ -162,21 +164,22 @@ def test_a_window_does_not_depend_on_how_its_rows_were_cut(frame: pd.DataFrame) 
     for label, rows in frame.groupby("source"):
         reduced(f"label/{label}", rows["reward"])
     reduced("chosen", frame.loc[frame["length"] > 4, "reward"])
-    flat = frame.apply(lambda row: row["logp"][: row["tokens"]], axis=1).explode().astype(float)
+    flat = frame.apply(lambda row: row["logp"][: row["tokens"]], axis=1).explode().dropna().astype(float)
     reduced("logp", flat, OVER_TOKENS)
     short = flat[flat.index.isin(frame.index[frame["length"] < 5])]
     reduced("short", np.exp(short / 100), OVER_TOKENS)
 
     broken: dict[str, Any] = {}
     if not frame["reward"].count():
-        broken |= nothing("reward", [f"reward/{name}" for name in REDUCE], len(frame))
+        broken |= nothing("reward", [f"reward/{name}" for name in VALUES], len(frame))
         labels = frame["source"].unique()
-        broken |= nothing("label", [f"label/{label}/{name}" for label in labels for name in REDUCE], len(frame))
+        broken |= nothing("label", [f"label/{label}/{name}" for label in labels for name in VALUES], len(frame))
     chosen = frame.loc[frame["length"] > 4, "reward"]
     if len(chosen) and not chosen.count():
-        broken |= nothing("chosen", [f"chosen/{name}" for name in REDUCE], len(chosen))
-    if frame["y"].isna().any() and not any(frame.loc[frame[member].notna(), "length"].sum() for member in "xy"):
-        broken |= nothing("weighted", ["weighted/y"], int(frame["y"].isna().sum()))  # no value has a weight
+        broken |= nothing("chosen", [f"chosen/{name}" for name in VALUES], len(chosen))
+    weighed = frame[frame["length"] > 0]  # rows of no weight do not count
+    if weighed["y"].isna().any() and not weighed[["x", "y"]].count().sum():
+        broken |= nothing("weighted", ["weighted/y"], int(weighed["y"].isna().sum()))
     assert window(frame, metrics) == logged(expected) | broken
 
 
@@ -493,7 +496,7 @@ def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.Data
         known = here[here["reward"].notna()]  # of the others a comparison is neither true nor false
         low, size = (~(known["reward"] > 0)).mean(), (here["length"] > 4).mean()
         sums = here.groupby("source")["x"].sum()
-        positive = pd.Series([any(value > 0 for value in values) for values in tokens], dtype=float)
+        positive = pd.Series([any(value > 0 for value in values) for values in tokens if len(values)], dtype=float)
         expected[end] = logged({
             "low": low, "either": ((known["reward"] > 0) | (known["x"] > 0)).mean(), "size": size,
             "is_a": (here["source"] != "a").mean(), "any": positive.mean(), "tokens": (~(flat > 0)).mean(),
@@ -505,6 +508,8 @@ def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.Data
         if len(here) and not len(known):
             expected[end] |= nothing("low", ["low"], len(here)) | nothing("either", ["either"], len(here))
             expected[end] |= nothing("gap", ["gap"], 1)
+        if len(here) and not len(positive):
+            expected[end] |= nothing("any", ["any"], len(here))
     assert sink.scalars == expected
 
 

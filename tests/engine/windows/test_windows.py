@@ -202,7 +202,7 @@ def test_a_nan_does_not_poison_its_window() -> None:
     assert values(config, rewards([[1.0, math.nan]], [[math.nan, 3.0, 5.0]])) == {
         "reward/mean": 3.0, "reward/min": 1.0, "reward/std": 2.0, "reward/count": 3, "reward/sum": 9.0,
     }  # fmt: skip
-    nothing = {f"reward/{reduce}": math.nan for reduce in ("mean", "min", "std", "count", "sum")}
+    nothing = {f"reward/{reduce}": math.nan for reduce in ("mean", "min", "std", "sum")} | {"reward/count": 0}
     assert record({**config, "every": 1}, rewards([[math.nan]], [[2.0]])).scalars == {
         0: pytest.approx({**nothing, "nonfinite/reward": 1}, nan_ok=True),
         1: {"reward/mean": 2.0, "reward/min": 2.0, "reward/count": 1, "reward/sum": 2.0},
