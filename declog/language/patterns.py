@@ -60,7 +60,15 @@ class Pattern:
 
     def replaced(self, text: str, shown: str) -> str:
         """The text with ``shown`` in each place where the pattern is found. A lone surrogate becomes U+FFFD."""
-        made: str = self._compiled.sub(lambda found: shown + "".join(filter(None, found.groups())), _whole(text))
+        whole = _whole(text)
+
+        def written(found: Any) -> str:
+            kept = "".join(filter(None, found.groups()))  # the last newline, which `$` may stand before
+            again = self._compiled.search(whole, found.end() - 1) if kept else None
+            itself = again is not None and again[0] == kept and not any(again.groups())
+            return shown + (shown if itself else kept)
+
+        made: str = self._compiled.sub(written, whole)
         return made
 
 

@@ -71,6 +71,18 @@ def test_words_of_ascii_end_where_those_of_re_end(source: str, text: str) -> Non
         assert (re.search(source, text) is not None) == pattern(source).found(text)
 
 
+def test_a_newline_at_the_end_may_be_found_itself() -> None:
+    """Behind what `$` found before it: both are replaced, as by `re`."""
+    for source, text in [
+        ("[^ab]$", "1\n"),
+        ("(?s).$", "\n\n"),
+        (r"\D$", "é<ia\n"),
+        ("1$", "1\n"),
+        (r"[\W_](a|)$", "_\n"),
+    ]:
+        assert pattern(source).replaced(text, "[x]") == re.sub(source, "[x]", text)
+
+
 @pytest.mark.parametrize("source", [r"\p{L}", r"(?r)a", r"(?|a|b)", r"a\K", r"\X", r"(?<=a+)b", "(", "a**"])
 def test_what_re_cannot_read_is_refused_in_its_words(source: str) -> None:
     """The engine's own extensions are no part of the language, and errors are those of `re`."""
