@@ -161,7 +161,7 @@ def of_config(config: object) -> Composed:
         node = whole.get(GROUP, whole)
         chosen = GROUP in whole or not HydraConfig.initialized() or not _OWN_KEYS.isdisjoint(whole)
         if chosen and type(node) is dict and nesting(whole) is None and _settled(whole):
-            return Composed(copy.deepcopy(node), copy.deepcopy(node), (GROUP,) if GROUP in whole else ())
+            return _of_settled(node, (GROUP,) if GROUP in whole else (), None)
     return of_node(node_of(config), _running() if isinstance(config, DictConfig) else None)
 
 
@@ -176,11 +176,16 @@ def _settled(value: object) -> bool:
     return value is None or type(value) in (bool, int, float)
 
 
+def _of_settled(written: dict[str, Any], prefix: Path, origin: Origin | None) -> Composed:
+    made = long(copy.deepcopy(written))
+    return Composed(made.data, copy.deepcopy(made.data), prefix, origin, (), {}, {}, made)
+
+
 def of_node(node: DictConfig, origin: Origin | None) -> Composed:
     """The profile at a node that is still attached to its configuration."""
     written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
     if _settled(written):
-        return Composed(copy.deepcopy(written), written, key_path(node), origin)
+        return _of_settled(written, key_path(node), origin)
     found = resolved(node)
     for problem in found.problems:
         if has(written, problem.path):
