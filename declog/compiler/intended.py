@@ -10,6 +10,7 @@ from collections.abc import Container
 from declog.errors import SYNONYMS
 from declog.language.reductions import Reductions, quantile_level
 from declog.language.spec import MetricSpec
+from declog.language.syntax import tree_of
 
 _PLAIN = frozenset({"expr", "help", "name", "tags"})  # what a formula may say as well
 _SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")
@@ -25,7 +26,7 @@ def as_formula(
 ) -> str | None:
     """``mean(a) / mean(b)`` computes with reduced values: a metric for each, and a formula. None for anything else."""
     parts: dict[str, str] = {}
-    rest = _Parts(id, reductions, taken, parts).visit(ast.parse(ast.unparse(body), mode="eval").body)
+    rest = _Parts(id, reductions, taken, parts).visit(tree_of(ast.unparse(body)).body)
     names = {node.id for node in ast.walk(rest) if isinstance(node, ast.Name)}
     called = {node.func.id for node in ast.walk(rest) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     if not parts or any(name not in parts and name not in constants for name in names - called):

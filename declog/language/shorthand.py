@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declog.errors import Path, Problem, UsageError, did_you_mean
+from declog.language.syntax import tree_of
 
 AXES = ("step", "group", "completion", "token")
 TYPES = ("float", "int", "bool", "text", "object")
@@ -341,7 +342,7 @@ def reduced(text: str) -> dict[str, Any] | None:
     from declog.language.reductions import DEFAULT  # numpy, which composing alone needs not
 
     try:
-        body = ast.parse(text.strip(), mode="eval").body
+        body = tree_of(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not body.args:

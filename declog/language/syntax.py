@@ -53,6 +53,12 @@ def refuse(key: str, source: str, span: tuple[int, int] | None = None, /, **fact
     raise ExpressionError(Problem.of(key, source=source, span=span, **facts))
 
 
+def tree_of(text: str) -> ast.Expression:
+    """Python's tree of an expression, from any thread; raises what ``ast.parse`` does."""
+    with _PARSER:
+        return ast.parse(text, mode="eval")
+
+
 def parse(text: str) -> Parsed:
     """The syntax of an expression, checked for size; raises ``ExpressionError``."""
     if len(text) > MAX_LENGTH:
@@ -64,8 +70,7 @@ def parse(text: str) -> Parsed:
     plain = _WORD.sub(_plain, text)
     lead = len(plain) - len(plain.lstrip())
     try:
-        with _PARSER:
-            tree = ast.parse(plain.strip(), mode="eval")
+        tree = tree_of(plain.strip())
     except SyntaxError as error:
         offset = error.offset or len(plain.strip()) + 1  # 0: it ends too early
         start = min(offset - 1 + lead, len(text))
