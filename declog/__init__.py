@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from declog.language.validation import validate
     from declog.plans.ops import Plan
     from declog.runtime.context import current, log_extra, log_metric, merge, observe, timer
+    from declog.runtime.packets import Packet, rows
     from declog.runtime.recorder import Recorder
     from declog.runtime.rewards import reward
+    from declog.runtime.scopes import bind
 
 _HOMES = {
     name: home
@@ -58,17 +60,19 @@ _HOMES = {
         "language.validation": ("validate"),
         "plans.ops": ("Plan"),
         "runtime.context": ("current log_extra log_metric merge observe timer"),
+        "runtime.packets": ("Packet rows"),
         "runtime.recorder": ("Recorder"),
         "runtime.rewards": ("reward"),
+        "runtime.scopes": ("bind"),
     }.items()
     for name in names.split()
 }
 
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
-    "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach", "callback",
-    "column", "compile", "compose", "current", "detach", "function", "log_extra", "log_metric", "merge", "observe",
-    "plan", "presets", "profile_of", "reducer", "reward", "start", "timer", "validate",
+    "Packet", "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach",
+    "bind", "callback", "column", "compile", "compose", "current", "detach", "function", "log_extra", "log_metric",
+    "merge", "observe", "plan", "presets", "profile_of", "reducer", "reward", "rows", "start", "timer", "validate",
 ]  # fmt: skip
 
 

@@ -92,6 +92,7 @@ def start(
     start_s: float = 60.0,
     on_sigterm: Literal["close"] | None = None,
     capture: bool | Mapping[str, Any] | None = None,
+    steps: Literal["blocks", "commit"] = "blocks",
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
     columns: RowFunctions = COLUMNS,
@@ -108,6 +109,8 @@ def start(
     ``declog preview``. Everything that is wrong
     with the profile raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
     different plans: ``PlanMismatchError``.
+
+    ``steps="commit"``: no `with log.step(k):`, but ``log.commit(k)`` after all that belongs to step k.
 
     ``output_dir`` is the run's folder. Where neither it nor the profile names one, the run gets a new one:
     ``base_dir``, which is Hydra's run directory unless it is given, or, where a run has had that, the next number
@@ -135,6 +138,7 @@ def start(
         sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,
         wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),
         overrides=composed.overrides, locate=partial(locate, composed),
+        commits=steps == "commit",
     )  # fmt: skip
     recorder = opening.open_run(made, channel, start)
     if on_sigterm == "close":

@@ -5,6 +5,7 @@
     python -m tests.soak --only faults --rounds 5       every fault again and again
     python -m tests.soak --only kills --rounds 20       a run that is killed at any moment and resumed, again and again
     python -m tests.soak --only oracle --cases 5000     random profiles, against plain loops
+    python -m tests.soak --only scopes --programs 3000  random programs of tasks and threads, in several schedules each
 
 Each part alone takes less than ten minutes.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import multiprocessing
 import random
 import tempfile
@@ -30,6 +32,8 @@ from tests.faults.cases import FAULTS
 from tests.faults.resuming import STEPS
 from tests.oracle.compare import differences, report
 from tests.oracle.generator import generated
+from tests.runtime.scopes.programs import executed
+from tests.runtime.scopes.programs import generated as generated_program
 
 LIMIT_S = 1200.0  # of one run, on a machine that has other things to do
 # in the second half of a run, from its first note to its last
@@ -45,10 +49,11 @@ MAY_GROW: Mapping[str, float] = {
 def main() -> int:
     """The parts that are chosen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("alone", "together", "faults", "kills", "oracle"))
+    parser.add_argument("--only", choices=("alone", "together", "faults", "kills", "oracle", "scopes"))
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", type=int, default=5_000)
+    parser.add_argument("--programs", type=int, default=3_000)
     chosen = parser.parse_args()
     parts: Mapping[str, Callable[[Path], Iterator[str]]] = {
         "alone": lambda folder: growth(folder, 1, chosen.steps),
@@ -56,6 +61,7 @@ def main() -> int:
         "faults": lambda folder: faults(folder, chosen.rounds),
         "kills": lambda folder: kills(folder, chosen.rounds),
         "oracle": lambda folder: oracle(chosen.cases),
+        "scopes": lambda folder: interleavings(chosen.programs),
     }
     failed = []
     for name, part in parts.items():
@@ -68,6 +74,17 @@ def main() -> int:
     for problem in failed:
         print(f"FAILED {problem}")
     return int(bool(failed))
+
+
+def interleavings(count: int) -> Iterator[str]:
+    """New programs, each in the order in which its parts are ready and in three that are drawn."""
+    logging.disable(logging.ERROR)  # what the programs lose on purpose
+    for seed in range(1_000, 1_000 + count):
+        for schedule in (None, seed, seed + 10**6, seed + 2 * 10**6):
+            found = executed(generated_program(seed), schedule)
+            if found.seen.plain != found.truth.plain:
+                yield f"program {seed} in schedule {schedule}: {found.seen.plain} is not {found.truth.plain}"
+    logging.disable(logging.NOTSET)
 
 
 def growth(folder: Path, ranks: int, steps: int) -> Iterator[str]:

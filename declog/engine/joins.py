@@ -139,8 +139,10 @@ class Carryover:
             count = int(target.batches.rows[batch])
             mine = slice(at, at + count)
             at += count
+            now = int(target.batches.step[batch])  # rows of later steps may be there already
             before = (source.batches.rank == target.batches.rank[batch]) & (
-                source.batches.order < target.batches.order[batch]
+                (source.batches.step < now)
+                | ((source.batches.step == now) & (source.batches.order < target.batches.order[batch]))
             )
             if not before.any():
                 raise RuntimeFailure.of("DL511.first", target=op.target, source=op.source)

@@ -33,6 +33,8 @@ from declog.records import RANKS, Alert, Histogram, Records, Scalar, Table
 log = logging.getLogger("declog")
 NO_FIGURES: Mapping[str, float] = {}
 SKIPPED = "declog/skipped"
+DROPPED, LATE = "declog/dropped", "declog/late"  # rows that are in no window
+LOST = (DROPPED, LATE)
 NONFINITE = "nonfinite/"  # of a metric's id: how many of its values are NaN where that is no gap, or infinite
 Report = Callable[[BaseException], None]
 
@@ -144,10 +146,11 @@ class Dispatcher:
             everything.update(found)
             outputs += self._outputs(period, found, held.partial is not None, report)
             picked += self._tables(period, held.table_rows, report)
-        own = []
+        own = [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
             skipped = sum(item.skipped for item in everything.values())
-            own = [Scalar(name, value, name) for name, value in {**figures, SKIPPED: skipped}.items()]
+            cost = {name: value for name, value in figures.items() if not (value and name in LOST)}
+            own += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
         alerts = tuple(self._alerts(mode, everything, due.keys(), report))
         event = _Event(
             Records(mode, time.time()),
@@ -371,8 +374,8 @@ class Dispatcher:
         shown = [*counts.values(), *shown]  # first: what shows a few shows them
         if shown and event.partial is not None:
             shown.append(Scalar(route.prefix + RANKS, event.partial, RANKS))
-        if profile.self_metrics:
-            shown += [_prefixed(item, route.prefix) for item in event.own]
+        lost = [item for item in event.own if item.name in LOST and item.value]  # whatever the profile shows
+        shown += [_prefixed(item, route.prefix) for item in (event.own if profile.self_metrics else lost)]
         tables = [
             _prefixed(table, prefix)
             for table in event.tables

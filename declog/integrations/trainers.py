@@ -85,7 +85,10 @@ class _Loop:
         self._leave()
         self._end()
         if not log.closed:
-            step = log.step(state.global_step + 1)
+            number = state.global_step + 1
+            if log.last_step is not None and number <= log.last_step:  # it trains once more
+                log.rewind(number - 1)
+            step = log.step(number)
             step.__enter__()
             self._step = step
 

@@ -260,26 +260,32 @@ CODES = {
         "give one value per row"),
 }),
 "DL510": Code("the recorder is used outside its life", """
-    `observe` outside a step, a step inside a step, a call after `close`. `with log:`, and in it `with
-    log.step(step):`.
+    A step inside a step, a step number that repeats or falls, a call after `close`. `with log:`, and in it `with
+    log.step(step):` with numbers that rise; a trainer that goes back says so with `log.rewind(step)`.
 
     ```python
     import declog
 
     profile = {"signals": {"loss": {"axis": "step"}}, "metrics": {"loss": "mean(loss)"}}
     with declog.start(profile, output_dir="runs") as log:
-        try:
-            log.observe(loss=0.5)
-        except declog.UsageError as error:
-            print(error)
+        for step in (0, 1, 0):
+            try:
+                with log.step(step):
+                    log.observe(loss=0.5)
+            except declog.UsageError as error:
+                print(error)
     ```
     """, {
     "DL510.actor_rank": ("actor {rank} is not below world_size {world_size}", "pass the number of actors"),
     "DL510.actors": ("the state is of {before} actors, and there are {world_size}", "start as many actors"),
     "DL510.attached": ("declog is attached to this trainer already", "declog.detach(trainer) before"),
+    "DL510.bind": ("`bind` is for functions, and this is a generator", "bind what calls it"),
+    "DL510.bounds": ("step {step} is out of bounds", "count optimizer steps"),
     "DL510.checkpoints": ("the states are of different checkpoints: their {word} is {shown}", "{fix}"),
     "DL510.closed": ("this recorder is closed", "call declog.start for another run"),
+    "DL510.commit": ("`commit` is called, and steps are blocks", 'declog.start(..., steps="commit")'),
     "DL510.driver": ("a driver records nothing: its actors do", "merge what they export"),
+    "DL510.entered": ("{scope} is entered twice", "ask the recorder for another one"),
     "DL510.export": ("`export` is for actors", 'declog.start(..., role="actor", rank=, world_size=)'),
     "DL510.fork": ("a fork of the run's process has no state", "call it where declog.start was called"),
     "DL510.in_fork": ("process {process} is a fork of the run's: what is observed here is not logged",
@@ -291,10 +297,11 @@ CODES = {
     "DL510.merge": ("`merge` is for the driver", 'declog.start(..., role="driver", world_size=)'),
     "DL510.merge_way": ("`merge` is not {name!r}", Known("ways to merge")),
     "DL510.mode": ("the profile `{profile}` has no mode `{name}`", "{fix}"),
-    "DL510.nested": ("step {step} begins inside step {open}", "end one step before the next"),
+    "DL510.nested": ("step {step} begins inside step {open}", "{fix}"),
     "DL510.no_process_group": ("there are several ranks, and no process group",
         "call torch.distributed.init_process_group before declog.start"),
     "DL510.no_state": ("the checkpoint is of {before} ranks, and ranks {missing} were given no state", "{fix}"),
+    "DL510.number": ("a step is a whole number, and {step!r} came", "count optimizer steps"),
     "DL510.one_process": "one process has nobody to send to",
     "DL510.other_method": (
         "`{name}` has the metrics of {of}, and {type} trains {method}",
@@ -305,12 +312,16 @@ CODES = {
     "DL510.outside": ("`{what}` is called outside a step", "with log.step(step): ..."),
     "DL510.rank": ("rank {rank} is not below world_size {world_size}", "pass the data-parallel rank and size"),
     "DL510.resume": "rank {rank} cannot resume: {error}",
+    "DL510.rewind": ("`rewind` is called inside step {step}", "end the step first"),
+    "DL510.rises": ("step {step} begins after step {last} has ended: step numbers rise",
+        "number steps on from {next}, or say that the trainer goes back: log.rewind({back})"),
     "DL510.role": ("`role: {role}` needs {needed}", "world_size is the number of actors"),
     "DL510.state_in_step": ("`state_dict` is called inside a step", "call it between two steps"),
     "DL510.state_of": ("this is no state of a recorder: {error}", "pass what `state_dict` returned"),
     "DL510.trainer": ("{type} has no `{needed}`: it is no trainer of transformers",
         "call declog.start, and observe in the loop"),
     "DL510.version": ("the state has version {version}, and this declog reads {own}", "use the same declog"),
+    "DL510.wrap": ("`wrap` cannot use what `{name}` returns: {type}", "{fix}"),
 }),
 "DL511": Code("rows of two phases cannot be matched", """
     A metric reads values of two phases, and the rows of the later one could not be found in the earlier one: it has
@@ -378,5 +389,40 @@ CODES = {
         "{count} of {rows} rows, first with {error}",
     "DL512.raised": ("the column `{column}` of the table `{table}`: `{function}` raised {type}",
         "correct the function, or `nullable: true`"),
+}),
+"DL513": Code("rows belong to no step", """
+    A row belongs to the step in which it is observed: in the block of `log.step`, by its code and by tasks that
+    are started inside. What is observed outside of any, by a bare thread, by a task whose step has ended, for a
+    window that is closed, or what is in a packet that nobody consumes cannot be logged where it belongs. It is
+    left out: counted in `log.failures`, told once with the place of the call, and logged as `declog/dropped` or
+    `declog/late`. With `strict: true` it is raised. What runs ahead of its step says which one it is: see
+    [asynchronous training](async.md).
+
+    ```python
+    import declog
+
+    profile = {"strict": True, "signals": {"loss": {"axis": "step"}}, "metrics": {"loss": "mean(loss)"}}
+    with declog.start(profile, output_dir="runs") as log:
+        try:
+            log.observe(loss=0.5)
+        except declog.UsageError as error:
+            print(error)
+    ```
+    """, {
+    "DL513.ended": ("observed in {kind} that has ended",
+        "{scope} is over: a task that goes on, or runs ahead, says its own step (with log.at(k): ..., or step=k)"),
+    "DL513.late": ("rows came for a step whose window is closed",
+        "end what contributes to step {step} before its window ends, or give `start` a longer wait_s"),
+    "DL513.outside": ("observed outside any step",
+        "observe inside `with log.step(k):`; what runs ahead says its step (with log.at(k): ..., or step=k), "
+        "and a thread takes it along (declog.bind)"),
+    "DL513.partial": ("a window was closed while a scope of one of its steps is open",
+        "the one that ends at step {edge} is without what `at` of step(s) {steps} will still record"),
+    "DL513.twice": ("a packet was consumed twice in one step: it counts once",
+        "step {step} has the rows of {place} already: observe each packet once"),
+    "DL513.unbound": ("rows that wait for the next step, and no step ended after them", "end a step after them"),
+    "DL513.unopened": ("observed through a handle before its block", "enter {scope} with `with`"),
+    "DL513.unused": ("a packet of declog.rows was never observed",
+        "log.observe(packet) in a step, or packet.discard() where its rows are dropped on purpose"),
 }),
 }

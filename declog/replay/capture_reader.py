@@ -70,7 +70,10 @@ class Capture:
             if part in whole:
                 for one in containers:
                     what = tuple(decode(node, one) for node in one.header["what"])
-                    yield Call(one.header["call"], what, one.header["at"], part, one.header["failed"])
+                    yield Call(
+                        one.header["call"], what, one.header["at"], part, one.header["failed"],
+                        scope=one.header["scope"], origin=one.header["origin"],
+                    )  # fmt: skip
 
 
 def load(path: str | Path) -> Capture:

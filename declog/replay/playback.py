@@ -6,9 +6,7 @@ and from ``run`` what its sinks may take.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,11 +14,13 @@ from declog.engine.publish import CODE, Route
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import Records
-from declog.runtime.batches import Locate
+from declog.runtime.batches import Holder, Locate
 from declog.runtime.call_log import Tape
 from declog.runtime.capture import Call
 from declog.runtime.fake_comm import FakeComm, run_ranks
+from declog.runtime.packets import Packet
 from declog.runtime.recorder import Recorder
+from declog.runtime.scopes import Scope
 from declog.sinks import traits
 
 Script = Callable[[], Iterable[Call]]  # the calls of one rank
@@ -28,7 +28,6 @@ Events = list[tuple[int, Records]]  # what one sink got, with the steps
 
 ALL = frozenset({"scalar", "histogram", "table", "alert"})
 _LONG_S = 1e6  # nobody is late here
-_FAILED = RuntimeError("the step failed")
 
 
 @dataclass
@@ -119,68 +118,109 @@ class _Written(Tape):
 
 
 class _Player:
-    """Makes the calls of a script on a recorder."""
+    """Makes the calls of a script on a recorder, in their order, whatever task or thread made them."""
 
     def __init__(self, recorder: Recorder, tape: _Written, found: Rehearsal) -> None:
         self._recorder = recorder
+        self._session = recorder._session
         self._tape = tape
         self._found = found
-        self._blocks: list[AbstractContextManager[Any]] = []
-        self._lock = threading.Lock()
+        self._scopes: dict[int, Scope] = {}
+        self._origins: dict[int, _Origin] = {}
+        self._session.home = self._origin(1)
 
     def play(self, call: Call) -> None:
         """Make a call; what it raised in the run as well is no news."""
         self._tape.at = call.at
         try:
-            getattr(self, f"_{call.name}")(*call.what)
+            with self._session.lock:
+                getattr(self, f"_{call.name}")(call, *call.what)
         except Exception:
             if not call.failed:
                 raise
 
-    def _begin(self, step: int) -> None:
-        self._enter_block(self._recorder.step(step))
+    def _origin(self, number: int) -> _Origin:
+        return self._origins.setdefault(number, _Origin())
 
-    def _end(self, failed: bool) -> None:
-        self._leave_block(failed)
+    def _holder(self, call: Call) -> Holder | None:
+        """Where a call's values go; None where the scope is of a part that was not captured."""
+        if call.scope and call.scope not in self._scopes:
+            return None
+        return self._session.holder(self._scopes.get(call.scope), self._origin(call.origin))
 
-    def _enter(self, mode: str) -> None:
-        self._enter_block(self._recorder.mode(mode))
+    # -- scopes
 
-    def _leave(self, failed: bool) -> None:
-        self._leave_block(failed)
+    def _open(self, call: Call, scope: Scope, around: Scope | None = None) -> None:
+        self._session.open(scope, around, self._origin(call.origin))
+        self._scopes[call.scope] = scope
 
-    def _enter_block(self, block: AbstractContextManager[Any]) -> None:
-        block.__enter__()
-        self._blocks.append(block)
+    def _close_scope(self, call: Call, failed: bool) -> None:
+        if (scope := self._scopes.pop(call.scope, None)) is not None:
+            self._session.end(scope, failed=failed)
 
-    def _leave_block(self, failed: bool) -> None:
-        error = _FAILED if failed else None
-        self._blocks.pop().__exit__(type(error) if error else None, error, None)
+    _end = _unat = _leave = _unbatch = _close_scope
 
-    def _observe(self, signals: Mapping[str, Any]) -> None:
-        known = self._recorder.plan.known
-        self._recorder.observe(**{name: value for name, value in signals.items() if name in known})
-        self._unknown("signal", signals.keys() - known)
+    def _begin(self, call: Call, step: int, around: int = 0) -> None:
+        self._open(call, Scope(self._recorder, "step", step), self._scopes.get(around))
 
-    def _cut(self, phase: str, *rows: int) -> None:
-        if phase in self._recorder.plan.known_phases:
-            self._recorder._cut(phase, *rows)
-        else:
+    def _at(self, call: Call, step: int) -> None:
+        self._open(call, Scope(self._recorder, "at", step))
+
+    def _enter(self, call: Call, mode: str, step: int | None = None, around: int = 0) -> None:
+        self._open(call, Scope(self._recorder, "mode", step, mode), self._scopes.get(around))
+
+    def _batch(self, call: Call, phase: str | None, rows: int | None, around: int) -> None:
+        if phase is not None and phase not in self._recorder.plan.known_phases:
             self._unknown("phase", {phase})
+            self._scopes[call.scope] = self._scopes[around]  # its rows are of no batch of their own
+        elif around in self._scopes:
+            self._open(call, Scope(self._recorder, "batch", phase=phase, rows=rows), self._scopes[around])
 
-    def _metric(self, name: str, value: Any) -> None:
-        self._recorder.log_metric(name, value)
+    # -- what is recorded
 
-    def _extra(self, column: str, *values: Any) -> None:
-        if values:  # else the column was nothing that can be kept
-            self._recorder.log_extra(column, *values)
+    def _observe(self, call: Call, signals: Mapping[str, Any]) -> None:
+        holder = self._holder(call)
+        if holder is not None:
+            self._session.observe(holder, self._known(signals))
 
-    def _flush(self) -> None:
-        self._recorder.flush()
+    def _packet(self, call: Call, signals: Mapping[str, Any]) -> None:
+        holder = self._holder(call)
+        if holder is not None:
+            self._session.take(holder, [Packet(self._known(signals))], {})
 
-    def _close(self, failed: bool) -> None:
+    def _known(self, signals: Mapping[str, Any]) -> dict[str, Any]:
+        known = self._recorder.plan.known
+        self._unknown("signal", signals.keys() - known)
+        return {name: value for name, value in signals.items() if name in known}
+
+    def _metric(self, call: Call, name: str, value: Any) -> None:
+        holder = self._holder(call)
+        if holder is not None:
+            self._session.metric(holder, name, value)
+
+    def _extra(self, call: Call, column: str, *values: Any) -> None:
+        holder = self._holder(call)
+        if values and holder is not None:  # else the column was nothing that can be kept
+            self._session.extra(holder, column, *values)
+
+    # -- log events
+
+    def _cut(self, call: Call) -> None:
+        self._session.cut_logged()
+
+    def _rewind(self, call: Call, step: int) -> None:
+        self._session.rewind(step)
+
+    def _flush(self, call: Call) -> None:
+        self._session.flush(self._scopes.get(call.scope))
+
+    def _close(self, call: Call, failed: bool) -> None:
         self._recorder.close(failed=failed)
 
     def _unknown(self, what: str, names: Iterable[str]) -> None:
         for name in names:
             self._found.unknown.setdefault(name, what)
+
+
+class _Origin:
+    """Stands for a task or a thread of the run."""

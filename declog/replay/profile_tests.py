@@ -258,24 +258,27 @@ def _calls(test: TestSpec, rank: int, plan: Any) -> Iterator[Call]:
         given = step.ranks[rank] if step.ranks else step
         mode = step.mode or "train"
         stepping = mode == "train" or plan.modes[mode].every
-        if mode != "train":
-            yield Call("enter", (mode,), float(at))
+        block, inner = (2 * at + 1 if mode != "train" else 0), 2 * at + 2
+        if block:
+            yield Call("enter", (mode,), float(at), scope=block, origin=1)
         if stepping:
-            yield Call("begin", (number,), float(at))
-        yield from _observed(given, at + 1.0)
+            yield Call("begin", (number, block), float(at), scope=inner, origin=1)
+        scope = inner if stepping else block
+        yield from _observed(given, at + 1.0, scope)
         if stepping:
-            yield Call("end", (False,), at + 1.0)
+            yield Call("end", (False,), at + 1.0, scope=inner, origin=1)
         if step.flush:
-            yield Call("flush", (), at + 1.0)
-        if mode != "train":
-            yield Call("leave", (False,), at + 1.0)
+            yield Call("flush", (), at + 1.0, scope=block)
+        if block:
+            yield Call("leave", (False,), at + 1.0, scope=block, origin=1)
 
 
-def _observed(given: RankInput, at: float) -> Iterator[Call]:
+def _observed(given: RankInput, at: float, scope: int) -> Iterator[Call]:
+    call = partial(Call, at=at, scope=scope, origin=1)
     for signals in given.calls:
-        yield Call("observe", (dict(signals),), at)
+        yield call("observe", (dict(signals),))
     for name, value in given.log_metric.items():
         for one in value if isinstance(value, list) else [value]:
-            yield Call("metric", (name, one), at)
+            yield call("metric", (name, one))
     for column, values in given.log_extra.items():
-        yield Call("extra", (column, values), at)
+        yield call("extra", (column, values))

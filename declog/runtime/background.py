@@ -93,7 +93,7 @@ class Background:
         runners = self._runners.values()
         return {
             "declog/queue_bytes": sum(runner.queued_bytes for runner in runners),
-            "declog/dropped": sum(runner.dropped for runner in runners),
+            "declog/unsent": sum(runner.dropped for runner in runners),
         }
 
     def wait_for(self, item: WindowItem) -> None:

@@ -7,7 +7,7 @@ computed from rows, nothing is copied to the host. Imports torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,7 @@ class OpenBatch:
         self.size = size
         self._expected = expected
         self.names: set[str] = set()
+        self.began: Collection[str] = ()  # what its first call gave
         self.extras: dict[str, list[Any] | Tensor] = {}
         self.counts: Counts = {} if size is None else {"completions": (size, "rows")}
         self.misfits: list[InputError] = []  # columns that were left out when it closed
@@ -120,6 +121,8 @@ class OpenBatch:
 
     def take(self, given: Given, functions: Functions = DEFAULT) -> None:
         """Copy what a call gave, and fold what can be folded."""
+        if not self.names:
+            self.began = given.names
         self.names |= given.names
         self._numbers |= given.numbers
         self._texts |= given.texts
@@ -155,20 +158,19 @@ class OpenBatch:
 
     def close(
         self,
-        step: int,
-        batch: int,
         elapsed: float,
         *,
-        first: bool,
+        first: Collection[str] | None = None,
         grouping: Grouping | None,
         functions: Functions = DEFAULT,
     ) -> BatchRecord:
-        """Fold what has waited for signals that never came, pack the columns. Raises where a required one did not.
+        """Fold what has waited for signals that never came, pack the columns; its step and number are not known yet.
 
+        With ``first``, what of a phase's first batch came elsewhere, it raises where a required signal never came.
         Columns of log_extra that are not of its rows are ``misfits``.
         """
-        if first and self.names:
-            self._complete()
+        if first is not None and self.names:
+            self._complete(first)
         rows = self._rows(grouping)
         if self.groups is not None:
             self._grouped(rows, grouping)
@@ -189,7 +191,7 @@ class OpenBatch:
             for pack in (*packs, *self._sketches, *given):
                 pack.ready = whole.get(pack.data.device)
         return BatchRecord(
-            step, batch, rows, elapsed, self.order, packs, self._numbers, self._texts, self._sketches, self._timed
+            -1, -1, rows, elapsed, self.order, packs, self._numbers, self._texts, self._sketches, self._timed
         )
 
     def _misfit(self, column: str, count: int, rows: int) -> InputError | None:
@@ -236,8 +238,9 @@ class OpenBatch:
         for place, (keys, columns) in places.items():
             self._put(place, keys, columns)
 
-    def _complete(self) -> None:
-        missing = [op for op in self.phase.signals if not op.optional and op.name not in self.names]
+    def _complete(self, elsewhere: Collection[str]) -> None:
+        here = self.names.union(elsewhere)
+        missing = [op for op in self.phase.signals if not op.optional and op.name not in here]
         if missing:
             shown = ", ".join(f"`{op.source}`" for op in missing)
             error = MissingSignalError.of(

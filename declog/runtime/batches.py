@@ -1,15 +1,13 @@
-"""What is open on the training thread: the batch of each phase, until it closes and is a record of a window.
+"""What is open: of each task or thread in a scope the batch of each phase, until it closes and is a record of a window.
 
 A value goes to the open batch of its signal's phase; given again, it opens the next one. Imports torch and the plan.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,27 +23,55 @@ from declog.runtime.extras import Undeclared, plain_column
 from declog.runtime.failures import Failures
 from declog.runtime.given import Given
 from declog.runtime.inputs import undeclared
-from declog.runtime.timing import Seconds, Timed
+from declog.runtime.scopes import Scope
+from declog.runtime.timing import Timed
 
 log = logging.getLogger("declog")
+_NONE: frozenset[str] = frozenset()
 Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 TIMERS = "timers"  # the signal that blocks' durations feed
 
 
+class Holder(dict[str, OpenBatch]):
+    """The open batches of one task or thread in a scope, by phase.
+
+    ``piece``: others of the step observe, too, so that no batch needs to have all signals. ``once``: it is one batch,
+    made explicit. ``scope`` None: they wait for the next step that ends.
+    """
+
+    __slots__ = ("once", "origin", "piece", "scope")
+
+    def __init__(self, scope: Scope | None, origin: int, *, piece: bool = False, once: bool = False) -> None:
+        self.scope = scope
+        self.origin = origin  # the number of the task or thread
+        self.piece = piece
+        self.once = once
+
+
+class Waiting(Holder):
+    """Batches that wait for the next step: the open ones, and those that have closed."""
+
+    __slots__ = ("timed", "waiting")
+
+    def __init__(self, origin: int) -> None:
+        super().__init__(None, origin, piece=True)
+        self.waiting: list[tuple[str, BatchRecord]] = []
+        self.timed: dict[str, Timed] = {}  # the durations of blocks, by name
+
+
 class Intake:
-    """The open batches. ``keep`` gets each closed one with its phase; ``numbers`` counts a step's batches by phase."""
+    """Fills open batches. ``keep`` gets each closed one with whose it was and its phase."""
 
     def __init__(
         self,
         plan: Plan,
         tape: Tape,
         failures: Failures,
-        keep: Callable[[str, BatchRecord], None],
+        keep: Callable[[Holder, str, BatchRecord], None],
         *,
         functions: Functions,
         locate: Locate | None = None,
     ) -> None:
-        self.numbers: Counter[str] = Counter()
         self.seen: set[str] = set()  # phases whose first batch has closed
         self.order = 0  # how many batches were opened
         self.explicit: str | None = None  # the phase whose rows come in batches that are made explicit only
@@ -55,17 +81,14 @@ class Intake:
         self._keep = keep
         self._functions = functions
         self._locate = locate
-        self._open: dict[str, OpenBatch] = {}
+        self._pieces: dict[str, set[str]] = {}  # what came in batches that are pieces, by phase
+        self._openers: dict[str, str | None] = {}  # the required signal with which each phase's first batch began
         self._homes = _homes(plan)
         self._came = {name: phase.reads for name, phase in plan.phases.items()}  # what folds read, of the batch before
         self._undeclared = Undeclared(plan)
-        self._timed: dict[str, Timed] = {}  # of this step, by name
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
         self._given: set[str] = set()  # signals that came at all
         self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is said once
-
-    def __bool__(self) -> bool:
-        return bool(self._open)
 
     # -- values
 
@@ -80,7 +103,7 @@ class Intake:
             fix = f"it is observed as `{sources[name]}`"
         raise UnknownSignalError.of("DL501.signal", profile=self._plan.name, name=name, fix=fix)
 
-    def observe(self, signals: Mapping[str, Any], step: int) -> None:
+    def observe(self, holder: Holder, signals: Mapping[str, Any]) -> None:
         """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all."""
         sources, homes = self._plan.sources, self._homes
         given: dict[str, Given] = {}
@@ -88,11 +111,11 @@ class Intake:
         for source, value in signals.items():
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
             if self._any and not ops and source not in self._plan.known:
-                self._undeclared_signal(source, value, step)
+                self._undeclared_signal(holder, source, value)
                 continue
             if source not in homes and ops:  # it belongs to the phase of what it is observed with
                 if intended is None:
-                    intended = self._intended(signals)
+                    intended = self._intended(holder, signals)
                 ops = intended[source]
             if len(ops) > 1:
                 ops = _fitting(ops, value)
@@ -101,13 +124,13 @@ class Intake:
                 if one is None:
                     one = given[op.phase] = Given(self._plan.phases[op.phase])
                 one.add(op, value)
-        self._take(given.values(), step)
+        self._take(holder, given.values())
 
-    def _undeclared_signal(self, name: str, value: Any, step: int) -> None:
+    def _undeclared_signal(self, holder: Holder, name: str, value: Any) -> None:
         """Keep what nobody declared: numbers and rows of numbers by name, texts for tables, each member for itself."""
         if isinstance(value, Mapping):
             for member, inside in value.items():
-                self._undeclared_signal(f"{name}/{member}", inside, step)
+                self._undeclared_signal(holder, f"{name}/{member}", inside)
             return
         kind, plain = undeclared(value)
         op = None if kind is None else self._any.get(kind)
@@ -118,77 +141,72 @@ class Intake:
                 given = Given(self._plan.phases[op.phase])
                 given.add(op, {name: plain})
                 given.names = {name}
-                self._take([given], step)
+                self._take(holder, [given])
             if kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
-                self.extra(name, value if kind is None else plain, step)
+                self.extra(holder, name, value if kind is None else plain)
         except InputError as error:  # of other rows than the batch's: nobody said what they are
             if name not in self._left_out:
                 self._left_out.add(name)
                 log.warning("`%s` is left out: %s", name, error.message)
 
-    def metric(self, name: str, value: Any, step: int) -> None:
+    def metric(self, holder: Holder, name: str, value: Any) -> None:
         """Keep a value of ``log_metric``, where the profile shows those."""
         op = self._plan.logged
         if op is not None:
             given = Given(self._plan.phases[op.phase])
             given.add(op, {name: value})
             given.names = {name}  # each of them is given, and given again, for itself
-            self._take([given], step)
+            self._take(holder, [given])
 
-    def _take(self, calls: Collection[Given], step: int) -> None:
+    def _take(self, holder: Holder, calls: Collection[Given]) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
         found, begun = [], []
         for given in calls:
-            batch = self._open.get(given.phase.name)
-            if batch is None or (twice := batch.names & given.names):
-                if batch is not None and batch.size is not None:
+            name = given.phase.name
+            batch = holder.get(name)
+            if batch is None:
+                again = True
+            elif twice := batch.names & given.names:
+                if holder.once or batch.size is not None:
                     raise _given_twice(f"`{min(twice)}`", batch)
+                again = True
+            else:  # the signal that begins each batch came, and this one began without it
+                again = self._openers.get(name) in given.names
+                again = again and bool(batch.names) and batch.size is None and not holder.once
+            if again or batch is None:
                 batch = OpenBatch(given.phase, self._came[given.phase.name])
                 begun.append(batch)
             batch.check(given)
             found.append((batch, given))
         for batch in begun:
-            self.close(batch.phase.name, step)
+            self.close(holder, batch.phase.name)
         for batch in begun:
-            self._begin(batch)
+            self._begin(holder, batch)
         for batch, given in found:
             self._given |= given.names
             batch.take(given, self._functions)
             if batch.failures:
                 self._tell(batch)
 
-    def extra(self, column: str, values: Any, step: int) -> None:
+    def extra(self, holder: Holder, column: str, values: Any) -> None:
         """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
         if column in self._plan.extras:
-            self.observe({column: values}, step)
+            self.observe(holder, {column: values})
             return
         if not self._undeclared.wanted(column):
             return
         phase = self._plan.extra
         assert phase is not None
         plain = plain_column(column, values)
-        known = self._open.get(phase)
+        known = holder.get(phase)
         if known is None and phase == self.explicit:
             raise InputError.of("DL509.under_way", column=column, phase=phase)
         again = known is not None and column in known.extras
-        if again and known is not None and known.size is not None:
+        if again and known is not None and (holder.once or known.size is not None):
             raise _given_twice(f"the column `{column}`", known)
-        self._batch(phase, step, again=again).add_extra(column, plain)
+        self._batch(holder, phase, again=again).add_extra(column, plain)
 
-    def time(self, name: str, part: Seconds) -> None:
-        """Keep the duration of a block."""
-        self._timed.setdefault(name, Timed()).add(part)
-
-    def take_timed(self) -> dict[str, Timed]:
-        """The durations of this step, by name; there are none then."""
-        timed, self._timed = self._timed, {}
-        return timed
-
-    def give_timed(self, timed: dict[str, Timed]) -> None:
-        """Put back the durations of a step that a block of another mode has interrupted."""
-        self._timed = timed
-
-    def _intended(self, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
+    def _intended(self, holder: Holder, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
         """Of one call's signals that have several phases, or none of their own, those that are meant."""
         sources, homes = self._plan.sources, self._plan.homes
         asked = {source: sources[source] for source in signals if source not in homes and source in sources}
@@ -203,24 +221,24 @@ class Intake:
         names: dict[str, set[str]] = {}
         for op in itertools.chain(*asked.values()):
             names.setdefault(op.phase, set()).add(op.name)
-        lacking = {phase for phase in names if phase in self._open and self._open[phase].names.isdisjoint(names[phase])}
+        lacking = {phase for phase in names if phase in holder and holder[phase].names.isdisjoint(names[phase])}
         return {source: [op for op in ops if op.phase in lacking] or ops[:1] for source, ops in asked.items()}
 
-    def _batch(self, phase: str, step: int, *, again: bool) -> OpenBatch:
+    def _batch(self, holder: Holder, phase: str, *, again: bool) -> OpenBatch:
         """The phase's open batch; the next one where a value is given ``again``."""
         if again:
-            self.close(phase, step)
-        return self._open.get(phase) or self._begin(OpenBatch(self._plan.phases[phase], self._came[phase]))
+            self.close(holder, phase)
+        return holder.get(phase) or self._begin(holder, OpenBatch(self._plan.phases[phase], self._came[phase]))
 
-    def begin(self, phase: str, rows: int) -> None:
+    def begin(self, holder: Holder, phase: str, rows: int) -> None:
         """Open a batch of so many completions, which takes each value once."""
-        self._begin(OpenBatch(self._plan.phases[phase], self._came[phase], size=rows))
+        self._begin(holder, OpenBatch(self._plan.phases[phase], self._came[phase], size=rows))
 
-    def _begin(self, batch: OpenBatch) -> OpenBatch:
+    def _begin(self, holder: Holder, batch: OpenBatch) -> OpenBatch:
         """Open a batch."""
         self.order += 1
         batch.order = self.order
-        self._open[batch.phase.name] = batch
+        holder[batch.phase.name] = batch
         return batch
 
     def _tell(self, batch: OpenBatch) -> None:
@@ -230,17 +248,29 @@ class Intake:
             _forget_frames(failure)
         batch.failures.clear()
 
+    def adopt(self, own: Holder, other: Holder) -> None:
+        """Columns of a task that has no rows are of the rows that its scope's own code has open, where they fit."""
+        for phase, batch in list(other.items()):
+            known = own.get(phase)
+            if batch.names or known is None or known.rows is None:
+                continue
+            for column, values in list(batch.extras.items()):
+                if column not in known.extras and len(values) == known.rows[0]:
+                    known.add_extra(column, batch.extras.pop(column))
+            if not batch.extras:
+                del other[phase]
+
     # -- closing
 
-    def close_all(self, step: int, *, quietly: bool) -> None:
+    def close_all(self, holders: Iterable[Holder], *, quietly: bool, only: str | None = None) -> None:
         """Close all; the first error is raised when all are closed, unless the step failed with one of its own.
 
         Others are reported.
         """
         first: Exception | None = None
-        for phase in list(self._open):
+        for holder, phase in [(one, phase) for one in holders for phase in one if only in (None, phase)]:
             try:
-                self.close(phase, step, partly=quietly)
+                self.close(holder, phase, partly=quietly)
             except Exception as error:  # noqa: BLE001  (raised below, or reported)
                 if not isinstance(error, InputError) if quietly else first is not None:
                     self._failures.report(error)
@@ -248,16 +278,16 @@ class Intake:
         if first is not None and not quietly:
             raise first
 
-    def close(self, phase: str, step: int, *, partly: bool = False) -> None:
+    def close(self, holder: Holder, phase: str, *, partly: bool = False) -> None:
         """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""
-        open_batch = self._open.pop(phase, None)
+        open_batch = holder.pop(phase, None)
         if open_batch is None:
             return
-        number = self.numbers[phase]
-        first = phase not in self.seen and not partly
+        first = phase not in self.seen and not partly and not holder.piece
+        came = self._pieces.get(phase, _NONE) if first else None
         try:
             record = open_batch.close(
-                step, number, self._tape.elapsed(), first=first, grouping=self._plan.grouping, functions=self._functions
+                self._tape.elapsed(), first=came, grouping=self._plan.grouping, functions=self._functions
             )
         except MissingSignalError as error:
             if self._locate is None:
@@ -265,15 +295,24 @@ class Intake:
             raise self._locate(error) from None
         self._tell(open_batch)
         if open_batch.names:
-            if not partly:
+            if holder.piece:
+                self._pieces.setdefault(phase, set()).update(open_batch.names)
+            elif not partly:
+                if phase not in self._openers:
+                    self._note_opener(open_batch)
                 self.seen.add(phase)
+            if not partly:
                 self._came[phase] = open_batch.phase.reads & open_batch.names
-            self.numbers[phase] = number + 1
-            self._keep(phase, record)
+            self._keep(holder, phase, record)
         if open_batch.misfits:
             for misfit in open_batch.misfits[1:] if not partly else ():
                 self._failures.report(misfit)
             raise open_batch.misfits[0]
+
+    def _note_opener(self, batch: OpenBatch) -> None:
+        """Note with which of its required signals a phase's first batch began: it begins each."""
+        required = (op.name for op in batch.phase.signals if not op.optional and op.name in batch.began)
+        self._openers[batch.phase.name] = next(required, None)
 
     def tell_silent(self) -> None:
         """What never came until the first log event, named once."""
@@ -287,7 +326,8 @@ class Intake:
     def _tell_required(self) -> None:
         """A required signal is missed when its phase's first batch closes; a phase without any batch says it here."""
         for phase in self._plan.phases.values():
-            missed = [op.source for op in phase.signals if not op.optional]
+            came = self._pieces.get(phase.name, _NONE)
+            missed = [op.source for op in phase.signals if not op.optional and op.name not in came]
             if missed and phase.name not in self.seen:
                 shown = ", ".join(f"`{name}`" for name in missed)
                 log.warning("nothing of phase `%s` came in the first log window: %s", phase.name, shown)
@@ -321,15 +361,3 @@ def _forget_frames(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
-
-
-def fields_of(result: Any) -> Mapping[str, Any]:
-    """What a step function returned, by name: of a mapping, a dataclass or a named tuple."""
-    if isinstance(result, Mapping):
-        return {str(key): value for key, value in result.items()}
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        return {item.name: getattr(result, item.name) for item in dataclasses.fields(result)}
-    if isinstance(result, tuple) and hasattr(result, "_asdict"):
-        fields: Mapping[str, Any] = result._asdict()
-        return fields
-    return {}

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from declog.runtime.batches import Holder
+    from declog.runtime.scopes import Scope
 
 _NOTHING = nullcontext()
 
@@ -16,11 +20,13 @@ _NOTHING = nullcontext()
 class Tape:
     """Keeps nothing: a recorder that is not captured."""
 
+    keeps = False
+
     def __init__(self) -> None:
         self._started = time.perf_counter()
 
-    def call(self, name: str, *what: Any) -> AbstractContextManager[None]:
-        """A call of the recorder that changes what will be logged, entered before it is executed."""
+    def call(self, name: str, *what: Any, at: Scope | Holder | None = None) -> AbstractContextManager[None]:
+        """A call that changes what will be logged, entered before it is executed; in which scope, and by which task."""
         return _NOTHING
 
     def elapsed(self) -> float:

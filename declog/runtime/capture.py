@@ -24,18 +24,21 @@ from typing import Any, BinaryIO
 from declog.errors import InputError, SinkError, error_text
 from declog.language.patterns import redacted
 from declog.plans.ops import CaptureOp, Plan
+from declog.runtime.batches import Holder
 from declog.runtime.call_log import Tape
 from declog.runtime.extras import plain_column
+from declog.runtime.scopes import Scope
 from declog.runtime.snapshots import Full, Redact, Snapshot, encode
 from declog.runtime.wire import Packer
 
 log = logging.getLogger("declog")
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".declog"
 CLOSE_S = 60.0  # how long the end of a run waits for what is still to be written
 _DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and close what must be whole
-_ENDS = frozenset({"end", "leave", "flush", "close"})
+OBSERVING = frozenset({"observe", "packet"})
+_ENDS = frozenset({"end", "leave", "flush", "rewind", "close"})
 
 
 @dataclass
@@ -51,6 +54,8 @@ class Call:
     part: int = 0
     failed: bool = False
     last: bool = False
+    scope: int = 0  # which one; 0: none
+    origin: int = 0  # which task or thread
     snapshot: Snapshot = field(default_factory=lambda: Snapshot(0), repr=False, compare=False)
 
 
@@ -67,6 +72,8 @@ def free_folder(folder: Path, rank: int) -> Path:
 
 class CapturingTape(Tape):
     """Writes the calls of one rank's recorder."""
+
+    keeps = True
 
     def __init__(self, plan: Plan, op: CaptureOp, folder: Path, rank: int, world_size: int) -> None:
         super().__init__()
@@ -86,7 +93,7 @@ class CapturingTape(Tape):
         return self._now
 
     @contextmanager
-    def call(self, name: str, *what: Any) -> Iterator[None]:
+    def call(self, name: str, *what: Any, at: Scope | Holder | None = None) -> Iterator[None]:
         """Copy what the call was given before it is executed; write it, and whether it raised, when it is."""
         self._now = super().elapsed()
         if self._fresh:
@@ -94,6 +101,9 @@ class CapturingTape(Tape):
             mode = what[0] if name == "enter" else "train"
             self._left_out = self._op.mode not in (None, mode) or self._events[mode] % self._op.every != 0
         made = None if (self._left_out and name != "close") or self._writer.stopped else self._copy(name, what)
+        if made is not None and at is not None:
+            made.origin = at.origin
+            made.scope = at.id if isinstance(at, Scope) else 0 if at.scope is None else at.scope.id
         failed = True
         try:
             yield
@@ -125,7 +135,7 @@ class CapturingTape(Tape):
         return Call(name, given, self._now, self._part, snapshot=snapshot)
 
     def _given(self, name: str, what: Sequence[Any], snapshot: Snapshot) -> Iterator[Any]:
-        if name == "observe":
+        if name in OBSERVING:
             yield {key: snapshot.copy(value) for key, value in what[0].items() if key in self._known}
         elif name == "extra" and what[0] not in self._known:
             yield what[0]
@@ -216,7 +226,7 @@ class _Writer:
         data = packer.seal(
             {
                 "call": call.name, "what": self._encoded(call, packer), "at": call.at, "part": call.part,
-                "failed": call.failed, "last": call.last,
+                "failed": call.failed, "last": call.last, "scope": call.scope, "origin": call.origin,
             }
         )  # fmt: skip
         if self._file.tell() + len(data) > self._limit:
@@ -229,7 +239,7 @@ class _Writer:
             self._parts += 1
 
     def _encoded(self, call: Call, packer: Packer) -> list[Any]:
-        if call.name == "observe":
+        if call.name in OBSERVING:
             values = call.what[0].items()
             return [{"map": [[key, encode(value, packer, self._redact.get(key))] for key, value in values]}]
         redact = self._redact.get(call.what[0], self._redact.get("*")) if call.name == "extra" else None

@@ -34,6 +34,8 @@ class RecorderState:
     counts: dict[str, int]
     seen: list[str]
     elapsed: float
+    train: int | None = None  # the last optimizer step
+    edge: int | None = None  # up to which all is logged
 
 
 def pack(

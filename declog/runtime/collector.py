@@ -157,7 +157,7 @@ class Collector:
         """Raise where a message is not of this log event: it would mix modes, or rows of different steps."""
         if not mine.last and not envelope.last:
             for mode, count in envelope.sent.items():
-                if mode in self._plan.modes and count > mine.sent.get(mode, 0):
+                if mode in self._plan.modes and count > mine.begun.get(mode, 0):
                     self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode))
                     self._comm.drop(Event(mode, count - 1 - KEPT), rank)
         if not fits(mine, envelope):

@@ -285,7 +285,7 @@ class StoreComm:
                     self._silent.add(rank)
                     self._suspects.add((rank, event.mode))
                     self._missed.setdefault((rank, event.mode), deque()).append(event)
-                self._taken[event.mode] = event.number
+                self._taken[event.mode] = max(event.number, self._taken.get(event.mode, -1))
                 self._store.set(_ACK, json.dumps(self._taken))
                 return found
             time.sleep(POLL)

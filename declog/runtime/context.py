@@ -1,38 +1,42 @@
-"""The recorders that are open now, innermost last, and the functions that find them from anywhere.
+"""The recorders that are open now, and the functions that find them from anywhere.
 
-Process-wide and safe for threads: a reward function three calls below the loop needs no recorder in its hands.
-Imports nothing of declog while it runs.
+The context says which one is meant; where it knows none, as in a bare thread, the innermost of the process is: a
+reward function three calls below the loop needs no recorder in its hands.
+Imports the scopes only.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from declog.runtime.scopes import here
+
 if TYPE_CHECKING:
+    from declog.runtime.packets import Packet
     from declog.runtime.recorder import Recorder
 
 _open: list[Recorder] = []  # one entry per open step and per open `with` block
-_known: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_running: list[Recorder] = []  # all that were started and are not closed, the latest last
 _giver: ContextVar[str | None] = ContextVar("giver", default=None)  # whose values are recorded
 _lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
 
 
 def know(recorder: Recorder) -> None:
-    """Note that there is a recorder, for forks of this process."""
-    _known.add(recorder)
+    """Note that there is a recorder: for forks of this process, and for what is observed outside of any scope."""
+    with _lock:
+        _running.append(recorder)
 
 
 def _in_child() -> None:
     """A fork has one thread: what others held stays held."""
     global _lock
     _lock = threading.RLock()
-    for recorder in list(_known):
+    for recorder in list(_running):
         recorder.in_child()
 
 
@@ -57,6 +61,7 @@ def forget(recorder: Recorder) -> None:
     """A recorder is closed: it is found no more, also where a block of it is still open."""
     with _lock:
         _open[:] = [one for one in _open if one is not recorder]
+        _running[:] = [one for one in _running if one is not recorder]
 
 
 @contextmanager
@@ -75,16 +80,28 @@ def giver() -> str | None:
 
 
 def current() -> Recorder | None:
-    """The recorder whose step or `with` block is open; the innermost one."""
+    """The recorder whose step or `with` block this context is in; else the one that was opened last in the process."""
+    scope = here()
+    if scope is not None:
+        return scope.recorder
     with _lock:
         return _open[-1] if _open else None
 
 
-def observe(**signals: Any) -> None:
-    """``Recorder.observe`` of the active recorder, from anywhere; outside one, or outside a step, nothing."""
+def running() -> Recorder | None:
+    """The current recorder, or else the last one that was started and is not closed."""
     recorder = current()
-    if recorder is not None and recorder.in_step:
-        recorder.observe(**signals)
+    if recorder is None:
+        with _lock:
+            return _running[-1] if _running else None
+    return recorder
+
+
+def observe(*packets: Packet, step: Any = None, **signals: Any) -> None:
+    """``Recorder.observe`` of the active recorder, from anywhere; where no run is open nothing."""
+    recorder = running()
+    if recorder is not None:
+        recorder.observe(*packets, step=step, **signals)
 
 
 def merge(exports: Iterable[bytes], patience: int = 2) -> None:

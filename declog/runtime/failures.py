@@ -36,6 +36,15 @@ class Failures:
             detail = "" if cause is None else "\n" + "".join(traceback.format_exception(cause))
             log.error("%s: %s%s", what, name, detail)
 
+    def count(self, error: Coded, times: int, where: str) -> None:
+        """Note something that happened so many times: told the first time, with its fix and the place of the call."""
+        name = f"[{error.code}] {error.message}"
+        known = self.counts.get(name, 0)
+        self.counts[name] = known + times
+        self.first = self.first or error
+        if not known:
+            log.error("%s\n  at %s\n  fix: %s", name, where, error.fix)
+
     def guarded(self, what: str, error: BaseException, left_out: str) -> None:
         """Note what went wrong in an integration: one failure for each kind of error, whatever numbers it says."""
         key = what, type(error).__name__

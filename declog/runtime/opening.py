@@ -60,6 +60,7 @@ class Start:
     packages: Sequence[str]
     overrides: Sequence[str]
     locate: Locate
+    commits: bool = False  # steps are committed, and no blocks
 
 
 def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
@@ -92,6 +93,7 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
     recorder = Recorder(
         made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=given.functions,
         wait_s=given.wait_s, locate=given.locate, tape=tape, home=home, run=run, fresh=named is None,
+        commits=given.commits,
     )  # fmt: skip
     if resume is not None:
         try:

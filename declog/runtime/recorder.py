@@ -7,12 +7,11 @@ Imports the runtime only: neither the models of the YAML nor the compiler.
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
+import operator
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -24,14 +23,17 @@ from declog.errors import InputError, UnknownSignalError, UsageError, nearest
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
-from declog.runtime import actors, context, timing
+from declog.runtime import actors, context, timing, wrapping
 from declog.runtime.background import Background
-from declog.runtime.batches import Locate, fields_of
+from declog.runtime.batches import Locate
 from declog.runtime.call_log import Tape
 from declog.runtime.checkpoint import pack, unpack
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
-from declog.runtime.session import Outside, Session
+from declog.runtime.message import GREATEST
+from declog.runtime.packets import Packet, Packets, rows_of
+from declog.runtime.scopes import Origin, Scope, here, origin
+from declog.runtime.session import Session
 from declog.runtime.window_item import Answer
 from declog.sinks.run_folder import RunFolder
 from declog.sinks.runner import SinkRunner
@@ -52,7 +54,7 @@ class Recorder:
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
         output_dir: Path | None, *, run_id: str = "", functions: Functions = DEFAULT, close_s: float = 30.0,
         wait_s: float = 30.0, locate: Locate | None = None, tape: Tape | None = None, home: RunFolder | None = None,
-        run: RunInfo | None = None, fresh: bool = False,
+        run: RunInfo | None = None, fresh: bool = False, commits: bool = False,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.output_dir = output_dir
@@ -69,22 +71,25 @@ class Recorder:
         self._caller: Callable[[], str] | None = None  # where a trainer must go on: whose code calls
         self._own: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
         self._inside = _Inside()
+        self._generation: Scope | None = None  # the batch of the trainer's generation that is under way
         self._idle = False
         self._process = os.getpid()
+        self._runs: list[Scope] = []  # `with log:`
+        self._packets = Packets()
+        self._session.commits, self._session.home = commits, origin()
         atexit.register(self.close)
         context.know(self)
 
     # -- the run
 
     def __enter__(self) -> Recorder:
-        self._alive()
-        context.enter(self)
+        self._runs.append(Scope(self, "run").__enter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        context.leave(self)
+        self._runs.pop().__exit__(kind, error, trace)
         self.close(failed=error is not None)
 
     def close(self, *, failed: bool = False) -> None:
@@ -94,6 +99,8 @@ class Recorder:
         """
         if os.getpid() != self._process:
             return  # a fork's, at its exit
+        if not self.closed:
+            self._count_packets(ended=True)
         context.forget(self)
         if self._session.close(failed=failed):
             atexit.unregister(self.close)
@@ -104,11 +111,39 @@ class Recorder:
         """What failed behind the training thread's back so far, and what sinks lost: how often, by message."""
         return self._background.failures
 
-    # -- a step
+    # -- scopes
 
-    def step(self, step: int) -> _Step:
-        """One optimizer step, as a `with` block. What is observed inside belongs to it; its end closes the batches."""
-        return _Step(self, int(step))
+    def step(self, step: int) -> Scope:
+        """One optimizer step, as a `with` block: its end closes the batches, and says that the step is complete.
+
+        What is observed inside belongs to it, also by tasks that are started inside. Numbers rise, with gaps where
+        there are some; one that is not above the last is a ``UsageError``, as is a step inside a step. What is
+        returned is a handle, too: ``step.observe(...)`` reaches the step from any thread.
+        """
+        return Scope(self, "step", _number(step))
+
+    def at(self, step: int) -> Scope:
+        """A block that contributes to a step that somebody owns: a prefetch, a task, a thread, before it or in it.
+
+        The step's window waits for it, at most ``wait_s``. As a handle, ``log.at(k).observe(...)`` is one batch.
+        """
+        return Scope(self, "at", _number(step))
+
+    def commit(self, step: int) -> None:
+        """End a step around all that came since the last commit: with ``declog.start(..., steps="commit")``."""
+        if not self._session.commits:
+            raise UsageError.of("DL510.commit")
+        with self.step(step):
+            pass
+
+    def rewind(self, step: int) -> None:
+        """The trainer goes back to a step, as after a checkpoint was loaded: the next one may be the one after it.
+
+        What was recorded until now is logged. Between two steps; every rank must call it alike.
+        """
+        self._alive()
+        self._records()
+        self._session.rewind(_number(step))
 
     @property
     def closed(self) -> bool:
@@ -116,23 +151,22 @@ class Recorder:
         return self._session.closed
 
     @property
+    def last_step(self) -> int | None:
+        """The last optimizer step that has ended; None where there is none. The next one is above it."""
+        return self._session.train.last
+
+    @property
     def in_step(self) -> bool:
-        """Whether signals may be observed: in a step, or in a block of another mode than train."""
-        return self._session.in_step
+        """Whether signals may be observed here: in a step, in what contributes to one, or in another mode."""
+        scope = here(self)
+        return scope is not None and not scope.closed
 
-    def _begin_step(self, step: int) -> None:
-        self._alive()
-        self._session.begin(step)
-
-    def _end_step(self, *, quietly: bool) -> None:
-        self._session.end(quietly=quietly)
-
-    @contextmanager
-    def mode(self, name: str) -> Iterator[None]:
+    def mode(self, name: str, step: int | None = None) -> Scope:
         """A block of another mode, such as ``eval``: its own windows and names; the end of the block logs it.
 
-        Inside it signals may be observed without a step. What was open before is closed at its begin. Where the
-        block has flushed and nothing came since on any rank, its end logs nothing.
+        Inside it signals may be observed without a step. ``step`` is where its values stand; left out, that of the
+        step around the block, or the last one. It may go on beside steps, as a task. Where the block has flushed and
+        nothing came since on any rank, its end logs nothing.
         """
         self._alive()
         self._records()
@@ -142,20 +176,49 @@ class Recorder:
                 "DL510.mode", profile=self.plan.name, name=name,
                 fix=f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`",
             )  # fmt: skip
-        before = self._enter_mode(name)
-        failed = True
+        number = None if step is None else _number(step)
+        return Scope(self, "run" if name == "train" else "mode", number, name)
+
+    def batch(self, phase: str | None = None, *, rows: int | None = None) -> Scope:
+        """One batch, made explicit: it is closed at the end of the block. Tasks that are started inside fill it, too.
+
+        Of one phase, or of all. With ``rows``, the number of the phase's completions, what is of another number or
+        given twice is an ``InputError``.
+        """
+        self._alive()
+        self._records()
+        if not self.in_step:
+            raise UsageError.of("DL510.outside", what="batch")
+        if phase is not None and phase not in self.plan.known_phases:
+            raise UnknownSignalError.of("DL501.phase", profile=self.plan.name, name=phase, known=self.plan.known_phases)
+        return Scope(self, "batch", phase=phase, rows=rows)
+
+    def _open(self, scope: Scope, me: Origin) -> None:
+        """A block begins."""
+        self._alive()
+        if scope.kind != "run":
+            self._records()
+            around = here(self)
+            self._session.open(scope, None if around is None or around.closed else around, me)
+            if scope.kind == "batch" and scope.phase is not None and scope.phase == self._session.intake.explicit:
+                self._generation = scope
+        context.enter(self)
+
+    def _end(self, scope: Scope, *, failed: bool) -> None:
+        """A block ends."""
         try:
-            with _Active(self):
-                yield
-            failed = False
+            if self._generation is scope:
+                self._generation = None
+            if scope.kind != "run":
+                self._session.end(scope, failed=failed)
+                if self._packets:
+                    self._count_packets()
         finally:
-            self._leave_mode(name, before, failed)
+            scope.closed = True
+            context.leave(self)
 
-    def _enter_mode(self, name: str) -> Outside:
-        return self._session.enter(name)
-
-    def _leave_mode(self, name: str, before: Outside, failed: bool) -> None:
-        self._session.leave(name, before, failed)
+    def _next_step(self) -> Scope:
+        return self.step(self._session.next_step())
 
     def flush(self, wait_s: float | None = None) -> dict[str, float] | None:
         """Log what came since the last log event, now: for trainers that decide when (`every: trainer`).
@@ -168,106 +231,152 @@ class Recorder:
         self._alive()
         self._records()
         answer = None if wait_s is None else Answer(wait_s)
-        self._session.flush(answer)
+        self._session.flush(here(self), answer)
         return None if answer is None else answer.wait()
 
     def wrap(self, step_function: Callable[P, R]) -> Callable[P, R]:
-        """The step function, observed: the call is a step, its mapping or dataclass result is observed.
+        """The step function, observed: the call is a step, numbered from 0, and its result is observed.
 
-        Keys of the result that the profile does not know are ignored.
+        For functions, ``async def``, generators and asynchronous generators, which return a mapping, a dataclass, a
+        named tuple, ``(loss, mapping)``, a number, which is observed as ``loss``, or None. Keys that the profile does
+        not know are ignored; for any other result it raises ``UsageError``.
         """
-        first = self._session.now
-
-        @functools.wraps(step_function)
-        def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self.step(self._session.next_step(first)):
-                result = step_function(*args, **kwargs)
-                self._observe(fields_of(result), strict=False)
-            return result
-
-        return wrapped
+        return wrapping.wrap(self, step_function)
 
     # -- what is recorded
 
-    def observe(self, **signals: Any) -> None:
-        """Record signals of the step. A signal given again opens its phase's next batch.
+    def observe(self, *packets: Packet, step: Any = None, **signals: Any) -> None:
+        """Record signals, and the rows of packets, in the scope of here. A signal given again opens the next batch.
 
         Tensors, arrays, lists or numbers, of the shape that the profile declares: [completions, tokens],
         [completions], [groups], or one number per step; a family is a mapping of member to values. Raises
-        ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name.
+        ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name. With ``step`` they
+        belong to that optimizer step, or to the ``"next"`` one that ends here, wherever the call is. Outside of any
+        scope they are left out, which is counted in ``failures`` and told once (``strict: true``: raised).
         """
         began = time.perf_counter()
         if self._caller is None:
-            self._observe(signals, strict=True)
+            scope = None if packets or step is not None else here(self)
+            if scope is None or scope.closed:
+                self._observe(packets, signals, step)
+            else:
+                session = self._session
+                with session.lock:
+                    session.observe(session.holder(scope, origin()), signals)
         elif not self._idle:
             own = frozenset() if self._inside.guards else self._own.intersection(signals)
             with self._taking(", ".join(f"`{name}`" for name in signals)):
                 if own:
                     raise InputError.of("DL509.signal", name=min(own))
-                self._observe(signals, strict=True)
+                self._observe(packets, signals, step)
         self._session.meter.recording += time.perf_counter() - began
 
-    def _observe(self, signals: Mapping[str, Any], *, strict: bool) -> None:
-        self._in_step("observe")
-        self._session.observe(signals, strict=strict)
+    def _observe(
+        self, packets: Sequence[Packet], signals: Mapping[str, Any], step: Any = None, *,
+        strict: bool = True,
+    ) -> None:  # fmt: skip
+        self._alive()
+        self._records()
+        if step is None:
+            scope = here(self)
+            if scope is not None:
+                self._observe_in(scope, packets, signals, strict=strict)
+                return
+            if self._generation is not None:
+                self._observe_in(self._generation, packets, signals, strict=strict)
+                return
+        elif step != "next":
+            self._observe_in(self.at(step), packets, signals, strict=strict)
+            return
+        session = self._session
+        with session.lock:
+            if step is None and not session.commits:
+                session.misplaced.outside(_rows(packets, signals))
+                return
+            session.take(session.holder(None, origin()), packets, signals, strict=strict)
 
-    @contextmanager
-    def batch(self, phase: str, *, rows: int | None = None) -> Iterator[None]:
-        """One batch of a phase, made explicit: it is closed at the end of the block.
-
-        With ``rows``, the number of its completions, what is of another number or given twice is an ``InputError``.
-        """
-        self._in_step("batch")
-        if phase not in self.plan.known_phases:
-            raise UnknownSignalError.of("DL501.phase", profile=self.plan.name, name=phase, known=self.plan.known_phases)
-        self._cut(phase, *() if rows is None else (rows,))
-        yield
-        self._cut(phase)
-
-    def _cut(self, phase: str, *rows: int) -> None:
-        self._session.cut(phase, *rows)
+    def _observe_in(
+        self, scope: Scope, packets: Sequence[Packet], signals: Mapping[str, Any], *, strict: bool = True
+    ) -> None:
+        """Record in a scope that is known, whatever is open here."""
+        session = self._session
+        with session.lock:
+            if scope.closed:
+                if not self.closed:
+                    session.misplaced.ended(scope, _rows(packets, signals))
+            elif scope.owner is not None:
+                session.take(session.holder(scope, origin()), packets, signals, strict=strict)
+            elif scope.kind == "at":  # a batch of its own
+                session.open(scope, None, origin())
+                try:
+                    session.take(session.holder(scope, origin()), packets, signals, strict=strict)
+                finally:
+                    session.end(scope, failed=False)
+            else:
+                session.misplaced.unopened(scope, _rows(packets, signals))
 
     def log_metric(self, name: str, value: Any) -> None:
         """Record a number under a name of its own; its mean over the window is logged as ``logged/{name}``.
 
         On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
         """
+        self._metric_in(here(self), name, value)
+
+    def _metric_in(self, scope: Scope | None, name: str, value: Any) -> None:
         if self.closed or self._idle:
             return
         self._records()
-        with self._taking(f"`{name}`"):
-            self._session.metric(name, value)
+        session = self._session
+        with self._taking(f"`{name}`"), session.lock:
+            session.metric(session.holder(_usable(scope), origin()), name, value)
 
-    @contextmanager
-    def timer(self, name: str) -> Iterator[None]:
+    def timer(self, name: str) -> AbstractContextManager[None]:
         """Time a block of the step: seconds, summed over the blocks of one name in a step. No device is waited for.
 
         They feed the signal ``timers``, a family per step, where the profile declares it; else they are logged as
         ``log_metric`` of ``time/{name}``. On a GPU the time is the device's, between what the block's begin and end
-        queue.
+        queue. It counts for the step in which the block ends.
         """
+        return self._timer_in(None, name)
+
+    @contextmanager
+    def _timer_in(self, scope: Scope | None, name: str) -> Iterator[None]:
         self._records()
         stop = timing.begin()
         try:
             yield
         finally:
-            self._timed(str(name), stop)
-
-    def _timed(self, name: str, stop: Callable[[], timing.Seconds]) -> None:
-        self._session.timed(name, stop())
+            session = self._session
+            with session.lock:
+                session.timed(_usable(scope or here(self)), origin(), str(name), stop())
 
     def log_extra(self, column: str, values: Any) -> None:
         """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
 
         A column that the profile declares as a signal is observed as one. Others go to the tables whose schema
         says `undeclared: keep`; where none does they are dropped, and that is said once. Raises ``InputError`` for
-        what cannot be a column, and for any column where a table says `undeclared: error`.
+        what cannot be a column, and for any column where a table says `undeclared: error`. Before the step it is of
+        the rows that the step begins with.
         """
+        self._extra_in(here(self) or self._generation, column, values)
+
+    def _extra_in(self, scope: Scope | None, column: str, values: Any) -> None:
         if self.closed or self._idle:
             return
         self._records()
-        with self.taking(column):
-            self._session.extra(column, values)
+        session, me = self._session, origin()
+        with self.taking(column), session.lock:
+            if scope is not None and scope.closed:
+                session.misplaced.ended(scope, rows_of({column: values}))
+            elif scope is None and not session.commits and me is not session.home:
+                session.misplaced.outside(rows_of({column: values}))
+            else:
+                session.extra(session.holder(scope, me), column, values)
+
+    def _count_packets(self, *, ended: bool = False) -> None:
+        """Packets that nobody will consume any more are told."""
+        for lost in self._packets.unused(ended=ended):
+            self._session.misplaced.unused(lost)
 
     # -- inside a trainer that must go on
 
@@ -319,7 +428,7 @@ class Recorder:
                 raise
             with self._session.lock:
                 if not left_out:
-                    self._session.spoiled()
+                    self._session.spoiled(here(self))
                 self._failures.guarded(what, error, left_out)
         finally:
             self._inside.guards -= 1
@@ -355,7 +464,7 @@ class Recorder:
         """
         self._alive()
         with self._session.lock:
-            mine, frames = self._session.state(self._background.comm.rank)
+            mine, frames = self._session.state(_usable(here(self)), self._background.comm.rank)
             others, data = self._background.state()
         return pack(self.plan, self._background.comm, mine, frames | others, data, self.output_dir, self.run_id)
 
@@ -389,52 +498,33 @@ class Recorder:
         if self._background.merger is not None:
             raise UsageError.of("DL510.driver")
 
-    def _in_step(self, what: str) -> None:
-        self._alive()
-        self._records()
-        if not self.in_step:
-            raise UsageError.of("DL510.outside", what=what)
+
+def _number(step: Any) -> int:
+    """A step's number; raises ``UsageError`` for what is none."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        if not isinstance(step, float) or not step.is_integer():
+            raise UsageError.of("DL510.number", step=step) from None
+        number = int(step)
+    if abs(number) >= GREATEST:
+        raise UsageError.of("DL510.bounds", step=number)
+    return number
+
+
+def _usable(scope: Scope | None) -> Scope | None:
+    return None if scope is None or scope.closed or scope.owner is None else scope
+
+
+def _rows(packets: Sequence[Packet], signals: Mapping[str, Any]) -> int:
+    """How many rows a call seems to have."""
+    return max(sum(packet.rows for packet in packets) + (rows_of(signals) if signals else 0), 1)
 
 
 class _Inside(threading.local):
     """How many guards this thread is inside of: what fails there is the outermost's to report."""
 
     guards = 0
-
-
-class _Active:
-    """A block in which ``declog.observe`` finds a recorder."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def __enter__(self) -> None:
-        context.enter(self._recorder)
-
-    def __exit__(self, *error: object) -> None:
-        context.leave(self._recorder)
-
-
-class _Step:
-    """The block of a step. ``declog.observe`` finds the recorder inside, also where no `with log:` is open."""
-
-    __slots__ = ("_number", "_recorder")
-
-    def __init__(self, recorder: Recorder, number: int) -> None:
-        self._recorder = recorder
-        self._number = number
-
-    def __enter__(self) -> None:
-        self._recorder._begin_step(self._number)
-        context.enter(self._recorder)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._recorder._end_step(quietly=kind is not None)
-        finally:
-            context.leave(self._recorder)
 
 
 class _InChild(Recorder):
@@ -453,13 +543,10 @@ class _InChild(Recorder):
     def _pass(self, *args: Any, **kwargs: Any) -> None:
         """The ends of blocks that the fork came out of, and what asks nothing of anybody."""
 
-    observe = _observe = log_metric = log_extra = flush = merge = _nothing
+    observe = _observe = _observe_in = _metric_in = _extra_in = flush = merge = rewind = _nothing
     state_dict = load_state_dict = export = _refused
-    close = in_child = _begin_step = _end_step = _leave_mode = _cut = _timed = _log = _pass
-
-    def _enter_mode(self, name: str) -> Outside:
-        return Outside(name, Counter(), {}, False)
+    close = in_child = _open = _end = _count_packets = _pass
 
     @contextmanager
-    def timer(self, name: str) -> Iterator[None]:
+    def _timer_in(self, scope: Scope | None, name: str) -> Iterator[None]:
         yield  # a fork has no device

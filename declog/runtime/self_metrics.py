@@ -1,6 +1,6 @@
 """What declog itself costs: its own metrics, under `declog/...`, for profiles that say `self_metrics: true`.
 
-Every rank measures itself between two log events; rank 0 shows the greatest. Standard library only.
+Every rank measures itself between two log events; rank 0 shows the greatest. Imports the names of what is lost only.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from declog.engine.publish import DROPPED, LATE, LOST
+
 HELP = {
     "declog/observe_us": "microseconds of the training thread per step for recording: observe, and the step's end",
     "declog/flush_us": "microseconds of the training thread for handing over a log event",
     "declog/worker_ms": "milliseconds of processor time that the worker thread took since the log event before",
     "declog/queue_bytes": "bytes that wait in the sinks' queues",
-    "declog/dropped": "log events that sinks had no room for, so far",
+    "declog/unsent": "log events that sinks had no room for, so far",
+    "declog/dropped": "rows since the log event before that belong to no step; logged by all profiles where there are",
+    "declog/late": "rows since then whose window was closed already; the same",
     "declog/skipped": "missing values that metrics left out in this window",
 }
 
@@ -27,6 +31,8 @@ class Meter:
     handing: float = 0.0
     steps: int = 0
     worker: float = 0.0
+    dropped: int = 0
+    late: int = 0
 
     def read(self) -> dict[str, float]:
         """The training thread's figures since the last reading, by name."""
@@ -34,8 +40,9 @@ class Meter:
             "declog/observe_us": 1e6 * self.recording / max(self.steps, 1),
             "declog/flush_us": 1e6 * self.handing,
         }
+        found |= {DROPPED: self.dropped, LATE: self.late}
         self.recording = self.handing = 0.0
-        self.steps = 0
+        self.steps = self.dropped = self.late = 0
         return found
 
     def read_worker(self) -> dict[str, float]:
@@ -47,6 +54,6 @@ class Meter:
 
 
 def greatest(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Each figure of the rank that has most of it."""
+    """Each figure of the rank that has most of it; rows that are in no window, of all ranks together."""
     names = dict.fromkeys(name for one in figures for name in one)
-    return {name: max(one[name] for one in figures if name in one) for name in names}
+    return {name: (sum if name in LOST else max)(one[name] for one in figures if name in one) for name in names}

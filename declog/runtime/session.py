@@ -1,6 +1,7 @@
-"""A run on the training thread: its steps, the modes that it is in, its windows, and the log events they become.
+"""A run on the training thread: its scopes, its windows, and the log events they become.
 
-``recorder.py`` is how users reach it. Records, and does nothing else: what is handed over is `background.py`'s.
+``recorder.py`` is how users reach it: it finds the scope, here everything is said explicitly. Records, and does nothing
+else: what is handed over is `background.py`'s.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from declog.engine.frame import Frame
 from declog.errors import InputError, UsageError
@@ -18,24 +20,20 @@ from declog.plans.ops import Plan
 from declog.runtime import timing
 from declog.runtime.background import Background
 from declog.runtime.batch import BatchRecord
-from declog.runtime.batches import TIMERS, Intake, Locate
+from declog.runtime.batches import TIMERS, Holder, Intake, Locate, Waiting
 from declog.runtime.call_log import Tape
 from declog.runtime.checkpoint import RecorderState
 from declog.runtime.failures import Failures
+from declog.runtime.lanes import Edge, Lane
+from declog.runtime.misplaced import Misplaced, RunsAhead
+from declog.runtime.packets import Packet
+from declog.runtime.scopes import Origin, Scope
 from declog.runtime.self_metrics import Meter
 from declog.runtime.window import Window
 from declog.runtime.window_item import Answer, WindowItem
 
+_AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
 PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
-
-
-class Outside(NamedTuple):
-    """What was open where a block of a mode began."""
-
-    mode: str
-    numbers: Counter[str]
-    timed: dict[str, timing.Timed]
-    flushed: bool
 
 
 class Session:
@@ -49,152 +47,388 @@ class Session:
         self.tape = tape
         self.lock = threading.RLock()
         self.meter = Meter()
-        self.intake = Intake(plan, tape, failures, self._record, functions=functions, locate=locate)
+        self.intake = Intake(plan, tape, failures, self._keep, functions=functions, locate=locate)
+        self.misplaced = Misplaced(failures, self.meter, strict=plan.strict)
         self.closed = False
+        self.commits = False  # what comes without a scope is of the step that is committed next
+        self.home: Origin | None = None  # whose steps they are
+        self.step: Scope | None = None  # the optimizer step that is open
         self._failures = failures
         self._background = background
-        self._mode = "train"
-        self._windows = {"train": Window()}  # of the modes that were entered, the same ones on every rank
+        # of train and of modes that count steps; the others have one in each block
+        self._lanes = {mode: Lane(mode, ordered=mode == "train") for mode, op in plan.modes.items() if op.every}
+        self._lanes.setdefault("train", Lane("train", ordered=True))
+        self._entered = {"train"}  # modes
         self._counts: Counter[str] = Counter()  # steps of each mode
-        self._step: int | None = None
-        self._last_step = 0
-        self._sent: Counter[str] = Counter()  # log events of each mode
+        self._begun: Counter[str] = Counter()  # log events of each mode; a block's when it begins, as on all ranks
+        self._sent: Counter[str] = Counter()  # those that were handed over
+        self._last_step = 0  # of any mode
+        self._next: dict[Origin, Waiting] = {}  # what came without a scope, until a step ends
+        self._early: set[str] = set()  # packets that wait with it
+        self._open: dict[int, Scope] = {}
+        self._origins: WeakKeyDictionary[Origin, int] = WeakKeyDictionary()
+        self._latest: tuple[Origin, int] = (None, 0)
         self._event_told = False
-        self._flushed = False  # whether this block of a mode has flushed
+        self._ahead = RunsAhead()
 
     @property
-    def in_step(self) -> bool:
-        """Whether signals may be observed: in a step, or in a block of another mode than train."""
-        return self._step is not None or self._mode != "train"
+    def train(self) -> Lane:
+        """The windows of optimizer steps."""
+        return self._lanes["train"]
 
     @property
     def now(self) -> int:
         """The step that is open, or the last one."""
-        return self._last_step if self._step is None else self._step
+        return self._last_step if self.step is None or self.step.number is None else self.step.number
 
     @property
     def begun(self) -> bool:
         """Whether anything came yet."""
-        return bool(self._sent or self._counts or self.intake)
+        return bool(self._begun or self._counts or any(self._next.values()) or self.step is not None)
 
-    def next_step(self, first: int) -> int:
-        """The number after the last step's; ``first`` where there was none."""
-        return self._last_step + 1 if self._counts else first
+    def next_step(self) -> int:
+        """The number after the last step's; 0 where there was none."""
+        return 0 if self.train.last is None else self.train.last + 1
 
-    def spoiled(self) -> None:
+    def spoiled(self, scope: Scope | None) -> None:
         """The open window lacks something that this rank should have recorded."""
-        self._windows.setdefault(self._mode, Window()).whole = False
+        lane = self.train if scope is None or scope.lane is None else scope.lane
+        lane.window.whole = False
 
-    # -- steps and modes
+    # -- scopes
 
-    def begin(self, step: int) -> None:
-        """A step begins."""
-        if self._step is not None:
-            raise UsageError.of("DL510.nested", step=step, open=self._step)
-        with self.lock, self.tape.call("begin", step):
-            self._step = step
-            self.intake.numbers.clear()
+    def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        """A scope begins, inside the one ``around`` it, if there is one. Raises ``UsageError`` where it cannot."""
+        with self.lock:
+            scope.origin = self._number(me)
+            _OPEN[scope.kind](self, scope, around, me)
+            scope.owner = me
+            self._open[scope.id] = scope
 
-    def end(self, *, quietly: bool) -> None:
-        """The step ends: its batches close, and where a window ends with it, that is handed over."""
+    def end(self, scope: Scope, *, failed: bool) -> None:
+        """A scope ends, and with it its batches; a window that waited for it is handed over."""
+        with self.lock:
+            if scope.closed:
+                return
+            self._open.pop(scope.id, None)
+            if self.closed:
+                scope.closed = True
+            else:
+                _END[scope.kind](self, scope, failed)
+
+    def _number(self, me: Origin) -> int:
+        """A number for a task or thread, for the tape."""
+        known = self._latest
+        if known[0] is not me:
+            known = self._latest = me, self._origins.setdefault(me, len(self._origins) + 1)
+        return known[1]
+
+    def _open_step(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        number = scope.number
+        assert number is not None
+        inside = around is not None and around.mode != "train"
+        lane = around.lane if around is not None and inside else self.train
+        assert lane is not None
+        if around is not None and not lane.ordered and around.kind == "step":
+            raise UsageError.of("DL510.nested", step=number, open=around.number, fix="end one step before the next")
+        if lane.ordered:
+            if self.step is not None:
+                raise UsageError.of("DL510.nested", step=number, open=self.step.number, fix=_AHEAD.format(step=number))
+            if lane.last is not None and number <= lane.last:
+                raise UsageError.of("DL510.rises", step=number, last=lane.last, next=lane.last + 1, back=number - 1)
+        with self.tape.call("begin", number, 0 if around is None else around.id, at=scope):
+            scope.mode, scope.lane = lane.mode, lane
+            lane.enter(number)
+            scope.owner = me
+            if lane.ordered:
+                self.step, self.home = scope, me
+                if self._next:
+                    self._adopt(scope, me)
+            self._advance(lane)
+
+    def _adopt(self, scope: Scope, me: Origin) -> None:
+        """Columns that came before the step are of the rows that it begins with."""
+        early = self._next.get(me)
+        for phase in [phase for phase, batch in early.items() if not batch.names] if early else ():
+            assert early is not None
+            self.holder(scope, me)[phase] = early.pop(phase)
+
+    def _end_step(self, scope: Scope, failed: bool) -> None:
         began = time.perf_counter()
-        with self.lock, self.tape.call("end", quietly):
-            assert self._step is not None
-            failed = True
+        lane, number = scope.lane, scope.number
+        assert lane is not None and number is not None
+        with self.tape.call("end", failed, at=scope):
+            broken = True
             try:
-                self._keep_timers()
-                self.intake.close_all(self.now, quietly=quietly)
-                failed = quietly
+                self._keep_timers(scope)
+                if lane.ordered and (self._next or self._early):
+                    self._bind_next(lane, number, quietly=failed, owner=scope.owner)
+                self._close(scope, quietly=failed)
+                broken = failed
             finally:  # a step that fails is a step all the same: ranks stay at one count
-                self._last_step, self._step = self._step, None
-                self._windows.setdefault(self._mode, Window())
-                self._counts[self._mode] += 1
+                scope.closed = True
+                lane.leave(number)
+                self._last_step = lane.last = number
+                if lane.ordered:
+                    self._ahead.ended(number)
+                if lane.ordered:
+                    self.step = None
+                self._counts[lane.mode] += 1
                 self.meter.steps += 1
                 self.meter.recording += time.perf_counter() - began
-                every, count = self.plan.modes[self._mode].every, self._counts[self._mode]
-                if every and count % every == 0 and not self.closed:
-                    self._log(tail=self._mode != "train", failed=failed)
-                elif count % PART == 0 and not self.closed:  # a long window goes to rank 0 in parts
-                    self._flush(self._mode, tail=False, part=True)
+                every, count = self.plan.modes[lane.mode].every, self._counts[lane.mode]
+                if every and count % every == 0:
+                    lane.edges.append(Edge(number, count, failed=broken))
+                elif count % PART == 0:  # a long window goes to rank 0 in parts
+                    lane.edges.append(Edge(number, count, part=True))
+                self._advance(lane)
 
-    def enter(self, mode: str) -> Outside:
-        """A block of another mode begins: what was open is closed. Returns what ``leave`` puts back."""
-        with self.lock, self.tape.call("enter", mode):
-            self.intake.close_all(self.now, quietly=False)
-            before = Outside(self._mode, self.intake.numbers, self.intake.take_timed(), self._flushed)
-            self._mode, self.intake.numbers, self._flushed = mode, Counter(), False
-            self._windows.setdefault(mode, Window())
-            return before
+    def _open_at(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        assert scope.number is not None
+        with self.tape.call("at", scope.number, at=scope):
+            scope.lane = self.train
+            self.train.enter(scope.number)
 
-    def leave(self, mode: str, before: Outside, failed: bool) -> None:
-        """The block ends, and with it the mode's window."""
-        with self.lock, self.tape.call("leave", failed):
+    def _end_at(self, scope: Scope, failed: bool) -> None:
+        lane = scope.lane
+        assert lane is not None and scope.number is not None
+        with self.tape.call("unat", failed, at=scope):
             try:
-                self._keep_timers()
-                self.intake.close_all(self.now, quietly=failed)
+                self._keep_timers(scope)
+                self._close(scope, quietly=failed)
             finally:
-                if not self.plan.modes[mode].every and mode != "train" and not self.closed:
+                scope.closed = True
+                lane.leave(scope.number)
+                self._advance(lane)
+
+    def _open_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        mode = scope.mode
+        with self.tape.call("enter", mode, scope.number, 0 if around is None else around.id, at=scope):
+            if around is not None and me in around.holders:  # what this task had open is of before the block
+                self.intake.close_all([around.holders[me]], quietly=False)
+            if scope.number is None:
+                scope.number = self.now if around is None or around.number is None else around.number
+            scope.lane = self._lanes.get(mode)
+            if scope.lane is None:
+                scope.lane = Lane(mode, event=self._begun[mode])
+                self._begun[mode] += 1
+            self._entered.add(mode)
+
+    def _end_mode(self, scope: Scope, failed: bool) -> None:
+        lane = scope.lane
+        assert lane is not None
+        with self.tape.call("leave", failed, at=scope):
+            try:
+                self._keep_timers(scope)
+                self._close(scope, quietly=failed)
+            finally:
+                scope.closed = True
+                if lane.mode not in self._lanes and not self.closed:
                     # also where nothing came since a flush: on another rank it may have
-                    self._log(tail=True, failed=failed, again=self._flushed)
-                self._mode, self.intake.numbers, self._flushed = before.mode, before.numbers, before.flushed
-                self.intake.give_timed(before.timed)
+                    step = scope.number if lane.last is None else lane.last
+                    self._log(lane, step or 0, None, tail=True, failed=failed, again=lane.flushed)
+
+    def _open_batch(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        if around is None or around.lane is None:
+            raise UsageError.of("DL510.outside", what="batch")
+        scope.block, scope.lane, scope.mode, scope.number = around, around.lane, around.mode, around.number
+        with self.tape.call("batch", scope.phase, scope.rows, around.id, at=scope):
+            if scope.phase is None:
+                scope.holders[scope] = Holder(scope, scope.origin, once=True, piece=around.owner is not me)
+                return
+            scope.holders[scope] = holder = self.holder(around, me)
+            self.intake.close(holder, scope.phase)
+            if scope.rows is not None:
+                self.intake.begin(holder, scope.phase, scope.rows)
+
+    def _end_batch(self, scope: Scope, failed: bool) -> None:
+        (holder,) = scope.holders.values()
+        with self.tape.call("unbatch", failed, at=scope):
+            scope.closed = True
+            for phase in list(holder) if scope.phase is None else [scope.phase]:
+                self.intake.close(holder, phase, partly=failed)
+
+    def holder(self, scope: Scope | None, me: Origin) -> Holder:
+        """The open batches of a task or thread in a scope; without one, those that wait for the next step's end."""
+        if scope is None:
+            waiting = self._next.get(me)
+            if waiting is None:
+                waiting = self._next[me] = Waiting(self._number(me))
+            return waiting
+        holders = scope.holders
+        found: Holder | None = holders.get(scope if scope.kind == "batch" else me)
+        if found is None:
+            piece = scope.kind == "at" or scope.owner is not me
+            found = holders[me] = Holder(scope, self._number(me), piece=piece)
+        return found
+
+    def _close(self, scope: Scope, *, quietly: bool) -> None:
+        """Close a scope's batches: those of its own code last, since columns of tasks may be of their rows."""
+        holders = scope.holders
+        own = holders.pop(scope.owner, None)
+        if own is not None:
+            for holder in holders.values():
+                self.intake.adopt(own, holder)
+            holders[scope.owner] = own
+        if holders:
+            self.intake.close_all(holders.values(), quietly=quietly)
+            scope.holders = {}
 
     # -- what is recorded
 
-    def observe(self, signals: Mapping[str, Any], *, strict: bool) -> None:
+    def observe(self, holder: Holder, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Record signals; with ``strict`` a name that the profile does not know is an error."""
-        with self.lock:
+        if strict:
+            self.intake.check(signals)
+        if not self.tape.keeps:
+            self.intake.observe(holder, signals)
+        else:
+            with self.tape.call("observe", signals, at=holder):
+                self.intake.observe(holder, signals)
+        if holder.piece and holder.scope is not None:
+            self._ahead.observed(holder.scope, signals)
+
+    def take(
+        self, holder: Holder, packets: Sequence[Packet], signals: Mapping[str, Any], *, strict: bool = True
+    ) -> None:
+        """Record a call: its signals in the open batch, each packet in one of its own; all of it, or nothing."""
+        for packet in packets:
             if strict:
-                self.intake.check(signals)
-            with self.tape.call("observe", signals):
-                self.intake.observe(signals, self.now)
+                self.intake.check(packet.signals)
+        if signals or not packets:
+            self.observe(holder, signals, strict=strict)
+        for packet in packets:
+            self._consume(holder, packet)
 
-    def cut(self, phase: str, *rows: int) -> None:
-        """Close the phase's batch; with the number of its ``rows`` the next one begins."""
-        with self.lock, self.tape.call("cut", phase, *rows):
-            self.intake.close(phase, self.now)
-            for count in rows:
-                self.intake.begin(phase, count)
+    def _consume(self, holder: Holder, packet: Packet) -> None:
+        """A packet's rows are of the holder's step; it counts once in each."""
+        packet.consumed()
+        scope = holder.scope
+        if scope is not None:
+            assert scope.lane is not None and scope.number is not None
+            known = scope.lane.packets.setdefault(scope.number, set())
+        else:
+            known = self._early
+        if packet.id in known:
+            self.misplaced.twice(packet, self.now if scope is None or scope.number is None else scope.number)
+            return
+        known.add(packet.id)
+        one = Holder(scope, holder.origin, piece=True) if scope is not None else Waiting(holder.origin)
+        with self.tape.call("packet", packet.signals, at=one):
+            self.intake.observe(one, packet.signals)
+            self.intake.close_all([one], quietly=False)
+        if isinstance(holder, Waiting) and isinstance(one, Waiting):
+            holder.waiting += one.waiting
 
-    def metric(self, name: str, value: Any) -> None:
+    def metric(self, holder: Holder, name: str, value: Any) -> None:
         """Record a number under a name of its own."""
-        with self.lock, self.tape.call("metric", name, value):
-            self.intake.metric(name, value, self.now)
+        with self.tape.call("metric", name, value, at=holder):
+            self.intake.metric(holder, name, value)
 
-    def extra(self, column: str, values: Any) -> None:
+    def extra(self, holder: Holder, column: str, values: Any) -> None:
         """Record a column of completions."""
-        with self.lock, self.tape.call("extra", column, values):
-            self.intake.extra(column, values, self.now)
+        with self.tape.call("extra", column, values, at=holder):
+            self.intake.extra(holder, column, values)
 
-    def timed(self, name: str, seconds: timing.Seconds) -> None:
+    def timed(self, scope: Scope | None, me: Origin, name: str, seconds: timing.Seconds) -> None:
         """Record how long a block took."""
-        with self.lock:
-            self.intake.time(name, seconds)
+        if scope is None:
+            self.holder(None, me)
+        timed = self._next[me].timed if scope is None else _whole(scope).timed
+        timed.setdefault(name, timing.Timed()).add(seconds)
 
-    def _keep_timers(self) -> None:
-        timed = self.intake.take_timed()
+    def _keep_timers(self, scope: Scope) -> None:
+        if scope.timed:
+            timed, scope.timed = scope.timed, {}
+            self._keep_timed(self.holder(scope, scope.owner), timed)
+
+    def _keep_timed(self, holder: Holder, timed: Mapping[str, timing.Timed]) -> None:
         if timed and TIMERS in self.plan.sources:
-            with self.tape.call("observe", {TIMERS: timed}):
-                self.intake.observe({TIMERS: timed}, self.now)
+            self.observe(holder, {TIMERS: timed})
         elif TIMERS not in self.plan.known:
             for name, value in timed.items():
-                with self.tape.call("metric", f"time/{name}", value):
-                    self.intake.metric(f"time/{name}", value, self.now)
+                self.metric(holder, f"time/{name}", value)
 
-    def _record(self, phase: str, record: BatchRecord) -> None:
-        """A batch closed: it belongs to the window of the mode."""
-        self._windows.setdefault(self._mode, Window()).batches.setdefault(phase, []).append(record)
+    def _keep(self, holder: Holder, phase: str, record: BatchRecord) -> None:
+        """A batch closed: it belongs to a window of its scope's mode, or waits for the next step."""
+        scope = holder.scope
+        if scope is not None:
+            lane, step = scope.lane, scope.number
+            assert lane is not None and step is not None
+            if lane.edge is None or step > lane.edge:
+                lane.add(phase, record, step)
+            else:
+                self._add(lane, phase, record, step)
+        elif isinstance(holder, Waiting):
+            holder.waiting.append((phase, record))
+
+    def _add(self, lane: Lane, phase: str, record: BatchRecord, step: int) -> None:
+        if lane.ordered and lane.edge is not None and step <= lane.edge:
+            self.misplaced.late(step, max(record.rows, 1))
+        else:
+            lane.add(phase, record, step)
+
+    # -- what waits for the next step
+
+    def _bind_next(
+        self, lane: Lane, step: int, *, quietly: bool, only: str | None = None, owner: Origin | None = None
+    ) -> None:
+        """What came without a scope is of a step that ends now; of one phase ``only``, where a window ends.
+
+        Of a step that is committed, its ``owner``'s batches must have what the profile requires.
+        """
+        waiting, self._next = self._next, {}
+        if only is None:
+            lane.packets.setdefault(step, set()).update(self._early)
+            self._early.clear()
+        for me, holder in waiting.items():
+            if self.commits and me is owner:
+                holder.piece = False
+            if holder.timed:
+                timed, holder.timed = holder.timed, {}
+                self._keep_timed(holder, timed)
+            self.intake.close_all([holder], quietly=quietly, only=only)
+            for phase, record in [one for one in holder.waiting if only in (None, one[0])]:
+                lane.add(phase, record, step)
+            holder.waiting = [one for one in holder.waiting if only not in (None, one[0])]
+            if holder or holder.waiting:
+                self._next[me] = holder
 
     # -- log events
 
-    def flush(self, answer: Answer | None = None) -> None:
-        """Log what came since the last log event."""
-        with self.lock, self.tape.call("flush"):
+    def rewind(self, step: int) -> None:
+        """The trainer goes back: what was recorded until now is logged, and the next step may be the one after."""
+        with self.lock, self.tape.call("rewind", step):
+            lane = self.train
+            if self.step is not None:
+                raise UsageError.of("DL510.rewind", step=self.step.number)
+            if lane.last is not None:
+                self._finish(lane)
+                self._log(lane, self._label(lane), None, tail=True)
+            self._last_step = step
+            lane.rewind(step)
+
+    def flush(self, scope: Scope | None, answer: Answer | None = None) -> None:
+        """Log what came since the last log event, in the mode of a scope."""
+        with self.lock, self.tape.call("flush", at=scope):
+            lane = self.train if scope is None or scope.lane is None else scope.lane
             try:
-                self.intake.close_all(self.now, quietly=False)
+                if lane.ordered and self.step is not None:
+                    self._bind_next(lane, self._label(lane), quietly=False)
+                elif lane.ordered and self.plan.logged is not None:
+                    self._bind_next(lane, self._label(lane), quietly=False, only=self.plan.logged.phase)
+                    self._close_bare()
+                if scope is not None:
+                    self.intake.close_all(_whole(scope).holders.values(), quietly=False)
+                elif self.step is not None:
+                    self.intake.close_all(self.step.holders.values(), quietly=False)
             finally:  # one that fails is a log event all the same: ranks stay at one count
-                self._flushed = True
-                self._log(tail=True, answer=answer)
+                lane.flushed = True
+                label = self._label(lane) if lane.last is not None or scope is None else scope.number or 0
+                self._finish(lane)
+                self._log(lane, label, label if lane.ordered else None, tail=True, answer=answer)
+                if lane.ordered:
+                    lane.closed_to(lane.promise)
 
     def close(self, *, failed: bool) -> bool:
         """Hand the tail windows over, once; whether this call was the one."""
@@ -204,34 +438,108 @@ class Session:
             self.closed = True
             with self.tape.call("close", failed):
                 try:
-                    self._keep_timers()  # of after the last step
-                except InputError as error:
-                    self._failures.report(error)
-                try:
-                    self.intake.close_all(self.now, quietly=failed or self.in_step)
+                    self._close_open(failed)
                 except Exception as error:  # noqa: BLE001  (such as columns that came after the last rows)
                     self._failures.report(error)
                 if self._background.merger is not None:
                     self._background.end_merging()
                 else:  # also for windows that are longer than the profile's `every`
-                    for mode in sorted(self._windows, key=lambda mode: (mode != "train", mode)):  # alike on all ranks
-                        self._flush(mode, tail=True, last=True)
+                    for mode in sorted(self._entered, key=lambda mode: (mode != "train", mode)):  # alike on all ranks
+                        for lane in self._left(mode):
+                            self._finish(lane)
+                            self._hand_over(lane, self._label(lane, ahead=True), None, tail=True, last=True)
         self.tape.close()
+        self._ahead.tell()
         return True
 
-    def _log(self, *, tail: bool, failed: bool = False, again: bool = False, answer: Answer | None = None) -> None:
-        item = self._flush(self._mode, tail=tail, answer=answer, failed=failed, again=again)
+    def _left(self, mode: str) -> list[Lane]:
+        """The windows of a mode that are open when the run ends; one that is empty where there is none."""
+        if mode in self._lanes:
+            return [self._lanes[mode]]
+        blocks = [scope for scope in self._open.values() if scope.kind == "mode" and scope.mode == mode]
+        return [scope.lane for scope in blocks if scope.lane is not None] or [Lane(mode)]
+
+    def _close_open(self, failed: bool) -> None:
+        """What is open when the run ends: batches and timers of scopes, and what waits for a step."""
+        lane, within = self.train, bool(self._open)
+        for scope in self._open.values():
+            if scope.kind == "batch":
+                self.intake.close_all(scope.holders.values(), quietly=True)
+        for scope in self._open.values():
+            if scope.kind != "batch":
+                try:
+                    self._keep_timers(scope)
+                except InputError as error:
+                    self._failures.report(error)
+                self._close(scope, quietly=True)
+        open_step = self.step is not None
+        if open_step or self.plan.logged is not None:
+            only = None if open_step or self.plan.logged is None else self.plan.logged.phase
+            self._bind_next(lane, self._label(lane), quietly=failed or within, only=only)
+        left = self._next.values()
+        lost = [max(record.rows, 1) for holder in left for _, record in holder.waiting]
+        lost += [batch.rows[0] if batch.rows else 1 for holder in left for batch in holder.values() if batch.names]
+        if lost:
+            self.misplaced.never_bound(sum(lost))
+        self._close_bare()
+
+    def _close_bare(self) -> None:
+        """Columns that wait for rows which did not come: each is an error of whoever gave it."""
+        for holder in self._next.values():
+            for phase in [phase for phase, batch in holder.items() if not batch.names]:
+                self.intake.close(holder, phase)
+
+    def _label(self, lane: Lane, *, ahead: bool = False) -> int:
+        """The step that a log event of now stands at; ``ahead``: that of the last rows, where they are later."""
+        if lane.ordered and self.step is not None and self.step.number is not None:
+            step = self.step.number
+        else:
+            step = self._last_step if lane.last is None else lane.last
+        if not ahead:
+            return step
+        return max([step, *(record.step for records in lane.window.batches.values() for record in records)])
+
+    def _finish(self, lane: Lane) -> None:
+        """Hand over the windows that still wait for scopes: nobody waits any more."""
+        while lane.edges:
+            self._end_window(lane, lane.edges.popleft(), forced=True)
+
+    def _advance(self, lane: Lane) -> None:
+        """Hand over the windows that all has come for."""
+        while lane.edges and (edge := lane.ready(self._background.wait_s)) is not None:
+            self._end_window(lane, edge)
+
+    def _end_window(self, lane: Lane, edge: Edge, *, forced: bool = False) -> None:
+        upto = edge.step if lane.ordered else None
+        if edge.part:
+            promise = lane.promise if lane.ordered else None
+            upto = upto if promise is None or upto is None else min(upto, promise)
+            self._hand_over(lane, edge.step, upto, tail=False, part=True, count=edge.count)
+            return
+        held = lane.ordered and not (lane.promise is not None and lane.promise >= edge.step)
+        if held and not forced:
+            self.misplaced.partial(edge.step, sorted(step for step in lane.open if step <= edge.step))
+            lane.window.whole = False
+        self._log(lane, edge.step, upto, tail=lane.mode != "train", failed=edge.failed, count=edge.count)
+        if lane.ordered:
+            lane.closed_to(lane.promise if held and forced else upto)
+
+    def _log(
+        self, lane: Lane, step: int, upto: int | None, *, tail: bool, failed: bool = False, again: bool = False,
+        answer: Answer | None = None, count: int | None = None,
+    ) -> None:  # fmt: skip
+        item = self._hand_over(lane, step, upto, tail=tail, answer=answer, failed=failed, again=again, count=count)
         if not self._event_told and not failed:
             self._event_told = True
             self.intake.tell_silent()
         self._background.wait_for(item)
 
-    def _flush(
-        self, mode: str, *, tail: bool, part: bool = False, answer: Answer | None = None, failed: bool = False,
-        again: bool = False, last: bool = False,
+    def _hand_over(
+        self, lane: Lane, step: int, upto: int | None, *, tail: bool, part: bool = False, answer: Answer | None = None,
+        failed: bool = False, again: bool = False, last: bool = False, count: int | None = None,
     ) -> WindowItem:  # fmt: skip
         began = time.perf_counter()
-        window, self._windows[mode] = self._windows.get(mode, Window()), Window()
+        mode, window = lane.mode, lane.take(upto)
         try:
             window.hand_off()
         except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
@@ -240,10 +548,14 @@ class Session:
         done = threading.Event() if self.plan.blocking and not part else None
         figures = {} if part else self.meter.read()
         hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
+        if lane.event is None:
+            lane.event = self._begun[mode]
+            self._begun[mode] += 1
         item = WindowItem(
-            self._sent[mode], self.now, self._counts[mode], window, tail, mode, part, done, answer, figures, hurry,
-            last, dict(self._sent),
+            lane.event, step, self._counts[mode] if count is None else count, window, tail, mode, part, done,
+            answer, figures, hurry, last, dict(self._sent), dict(self._begun),
         )  # fmt: skip
+        lane.event = None
         self._sent[mode] += 1
         self._background.submit(item)
         if not part and not again:
@@ -253,38 +565,64 @@ class Session:
 
     # -- checkpoints
 
-    def state(self, rank: int) -> tuple[RecorderState, dict[str, Frame]]:
-        """Where this rank is, and the rows of its open windows; between two steps only."""
-        if self._step is None and self.plan.logged is not None:
-            # what `log_metric` gave between two steps goes to the window of the last one
-            with self.tape.call("cut", self.plan.logged.phase):
-                self.intake.close(self.plan.logged.phase, self.now, partly=True)
-        if self._step is not None or self.intake:
+    def state(self, scope: Scope | None, rank: int) -> tuple[RecorderState, dict[str, Frame]]:
+        """Where this rank is, and the rows of its open windows up to the last step; between two steps only.
+
+        Other tasks may be under way: what they record is not in it.
+        """
+        lane = self.train
+        if self.step is None:
+            self.cut_logged()
+        if self.step is not None or scope is not None:
             raise UsageError.of("DL510.state_in_step")
-        frames = {
-            f"window/{mode}/{phase}": frame
-            for mode, window in self._windows.items()
-            for phase, frame in window.frames(
-                self.plan.phases, rank, self.plan.grouping, self._failures.report
-            ).items()
-        }  # fmt: skip
+        frames: dict[str, Frame] = {}
+        for mode, one in self._lanes.items():
+            window = one.window
+            if one.ordered and one.last is not None:
+                upto = {
+                    phase: [record for record in records if record.step <= one.last]
+                    for phase, records in window.batches.items()
+                }
+                window = Window(upto, window.earlier, window.whole)
+            found = window.frames(self.plan.phases, rank, self.plan.grouping, self._failures.report)
+            frames |= {f"window/{mode}/{phase}": frame for phase, frame in found.items()}
         mine = RecorderState(
-            self._last_step, dict(self._sent), self.intake.order, dict(self._counts), sorted(self.intake.seen),
-            self.tape.elapsed(),
+            self._last_step, dict(self._begun), self.intake.order, dict(self._counts), sorted(self.intake.seen),
+            self.tape.elapsed(), lane.last, lane.edge,
         )  # fmt: skip
         return mine, frames
+
+    def cut_logged(self) -> None:
+        """What ``log_metric`` gave between two steps goes to the window of the last one."""
+        if self.plan.logged is not None:
+            with self.tape.call("cut"):
+                self._bind_next(self.train, self._label(self.train), quietly=True, only=self.plan.logged.phase)
 
     def load(self, mine: RecorderState, frames: Mapping[str, Frame]) -> None:
         """Continue where ``state`` was called."""
         with self.lock:
             self._last_step, self.intake.order = mine.step, mine.order
+            self._begun.update(mine.sent)
             self._sent.update(mine.sent)
             self._counts.update(mine.counts)
             self.intake.seen.update(mine.seen)
             self.tape.resume(mine.elapsed)
-            for mode in self.plan.modes:  # other ranks may have rows of others
-                self._windows.setdefault(mode, Window())
+            if self._counts["train"]:
+                self.train.last = mine.step if mine.train is None else mine.train
+                self.train.edge = mine.edge
+            self._entered.update(self.plan.modes)  # other ranks may have rows of others
             for name, frame in frames.items():
                 kind, mode, phase = (*name.split("/", 2), "", "")[:3]
                 if kind == "window":
-                    self._windows[mode].earlier[phase] = frame
+                    self._lanes[mode].window.earlier[phase] = frame
+
+
+_OPEN = {
+    "step": Session._open_step, "at": Session._open_at, "mode": Session._open_mode, "batch": Session._open_batch,
+}  # fmt: skip
+_END = {"step": Session._end_step, "at": Session._end_at, "mode": Session._end_mode, "batch": Session._end_batch}
+
+
+def _whole(scope: Scope) -> Scope:
+    """The scope itself, or the one that a batch is of."""
+    return scope if scope.block is None else _whole(scope.block)

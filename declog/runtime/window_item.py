@@ -42,7 +42,8 @@ class WindowItem:
     """One log event of one rank: the window, and where in the run it is.
 
     A ``part`` is rows only: no window ends with it. Long windows are handed over in parts, so that no rank holds
-    many steps. ``event`` counts those of its mode; ``sent`` says how many of each mode went before.
+    many steps. ``event`` counts those of its mode; ``sent`` says how many of each mode went before, and
+    ``begun`` how many there are besides whose blocks are still open.
     """
 
     event: int
@@ -58,3 +59,4 @@ class WindowItem:
     hurry: bool = False  # somebody waits who should not wait long for other ranks
     last: bool = False  # this rank ends here
     sent: Mapping[str, int] = field(default_factory=dict)
+    begun: Mapping[str, int] = field(default_factory=dict)

@@ -99,6 +99,7 @@ def test_one_mode_is_captured(tmp_path: Path) -> None:
         steps(log)
         with log.mode("eval"):
             log.observe(score=[3.0])
+        log.rewind(-1)
         steps(log)
 
     captured(SMALL, body, tmp_path, capture={"mode": "eval"})

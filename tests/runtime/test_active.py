@@ -46,17 +46,17 @@ def test_a_wrapped_step_is_observed(result: Any, tmp_path: Path) -> None:
 
 
 def test_a_wrapped_step_keeps_arguments_name_and_other_results(tmp_path: Path) -> None:
-    """A result without names is passed on; what the function observes itself counts."""
+    """A result is passed on; what the function observes itself counts."""
 
-    def train(factor: float, *, offset: float = 0.0) -> tuple[float, float]:
+    def train(factor: float, *, offset: float = 0.0) -> tuple[float, dict[str, float]]:
         declog.observe(loss=factor + offset)
-        return factor, offset
+        return factor, {"other": offset}
 
     log = declog.start(profile(LOSS, {"loss": "mean(loss)"}), sinks=[sink := MemorySink()], output_dir=tmp_path)
     wrapped = log.wrap(train)
-    assert (wrapped(2.0, offset=1.0), wrapped.__name__) == ((2.0, 1.0), "train")
+    assert (wrapped(2.0, offset=1.0), wrapped.__name__) == ((2.0, {"other": 1.0}), "train")
     log.close()
-    assert sink.scalars == {0: {"loss": 3.0}}
+    assert sink.scalars == {0: {"loss": 2.5}}  # two batches: what it observed, and what it returned
 
 
 def test_steps_of_a_wrapped_function_follow_those_before(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def helper(value: float) -> None:
 
 
 def test_helpers_find_the_active_recorder(tmp_path: Path) -> None:
-    """`declog.observe` reaches the innermost recorder, and nothing outside a step or a recorder."""
-    config = profile(LOSS, {"loss": "mean(loss)"})
+    """`declog.observe` reaches the innermost recorder; outside a step it is counted, and outside a run nothing."""
+    config = {**profile(LOSS, {"loss": "mean(loss)"}), "strict": False}
     helper(100.0)
     outer, inner = MemorySink(), MemorySink()
     with declog.start(config, sinks=[outer], output_dir=tmp_path / "outer") as log:
@@ -93,7 +93,10 @@ def test_helpers_find_the_active_recorder(tmp_path: Path) -> None:
         with log.step(1):
             helper(3.0)
     helper(100.0)
-    assert outer.scalars == {0: {"loss": 1.0, "logged/seen": 1.0}, 1: {"loss": 3.0, "logged/seen": 3.0}}
+    assert outer.scalars == {
+        0: {"loss": 1.0, "logged/seen": 1.0, "declog/dropped": 1},
+        1: {"loss": 3.0, "logged/seen": 3.0},
+    }
     assert inner.scalars == {5: {"loss": 7.0, "logged/seen": 7.0}}
     assert declog.current() is None
 

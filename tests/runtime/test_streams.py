@@ -123,7 +123,7 @@ def opened() -> OpenBatch:
 
 def closed(batch: OpenBatch) -> BatchRecord:
     """What the batch becomes."""
-    return batch.close(0, 0, 0.0, first=False, grouping=None)
+    return batch.close(0.0, grouping=None)
 
 
 def test_on_one_stream_nothing_waits_for_another(cuda: Cuda) -> None:

@@ -54,7 +54,11 @@ class Steps:
         """An optimizer step begins; it has the number that the trainer logs it under."""
         self.end()
         if not self.over:
-            step = self._recorder.step(self._trainer.state.global_step + 1)
+            number = self._trainer.state.global_step + 1
+            last = self._recorder.last_step
+            if last is not None and number <= last:  # it trains once more, or from an earlier checkpoint
+                self._recorder.rewind(number - 1)
+            step = self._recorder.step(number)
             step.__enter__()
             self._step = step
 
@@ -88,7 +92,7 @@ class Steps:
         """Of several data sets each is an evaluation inside one. A profile may have a mode for each prefix."""
         self.end()
         before, modes = (self.mode, self.prefix), self._recorder.plan.modes
-        block: AbstractContextManager[None] = nullcontext()
+        block: AbstractContextManager[Any] = nullcontext()
         named = metric_key_prefix in modes and metric_key_prefix not in ("train", self.mode)
         if self.over or not (named or (self.mode is None and EVAL in modes)):
             if self.mode is None:

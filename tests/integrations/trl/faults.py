@@ -26,7 +26,7 @@ class Panic(BaseException):
 
 
 FAULTS: dict[str, tuple[type[Any], str]] = {
-    "observe": (Recorder, "observe"), "step": (Recorder, "step"), "end": (Recorder, "_end_step"),
+    "observe": (Recorder, "observe"), "step": (Recorder, "step"), "end": (Recorder, "_end"),
     "mode": (Recorder, "mode"), "batch": (Recorder, "batch"), "log_extra": (Recorder, "log_extra"),
     "log_metric": (Recorder, "log_metric"), "flush": (Recorder, "flush"), "state_dict": (Recorder, "state_dict"),
     "generation": (Capture, "_generation"), "conversations": (Capture, "_conversations"),

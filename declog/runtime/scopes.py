@@ -1,0 +1,192 @@
+"""Where rows belong: scopes, one chain of them in each context.
+
+A scope holds for the code in its block and for the tasks that are started in it, which inherit the context; bare
+threads do not. One ContextVar holds the innermost scope, and each scope its parent. No tokens: a scope that ends is
+marked, whoever ends it and wherever, and a context that still holds it is put right when it is next asked.
+Imports errors only, and asyncio only where somebody else did.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+
+from declog.errors import UsageError
+
+if TYPE_CHECKING:
+    from declog.runtime.lanes import Lane
+    from declog.runtime.recorder import Recorder
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Kind = Literal["run", "step", "at", "mode", "batch"]
+Origin = object  # the task that records, or the thread where there is none; not an id, since those are used again
+
+PACKAGE = str(Path(__file__).parent.parent)
+_scope: ContextVar[Scope | None] = ContextVar("declog_scope", default=None)
+_ids = itertools.count(1)
+
+
+def origin() -> Origin:
+    """Who runs: the task, else the thread."""
+    asyncio = sys.modules.get("asyncio")  # who has not imported it has no tasks
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        task: Origin | None = asyncio.current_task()
+        if task is not None:
+            return task
+    return threading.current_thread()
+
+
+class Scope:
+    """A block of a step, of a mode, of one batch; also the handle by which it is reached from anywhere.
+
+    ``with log.step(3) as step:`` and then ``step.observe(...)``: also from a bare thread. ``async with`` is the same.
+    """
+
+    closed = False
+    parent: Scope | None = None
+    owner: Origin | None = None  # who opened it; None: nobody did yet
+    origin = 0  # its number
+    block: Scope | None = None  # of a batch: the scope around it
+    lane: Lane | None = None  # whose windows its rows are in
+
+    def __init__(
+        self, recorder: Recorder, kind: Kind, number: int | None = None, mode: str = "train", *,
+        phase: str | None = None, rows: int | None = None,
+    ) -> None:  # fmt: skip
+        self.recorder = recorder
+        self.kind = kind
+        self.number = number  # of the step; None: that of where the block begins
+        self.mode = mode
+        self.phase = phase  # of a batch: the only phase that is made explicit
+        self.rows = rows
+        self.id = next(_ids)
+        self.holders: dict[Origin, Any] = {}  # the open batches of each task and thread
+        self.timed: dict[str, Any] = {}
+
+    def __enter__(self) -> Scope:
+        if self.owner is not None:
+            raise UsageError.of("DL510.entered", scope=self)
+        parent, me = _scope.get(), origin()
+        while parent is not None and parent.closed and parent.owner is me:
+            parent = parent.parent  # it ended in another context
+        self.parent = parent
+        self.recorder._open(self, me)
+        self.owner = me
+        _scope.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.recorder._end(self, failed=kind is not None)
+        finally:
+            if _scope.get() is self:  # else there is nothing to undo here: a scope that ended is passed over
+                _scope.set(self.parent)
+
+    async def __aenter__(self) -> Scope:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def __str__(self) -> str:
+        if self.kind == "mode":
+            return f"the block of mode `{self.mode}` at step {self.number}"
+        if self.kind == "run":
+            return "the run"
+        where = f"step {self.number}" + ("" if self.mode == "train" else f" of mode `{self.mode}`")
+        return {"step": where, "at": f"`at({self.number})`", "batch": f"a batch of {where}"}[self.kind]
+
+    # -- what is recorded in it, from anywhere
+
+    def observe(self, *packets: Any, **signals: Any) -> None:
+        """``Recorder.observe`` into this scope, from any task or thread; each has batches of its own."""
+        self.recorder._observe_in(self, packets, signals)
+
+    def log_metric(self, name: str, value: Any) -> None:
+        """``Recorder.log_metric`` into this scope."""
+        self.recorder._metric_in(self, name, value)
+
+    def log_extra(self, column: str, values: Any) -> None:
+        """``Recorder.log_extra`` into this scope."""
+        self.recorder._extra_in(self, column, values)
+
+    def timer(self, name: str) -> AbstractContextManager[None]:
+        """``Recorder.timer`` into this scope."""
+        return self.recorder._timer_in(self, name)
+
+
+def here(recorder: Recorder | None = None) -> Scope | None:
+    """The innermost scope of this context, of one recorder or of any that is not closed.
+
+    One that has ended is passed over by whoever opened it. Inherited, it is what is returned: the rows of a task that
+    outlives its scope belong nowhere, and not to the scope around it.
+    """
+    scope, me = _scope.get(), None
+    while scope is not None:
+        if scope.recorder is recorder or (recorder is None and not scope.recorder.closed):
+            if not scope.closed:
+                if recorder is None or scope.kind != "run":
+                    return scope
+            elif scope.kind != "run":
+                me = me or origin()
+                if scope.owner is not me:
+                    return scope
+        scope = scope.parent
+    return None
+
+
+def bind(function: Callable[P, R]) -> Callable[P, R]:
+    """The function with the scope of here: for executors and bare threads, which inherit none.
+
+    What it records belongs to the step in which it was bound. For plain functions and ``async def``.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError.of("DL510.bind")
+    bound = _scope.get()
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> Any:
+            before = _scope.get()
+            _scope.set(bound)
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                _scope.set(before)
+
+        return asynchronous  # type: ignore[return-value]  # it is a function that returns what that one did
+
+    @functools.wraps(function)
+    def synchronous(*args: P.args, **kwargs: P.kwargs) -> R:
+        before = _scope.get()
+        _scope.set(bound)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _scope.set(before)
+
+    return synchronous
+
+
+def place() -> str:
+    """Where the call comes from: the innermost file and line that is not declog's own."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    if frame is None:
+        return "an unknown place"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"

@@ -1,0 +1,162 @@
+"""The demo's task, trained asynchronously: rollout workers run ahead of the trainer, and an evaluation beside it.
+
+    python examples/async_grpo.py                           half a minute on a CPU
+    python examples/async_grpo.py workers=6 max_staleness=2
+
+A worker makes a group of completions whenever there is room, hands its rows to the trainer as a packet, and knows
+nothing of steps. The trainer takes what was made by the policy of at most so many steps before; what is older is
+dropped, and counted. Every so many steps the policy is evaluated while training goes on. What is logged is said in
+`conf/async_grpo.yaml`; this file observes raw tensors and computes no metric.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from dataclasses import dataclass
+
+import hydra
+import torch
+from arithmetic.model import Policy, sample
+from arithmetic.policy_gradient import GRPO
+from arithmetic.tasks import END, PROMPT_LENGTH, REWARDS, VOCABULARY, decode, draw_sums, encode
+from omegaconf import DictConfig
+from torch import Tensor
+
+import declog
+
+
+@dataclass(frozen=True)
+class Group:
+    """Completions of one prompt: token ids, and by token what is there; by which version they were sampled."""
+
+    tokens: Tensor
+    mask: Tensor
+    logprobs: Tensor
+    reward: Tensor
+    version: int
+    packet: declog.Packet
+
+
+class Trainer:
+    """The policy that is trained, a copy that samples, and the tasks that do so."""
+
+    def __init__(self, cfg: DictConfig, log: declog.Recorder) -> None:
+        self.cfg = cfg
+        self.log = log
+        self.policy = Policy(len(VOCABULARY), PROMPT_LENGTH + cfg.completion_length, **cfg.model)
+        self.sampler = copy.deepcopy(self.policy).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=cfg.learning_rate)
+        self.algorithm = GRPO(cfg.group_size, 0.0, cfg.epsilon_low, cfg.epsilon_high)
+        self.version = 0  # optimizer steps that the sampler's weights have had
+        self.done: asyncio.Queue[Group] = asyncio.Queue(maxsize=cfg.prompts)
+
+    async def train(self) -> None:
+        """Take steps while workers sample, and evaluate in flight."""
+        workers = [asyncio.create_task(self.work()) for _ in range(self.cfg.workers)]
+        evaluations = []
+        for step in range(self.cfg.steps):
+            if step % self.cfg.evaluate_every == 0:
+                evaluations.append(asyncio.create_task(self.evaluate(step, copy.deepcopy(self.sampler))))
+            with self.log.step(step):
+                groups = await self.fresh()
+                declog.observe(*(group.packet for group in groups))
+                declog.observe(staleness=[step - group.version for group in groups for _ in range(self.cfg.group_size)])
+                self.update(groups)
+        await asyncio.gather(*evaluations)
+        for worker in workers:
+            worker.cancel()
+        while not self.done.empty():
+            self.done.get_nowait().packet.discard()  # nobody will train on it
+
+    async def work(self) -> None:
+        """Sample groups for ever: rows without a step, which are of the step that trains on them."""
+        while True:
+            version = self.version
+            await asyncio.sleep(0)  # as a request to an inference engine would
+            ((prompt, answer),) = draw_sums(1, self.cfg.largest_operand)
+            tokens, completions = self.sampled(self.sampler, [prompt] * self.cfg.group_size)
+            rewards = self.rewards([prompt] * len(completions), completions, [answer] * len(completions))
+            length = torch.tensor([len(text) for text in completions])
+            packet = declog.rows(
+                prompt=[prompt] * len(completions), completion=completions, rewards=rewards, length=length,
+                truncated=[not text.endswith(END) for text in completions],
+            )  # fmt: skip
+            mask = torch.arange(self.cfg.completion_length) < length.unsqueeze(1)
+            reward = torch.stack([self.cfg.reward_weights[name] * rewards[name] for name in rewards]).sum(0)
+            with torch.no_grad():
+                logprobs = token_logprobs(self.sampler, tokens)
+            await self.done.put(Group(tokens, mask, logprobs, reward, version, packet))
+
+    async def fresh(self) -> list[Group]:
+        """The next groups that are not too old."""
+        groups: list[Group] = []
+        while len(groups) < self.cfg.prompts:
+            group = await self.done.get()
+            if self.version - group.version <= self.cfg.max_staleness:
+                groups.append(group)
+            else:
+                group.packet.discard()
+                self.log.log_metric("too_old", 1.0)
+        return groups
+
+    def update(self, groups: list[Group]) -> None:
+        """One optimizer step; the workers sample with the new weights from now on."""
+        tokens, mask, old_logprobs, reward = (
+            torch.cat([getattr(group, name) for group in groups]) for name in ("tokens", "mask", "logprobs", "reward")
+        )
+        advantages = self.algorithm.advantages(reward, mask, old_logprobs, old_logprobs)
+        logprobs = token_logprobs(self.policy, tokens)
+        loss = self.algorithm.loss(advantages, mask, logprobs, old_logprobs, old_logprobs)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        declog.observe(
+            completion_mask=mask, advantages=advantages, logprobs=logprobs, old_logprobs=old_logprobs, loss=loss
+        )
+        self.sampler.load_state_dict(self.policy.state_dict())
+        self.version += 1
+
+    async def evaluate(self, step: int, policy: Policy) -> None:
+        """The policy of a step on sums that it has not seen, while training goes on."""
+        with self.log.mode("eval", step=step):
+            for _ in range(self.cfg.evaluations):
+                await asyncio.sleep(0)
+                drawn = draw_sums(self.cfg.group_size, self.cfg.largest_operand)
+                prompts, answers = [prompt for prompt, _ in drawn], [answer for _, answer in drawn]
+                _, completions = self.sampled(policy, prompts)
+                declog.observe(
+                    prompt=prompts, completion=completions, rewards=self.rewards(prompts, completions, answers),
+                    length=[len(text) for text in completions],
+                    truncated=[not text.endswith(END) for text in completions],
+                )  # fmt: skip
+
+    def sampled(self, policy: Policy, prompts: list[str]) -> tuple[Tensor, list[str]]:
+        """Token ids, and the completions as text."""
+        tokens = sample(policy, encode(prompts), self.cfg.completion_length)
+        return tokens, decode(tokens[:, PROMPT_LENGTH:])
+
+    def rewards(self, prompts: list[str], completions: list[str], answers: list[int]) -> dict[str, Tensor]:
+        """What each reward function gives."""
+        return {name: torch.tensor(REWARDS[name](prompts, completions, answers)) for name in self.cfg.reward_weights}
+
+
+def token_logprobs(policy: Policy, tokens: Tensor) -> Tensor:
+    """Log-probability of each completion token."""
+    distribution = policy(tokens[:, :-1])[:, PROMPT_LENGTH - 1 :].log_softmax(-1)
+    logprobs: Tensor = distribution.gather(-1, tokens[:, PROMPT_LENGTH:].unsqueeze(-1)).squeeze(-1)
+    return logprobs
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="async_grpo")
+def main(cfg: DictConfig) -> None:
+    """Train, then say where the log is."""
+    torch.manual_seed(cfg.seed)
+    torch.set_num_threads(1)
+    with declog.start(cfg) as log:
+        asyncio.run(Trainer(cfg, log).train())
+    print(f"run        {log.output_dir}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Any interleaving of tasks and threads gives the numbers of the sequential run, which are those computed by hand."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from declog.runtime import recorder as recorders
+from declog.runtime import scopes
+from declog.runtime.batches import Holder
+from declog.runtime.lanes import Lane
+from declog.runtime.scopes import Scope
+from declog.runtime.session import Session
+from declog.runtime.window import Window
+from tests.runtime.scopes.programs import executed, generated
+
+BLOCKS, PROGRAMS = 10, 15  # of which each is run twice
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_rows_are_where_they_belong(block: int) -> None:
+    """Each row once, in the window of its step, beside what it was observed with; what was lost is counted."""
+    for seed in range(block * PROGRAMS, (block + 1) * PROGRAMS):
+        for schedule in (None, seed):
+            found = executed(generated(seed), schedule)
+            assert found.seen.plain == found.truth.plain, (seed, schedule)
+
+
+# ---- and mistakes of an implementation do not
+
+
+def _one_holder(self: Session, scope: Scope | None, me: object) -> Holder:
+    """A scope has one batch for all its tasks and threads."""
+    return HOLDER(self, scope, None if scope is None else scope.owner or me)
+
+
+def _closes_all(self: Session, scope: Scope, *, quietly: bool) -> None:
+    """The end of a scope closes the batches of all."""
+    for other in list(self._open.values()):
+        if other is not scope and other.kind != "batch":
+            CLOSE(self, other, quietly=True)
+    CLOSE(self, scope, quietly=quietly)
+
+
+def _falls_through(recorder: Any = None) -> Scope | None:
+    """An inherited scope that has ended is passed over: the rows are of the one around it."""
+    scope = scopes._scope.get()
+    while scope is not None:
+        if not scope.closed and scope.recorder is recorder and scope.kind != "run":
+            return scope
+        scope = scope.parent
+    return None
+
+
+def _takes_all(self: Lane, step: int | None) -> Window:
+    """A window has whatever came until it ends."""
+    return TAKE(self, None)
+
+
+def _waits_for_nobody(self: Lane) -> int | None:
+    """A window ends with its own step."""
+    return self.last
+
+
+def _forgets(self: Session, holder: Holder, packet: Any) -> None:
+    """A packet counts as often as it comes."""
+    packet._fate.id += "again"
+    CONSUME(self, holder, packet)
+
+
+def _of_the_one_after(self: Session, lane: Lane, step: int, **options: Any) -> None:
+    """What is observed for the next step is of the one after it."""
+    BIND(self, lane, step + 1, **options)
+
+
+def _threads_only() -> object:
+    """Tasks of one thread are one."""
+    return threading.current_thread()
+
+
+def _own_last(self: Session, scope: Scope, me: object) -> None:
+    """A step that begins takes what waits for a step."""
+    for holder in self._next.values():
+        holder.clear()
+
+
+def _keeps_by_now(self: Session, holder: Holder, phase: str, record: Any) -> None:
+    """A row is of the step that is open when its batch closes."""
+    if holder.scope is not None and holder.scope.mode == "train" and self.step is not None:
+        assert self.step.number is not None
+        self._add(self.train, phase, record, self.step.number)
+    else:
+        KEEP(self, holder, phase, record)
+
+
+HOLDER, CLOSE, CONSUME, BIND, KEEP = (
+    Session.holder, Session._close, Session._consume, Session._bind_next, Session._keep,
+)  # fmt: skip
+TAKE = Lane.take
+Patch = tuple[Any, str, Any]
+MUTATIONS: dict[str, list[Patch]] = {
+    "one batch for all tasks of a scope": [(Session, "holder", _one_holder)],
+    "the end of a scope closes all batches": [(Session, "_close", _closes_all)],
+    "an ended scope falls through to the outer one": [(recorders, "here", _falls_through)],
+    "windows take all that came": [(Lane, "take", _takes_all)],
+    "windows wait for nobody": [(Lane, "promise", property(_waits_for_nobody))],
+    "packets count as often as they come": [(Session, "_consume", _forgets)],
+    "what is next is of the one after": [(Session, "_bind_next", _of_the_one_after)],
+    "tasks of a thread are one": [(scopes, "origin", _threads_only), (recorders, "origin", _threads_only)],
+    "a step that begins drops what waits": [(Session, "_adopt", _own_last)],
+    "rows are of the step that is open": [(Session, "_keep", _keeps_by_now)],
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mistake_is_caught(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of the same kind give other numbers, or an error, with each of these implementations."""
+    for owner, name, wrong in MUTATIONS[mutation]:
+        monkeypatch.setattr(owner, name, wrong)
+    assert any(_differs(seed) for seed in range(60))
+
+
+def _differs(seed: int) -> bool:
+    try:
+        found = executed(generated(seed), seed)
+    except Exception:  # noqa: BLE001  (a mistake may well be loud)
+        return True
+    return found.seen.plain != found.truth.plain

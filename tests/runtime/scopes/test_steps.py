@@ -1,0 +1,213 @@
+"""Step numbers: windows end at edges, gaps are fine, and what repeats or falls says what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import declog
+from declog.runtime.recorder import Recorder
+from declog.testing import MemorySink
+from tests.runtime.scopes.running import LATE, UNBOUND, run
+
+
+def steps(numbers: Sequence[Any]) -> Any:
+    """A body whose steps have these numbers; each observes one row, its place among them."""
+
+    def body(log: Recorder) -> None:
+        for place, number in enumerate(numbers):
+            with log.step(number):
+                log.observe(reward=[float(place)])
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("every", "numbers", "expected"),
+    [
+        (1, [0, 5, 17], {0: (0.0, 1), 5: (1.0, 1), 17: (2.0, 1)}),
+        (2, [10, 20, 30, 40, 50], {20: (0.5, 2), 40: (2.5, 2), 50: (4.0, 1)}),
+        (1, [-3, -1, 2], {-3: (0.0, 1), -1: (1.0, 1), 2: (2.0, 1)}),
+        (1, [0.0, np.int64(3), torch.tensor(7)], {0: (0.0, 1), 3: (1.0, 1), 7: (2.0, 1)}),
+    ],
+    ids=["gaps", "gaps and windows", "negative", "other integers"],
+)
+def test_numbers_that_rise(every: int, numbers: Sequence[Any], expected: Any, tmp_path: Path) -> None:
+    """Whatever lies between them, a window is so many steps."""
+    logged = run(steps(numbers), tmp_path, every=every)
+    assert {step: values for (_, step), values in logged.of("reward", "n").items()} == expected
+    assert logged.failures == {}
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (3, "step 3 begins after step 3 has ended: step numbers rise\n"
+            "  fix: number steps on from 4, or say that the trainer goes back: log.rewind(2)"),
+        (1, "step 1 begins after step 3 has ended: step numbers rise\n"
+            "  fix: number steps on from 4, or say that the trainer goes back: log.rewind(0)"),
+        (4.5, "a step is a whole number, and 4.5 came\n  fix: count optimizer steps"),
+        (float("nan"), "a step is a whole number, and nan came\n  fix: count optimizer steps"),
+        ("5", "a step is a whole number, and '5' came\n  fix: count optimizer steps"),
+        (2**70, f"step {2**70} is out of bounds\n  fix: count optimizer steps"),
+    ],
+)  # fmt: skip
+def test_numbers_that_do_not(number: Any, message: str, tmp_path: Path) -> None:
+    """One that repeats or falls, and what is no number of a step, is an error where it is given; the run goes on."""
+
+    def body(log: Recorder) -> None:
+        steps([0, 3])(log)
+        with pytest.raises(declog.UsageError) as error, log.step(number):
+            pass
+        assert str(error.value) == f"[DL510] {message}"
+        with log.step(4):
+            log.observe(reward=[9.0])
+
+    logged = run(body, tmp_path)
+    assert logged.of("reward") == {("train", 0): (0.0,), ("train", 3): (1.0,), ("train", 4): (9.0,)}
+
+
+def test_a_trainer_that_goes_back(tmp_path: Path) -> None:
+    """`rewind` logs what is open, and lets the numbers begin again: also a cell of a notebook that is run twice."""
+    sink = MemorySink()
+    config = {"name": "r", "every": 2, "signals": {"reward": {"axis": "completion"}}, "metrics": {"n": "count(reward)"}}
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        steps([0, 1, 2])(log)
+        log.rewind(-1)
+        steps([0, 1])(log)
+        failures = dict(log.failures)
+    assert [(step, [item.value for item in records.scalars]) for step, records in sink.events] == [
+        (1, [2]), (2, [1]), (0, [1]), (1, [1]),
+    ]  # fmt: skip
+    assert failures == {}
+
+
+def test_rewind_is_for_between_steps(tmp_path: Path) -> None:
+    """Inside a step it is an error."""
+
+    def body(log: Recorder) -> None:
+        with log.step(3), pytest.raises(declog.UsageError, match="`rewind` is called inside step 3"):
+            log.rewind(1)
+
+    run(body, tmp_path)
+
+
+def test_a_resumed_run_goes_on_above(tmp_path: Path) -> None:
+    """A state holds the last step: a number that is not above it is an error, and late rows stay late."""
+    config = {"name": "r", "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}, "sinks": {}}
+    with declog.start(config, output_dir=tmp_path) as log:
+        for step in range(3):
+            with log.step(step):
+                log.observe(x=[1.0])
+        state = log.state_dict()
+    sink = MemorySink()
+    with declog.start(config, output_dir=tmp_path, resume=state, sinks=[sink]) as log:
+        with pytest.raises(declog.UsageError, match="step 2 begins after step 2 has ended"), log.step(2):
+            pass
+        log.observe(x=[5.0, 6.0], step=1)
+        with log.step(3):
+            log.observe(x=[1.0])
+        failures = dict(log.failures)
+    assert (sink.scalars, failures) == ({3: {"n": 1, "declog/late": 2}}, {LATE: 2})
+
+
+def test_a_window_waits_for_what_contributes_to_it(tmp_path: Path) -> None:
+    """A step has ended, and an `at` of it has not: its window closes with that; later steps wait their turn."""
+
+    def body(log: Recorder) -> None:
+        slow = log.at(0)
+        slow.__enter__()
+        for step in range(3):
+            with log.step(step):
+                log.observe(reward=[float(step)])
+        log.observe(reward=[10.0])  # in the `at`, which this code is in
+        slow.__exit__(None, None, None)
+        with log.step(3):
+            log.observe(reward=[3.0])
+
+    logged = run(body, tmp_path)
+    assert logged.of("reward", "n") == {
+        ("train", 0): (5.0, 2), ("train", 1): (1.0, 1), ("train", 2): (2.0, 1), ("train", 3): (3.0, 1),
+    }  # fmt: skip
+    assert logged.failures == {}
+
+
+def test_a_window_waits_so_long_and_no_longer(tmp_path: Path) -> None:
+    """After `wait_s` it closes without the rest, is marked, and the rest is late."""
+    sink = MemorySink()
+    config = {"name": "r", "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}, "sinks": {}}
+    with declog.start(config, output_dir=tmp_path, sinks=[sink], wait_s=0.0) as log:
+        entered, leave = threading.Event(), threading.Event()
+
+        def contribute() -> None:
+            with log.at(0):
+                entered.set()
+                leave.wait()
+                log.observe(x=[1.0, 1.0])
+
+        thread = threading.Thread(target=contribute)
+        thread.start()
+        entered.wait()
+        with log.step(0):
+            log.observe(x=[1.0])
+        with log.step(1):
+            log.observe(x=[1.0])
+        leave.set()
+        thread.join()
+        with log.step(2):
+            log.observe(x=[1.0])
+        failures = dict(log.failures)
+    assert sink.scalars == {
+        0: {"n": 1, "declog/ranks": 0}, 1: {"n": 1}, 2: {"n": 1, "declog/late": 2},
+    }  # fmt: skip
+    assert failures == {"[DL513] a window was closed while a scope of one of its steps is open": 1, LATE: 2}
+
+
+def test_rows_ahead_of_the_last_step_are_logged_at_the_end(tmp_path: Path) -> None:
+    """What was prefetched for a step that never came stands at that step, in the tail."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(reward=[1.0], step=1)
+        log.observe(reward=[2.0, 2.0], step="next")
+
+    logged = run(body, tmp_path)
+    assert (logged.of("reward", "n"), logged.failures) == ({("train", 1): (1.0, 1)}, {UNBOUND: 2})
+
+
+def test_steps_in_commit_style(tmp_path: Path) -> None:
+    """Everything since the last commit is of the step that is committed; what is missed is said as in a block."""
+
+    def body(log: Recorder) -> None:
+        for step in (1, 4):
+            log.observe(prompt=["a", "b"])
+            log.log_metric("mine", step)
+            log.observe(reward=[1.0, float(step)])
+            log.commit(step)
+        with pytest.raises(declog.UsageError, match="step 2 begins after step 4 has ended"):
+            log.commit(2)
+        with log.mode("eval"):
+            log.observe(reward=[7.0])
+
+    logged = run(body, tmp_path, steps="commit")
+    assert logged.of("reward", "logged/mine") == {
+        ("eval", 4): (7.0,), ("train", 1): (1.0, 1.0), ("train", 4): (2.5, 4.0),
+    }  # fmt: skip
+    assert logged.pairs == [("a", 1.0), ("b", 1.0), ("a", 1.0), ("b", 4.0), (None, 7.0)]
+    assert logged.failures == {}
+
+
+def test_commit_without_asking_for_it(tmp_path: Path) -> None:
+    """Where steps are blocks it says how to start."""
+
+    def body(log: Recorder) -> None:
+        with pytest.raises(declog.UsageError, match="`commit` is called, and steps are blocks"):
+            log.commit(0)
+
+    run(body, tmp_path)
