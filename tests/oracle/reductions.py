@@ -97,6 +97,8 @@ def ece(pairs: list[tuple[float, float]], bins: int) -> float:
 
 def corr(pairs: list[tuple[float, float]]) -> Any:
     """Pearson's correlation."""
+    if any(len({pair[side] for pair in pairs}) == 1 for side in (0, 1)):
+        return None  # also where a rounded mean differs from what all are
     count = len(pairs)
     means = [math.fsum(pair[side] for pair in pairs) / count for side in (0, 1)]
     square = [math.fsum((pair[side] - means[side]) ** 2 for pair in pairs) for side in (0, 1)]

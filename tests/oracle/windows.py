@@ -12,7 +12,7 @@ from tests.oracle.cases import Case, Point
 from tests.oracle.interpreter import World
 from tests.oracle.reductions import Between, Bins, reduced
 from tests.oracle.trees import Tree, family_of
-from tests.oracle.values import ABSENT, OPERATIONS, aggregate, there
+from tests.oracle.values import ABSENT, OPERATIONS, aggregate, number, there
 
 Piece = tuple[Any, ...]
 Cells = dict[str, dict[Piece, Any]]  # by member or label: by piece of a pool: a value
@@ -44,10 +44,10 @@ class Logged:
 def moments(case: Case) -> Iterator[Moment]:
     """The log events of a job, in order."""
     ended: dict[int, list[int]] = {}
-    for number, mode, windows in ends(case):
+    for step, mode, windows in ends(case):
         for length, blocks in windows.items():
             ended[length] = [*ended.get(length, []), *blocks]
-        yield Moment(number, mode, windows, {length: ended[length] for length in windows})
+        yield Moment(step, mode, windows, {length: ended[length] for length in windows})
 
 
 def ends(case: Case) -> Iterator[tuple[int, str, dict[int, list[int]]]]:
@@ -326,7 +326,7 @@ class Metrics:
                 return ABSENT if condition is ABSENT else self.scalar(args[1 if condition else 2])
             case "aggregate":
                 members = self.combined(args[2][1])
-                return aggregate(args[0], [members[name] for name in members]) if members else ABSENT
+                return aggregate(args[0], [number(members[name]) for name in members]) if members else ABSENT
         return OPERATIONS[op](*(self.scalar(item) for item in args))
 
     # ---- what is shown
