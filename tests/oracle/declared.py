@@ -247,8 +247,8 @@ class Declared:
     def draw_axis(self, trees: dict[str, Any]) -> str | None:
         return axis_of(trees["expr"][0], self.signals)
 
-    def condition(self, keys: list[str]) -> Tree:
-        """A condition over metrics' values, which no right value is near to."""
+    def condition(self, keys: list[str], last: str = "z") -> Tree:
+        """A condition over metrics' values, which no right value is near to; of families up to the ``last`` metric."""
         first: Tree = (
             self.random.choice(("<", ">", "<=")),
             ("name", self.random.choice(keys)),
@@ -267,6 +267,7 @@ class Declared:
             key
             for key in self.keys(family=True)
             if "formula" not in self.trees[key.partition(".")[0]]
+            and key.partition(".")[0] <= last  # so that no two hide each other
             and not self.sketched(key)
             and self.window(key)[0] == self.window(keys[0])[0]
         ]
@@ -292,7 +293,7 @@ class Declared:
                 if key.partition(".")[0] < name and "formula" not in self.trees[key.partition(".")[0]]
             ]
             if keys and "formula" not in self.trees[name] and self.maybe(0.15):
-                tree = self.condition(keys)
+                tree = self.condition(keys, name)
                 self.metrics[name]["when"], self.trees[name]["when"] = text(tree), tree
 
     def alerts(self) -> dict[str, Any]:
