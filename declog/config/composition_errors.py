@@ -194,12 +194,27 @@ def _key_problem(
         fix = pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1))
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     close = nearest(wrong, names)
+    if (inner := _inside(node, keys[len(known) :])) is not None:  # a section is left out: `group.size`
+        close = f"{inner}.{wrong}"
+        fix = pasted(f"{line[: span[0]]}{close}{line[span[1] :]}")
+        return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     fixes = [pasted(line[: span[0]] + close + line[span[1] :])] if close else []
     if override.is_delete():
         fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
     return _problem(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
+
+
+def _inside(node: object, keys: list[str]) -> str | None:
+    """The entry of a map that has the keys, two or more of them; None where none has, or several have."""
+    found = []
+    for name in list(node) if isinstance(node, DictConfig) and len(keys) > 1 else ():
+        inner: object = node._get_node(name)
+        for key in keys:
+            inner = inner._get_node(key) if isinstance(inner, DictConfig) and key in list(inner) else None
+        found += [] if inner is None else [str(name)]
+    return found[0] if len(found) == 1 else None
 
 
 def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, node: object) -> Problem:

@@ -145,6 +145,10 @@ CODES = {
         "signals of one batch of phase `{phase}` have different counts: `{name}` has {count} {what}, "
         "`{other}` has {other_count}",
         "observe values of the same rows together; a signal given again opens the next batch"),
+    "DL505.repeated": (
+        "signals of one batch of phase `{phase}` have different counts: `{name}` has {count} {what}, "
+        "`{other}` has {other_count}",
+        "give `{few}` once per completion: [each for each in {few} for _ in range({times})]"),
     "DL505.groups": (
         "`{name}` has {count} groups, and the batch of phase `{phase}` has {rows} completions in groups of {size}",
         "observe one value per group"),

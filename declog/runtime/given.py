@@ -119,6 +119,12 @@ class Given:
 
     def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
         """The error of values that describe other rows than those before: all of one batch describe the same."""
+        (fewer, few), (more, _) = sorted((known, other))
+        if what == "completions" and few.isidentifier() and fewer > 1 and more % fewer == 0:  # one per group, mostly
+            return InputError.of(
+                "DL505.repeated", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
+                other_count=other[0], few=few, times=more // fewer,
+            )  # fmt: skip
         return InputError.of(
             "DL505.counts", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
             other_count=other[0],
