@@ -208,8 +208,10 @@ def _key_problem(
 
 def _inside(node: object, keys: list[str]) -> str | None:
     """The entry of a map that has the keys, two or more of them; None where none has, or several have."""
-    found = []
-    for name in list(node) if isinstance(node, DictConfig) and len(keys) > 1 else ():
+    found: list[str] = []
+    if not isinstance(node, DictConfig) or len(keys) < 2:
+        return None
+    for name in list(node):
         inner: object = node._get_node(name)
         for key in keys:
             inner = inner._get_node(key) if isinstance(inner, DictConfig) and key in list(inner) else None
