@@ -6,6 +6,7 @@
     python -m tests.soak --only kills --rounds 20       a run that is killed at any moment and resumed, again and again
     python -m tests.soak --only oracle --cases 5000     random profiles, against plain loops
     python -m tests.soak --only scopes --programs 3000  random programs of tasks and threads, in several schedules each
+    python -m tests.soak --only trl                     every case of TRL: without declog, with it, and in its sinks
 
 Each part alone takes less than ten minutes.
 """
@@ -49,7 +50,7 @@ MAY_GROW: Mapping[str, float] = {
 def main() -> int:
     """The parts that are chosen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("alone", "together", "faults", "kills", "oracle", "scopes"))
+    parser.add_argument("--only", choices=("alone", "together", "faults", "kills", "oracle", "scopes", "trl"))
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", type=int, default=5_000)
@@ -62,6 +63,7 @@ def main() -> int:
         "kills": lambda folder: kills(folder, chosen.rounds),
         "oracle": lambda folder: oracle(chosen.cases),
         "scopes": lambda folder: interleavings(chosen.programs),
+        "trl": live,
     }
     failed = []
     for name, part in parts.items():
@@ -85,6 +87,35 @@ def interleavings(count: int) -> Iterator[str]:
             if found.seen.plain != found.truth.plain:
                 yield f"program {seed} in schedule {schedule}: {found.seen.plain} is not {found.truth.plain}"
     logging.disable(logging.NOTSET)
+
+
+def live(folder: Path) -> Iterator[str]:
+    """Each case on one rank: weights bitwise, and the trainer's history, as without declog; sinks have all of it."""
+    import declog
+    from declog.testing import MemorySink
+    from tests.integrations.trl import faults as runs
+    from tests.integrations.trl import tiny
+    from tests.integrations.trl.cases import CASES, STRICT, events, expected, trainer_of
+
+    model, values = tiny.build(folder / "model"), 0
+    alone = [name for name, case in CASES.items() if 1 in case.ranks]
+    for name in alone:
+        trainer = trainer_of(CASES[name], model, folder / name / "bare")  # it sets the seed: one after the other
+        trainer.train()
+        bare = runs.left(trainer)
+        trainer = trainer_of(CASES[name], model, folder / name / "attached")
+        sink = MemorySink()
+        with declog.attach(trainer, None, STRICT, sinks=[sink], merge=None):
+            trainer.train()
+        attached = runs.left(trainer)
+        yield from (f"{name}: {difference}" for difference in runs.differences(bare, attached))
+        logged = events(sink)
+        for (step, _, own), (_, _, found) in zip(expected(attached.history), logged, strict=True):
+            values += len(own)
+            for key, value in own.items():
+                if key not in found or not np.isclose(value, found[key], rtol=1e-6, atol=1e-6):
+                    yield f"{name}: {key} at {step} is {found.get(key)} in declog's sinks, and TRL has {value}"
+    print(f"{len(alone)} cases, {values} values", flush=True)
 
 
 def growth(folder: Path, ranks: int, steps: int) -> Iterator[str]:

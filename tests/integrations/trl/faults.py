@@ -84,7 +84,7 @@ def outcome(
     trainer = cases.trainer_of(CASE, model, folder, data={"eval_dataset": tiny.prompts(ranks)})
     if name is None:
         trainer.train()
-        return _left(trainer)
+        return left(trainer)
     log = declog.attach(trainer, cases.composed("trl_grpo", "declog/sinks=[]"), wait_s=2.0, deliver_s=2.0)
     struck: list[int] = []
     try:
@@ -95,12 +95,13 @@ def outcome(
             trainer.train()
     finally:
         log.close()
-    found = _left(trainer)
+    found = left(trainer)
     found.failures, found.struck = list(log.failures), len(struck)
     return found
 
 
-def _left(trainer: Any) -> Outcome:
+def left(trainer: Any) -> Outcome:
+    """A trainer's history and weights."""
     weights = trainer.accelerator.unwrap_model(trainer.model).state_dict()
     return Outcome(trainer.state.log_history, {name: value.clone() for name, value in weights.items()})
 
