@@ -62,7 +62,7 @@ def by_hand(rows: list[Row]) -> Values:
 
 
 class Trainer:
-    """The loop. ``dropped`` jobs are filtered out when their rows are made, as groups are whose rewards are all equal."""
+    """The loop. ``dropped`` jobs are filtered out when their rows are made, as groups of equal rewards are."""
 
     def __init__(self, log: Recorder, seed: int, dropped: Callable[[int], bool]) -> None:
         self.truth: dict[Where, Values] = {}
