@@ -84,8 +84,10 @@ def run_profile_tests(
     No test at all is an error, too. The arguments are those of ``profile_tests``.
     """
     tests = profile_tests(config, overrides, select=select, **registries)
-    assert tests, "the profile has no test" + (f" like `{select}`" if select else "")
+    if not tests:
+        raise AssertionError("the profile has no test" + (f" like `{select}`" if select else ""))
     results = [test.run() for test in tests]
     wrong = "\n\n".join(str(result) for result in results if not result.passed)
-    assert not wrong, f"the profile does not log what its tests expect\n\n{wrong}"
+    if wrong:  # raised, not asserted: also under `python -O`, and as it is under pytest
+        raise AssertionError(f"the profile does not log what its tests expect\n\n{wrong}")
     return [test.name for test in tests]

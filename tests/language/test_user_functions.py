@@ -114,7 +114,7 @@ def test_a_function_that_lies_about_its_type_is_refused(functions: Functions) ->
         "metrics": {name: f"mean({name}(x))" for name in ("total", "positive", "broken")},
     }
 
-    assert [("DL314", f"metrics.{name}.expr") for name in ("total", "positive", "broken")] == problems(
+    assert [("DL314", f"metrics.{name}") for name in ("total", "positive", "broken")] == problems(
         lambda: declog.plan(profile, functions=functions)
     )
 

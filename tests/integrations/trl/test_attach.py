@@ -7,6 +7,7 @@ import math
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -289,14 +290,14 @@ def test_a_closed_recorder_lets_the_trainer_go_on(model: Path, tmp_path: Path) -
 
 
 def test_a_run_that_fails_in_a_step(model: Path, tmp_path: Path) -> None:
-    """The error is the trainer's own, what came before is logged, and the trainer can go on."""
-    calls = []
+    """The error is the trainer's own, what came before is a window of its own, and the trainer can go on."""
+    given: list[list[float]] = []
 
     def reward(completions: Sequence[str], **columns: Any) -> list[float]:
-        calls.append(1)
-        if len(calls) == 3:
+        given.append([float(len(each)) for each in completions])
+        if len(given) == 3:
             raise RuntimeError("the grader is down")
-        return [float(len(each)) for each in completions]
+        return given[-1]
 
     trainer = cases.trainer_of(
         Case(args={"eval_strategy": "no", "logging_steps": 5}), model, tmp_path, rewards=[reward]
@@ -306,7 +307,8 @@ def test_a_run_that_fails_in_a_step(model: Path, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="the grader is down"):
             trainer.train()
         trainer.train()
-    assert [step for step, _, _ in cases.events(sink)] == [4]
+    found = [(step, values["reward"]) for step, _, values in cases.events(sink)]
+    assert found == [(3, pytest.approx(fmean(map(fmean, given[:2])))), (4, pytest.approx(fmean(map(fmean, given[3:]))))]
 
 
 def test_an_evaluation_with_a_prefix(model: Path, tmp_path: Path) -> None:
