@@ -217,6 +217,10 @@ class Recorder:
             scope.closed = True
             context.leave(self)
 
+    def _here(self) -> Scope | None:
+        """The scope of here; of a thread that inherited none the trainer's generation, while one is under way."""
+        return here(self) or self._generation
+
     def _next_step(self) -> Scope:
         return self.step(self._session.next_step())
 
@@ -278,12 +282,9 @@ class Recorder:
         self._alive()
         self._records()
         if step is None:
-            scope = here(self)
+            scope = self._here()
             if scope is not None:
                 self._observe_in(scope, packets, signals, strict=strict)
-                return
-            if self._generation is not None:
-                self._observe_in(self._generation, packets, signals, strict=strict)
                 return
         elif step != "next":
             self._observe_in(self.at(step), packets, signals, strict=strict)
@@ -320,7 +321,7 @@ class Recorder:
 
         On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
         """
-        self._metric_in(here(self), name, value)
+        self._metric_in(self._here(), name, value)
 
     def _metric_in(self, scope: Scope | None, name: str, value: Any) -> None:
         if self.closed or self._idle:
@@ -348,7 +349,7 @@ class Recorder:
         finally:
             session = self._session
             with session.lock:
-                session.timed(_usable(scope or here(self)), origin(), str(name), stop())
+                session.timed(_usable(scope or self._here()), origin(), str(name), stop())
 
     def log_extra(self, column: str, values: Any) -> None:
         """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
@@ -358,7 +359,7 @@ class Recorder:
         what cannot be a column, and for any column where a table says `undeclared: error`. Before the step it is of
         the rows that the step begins with.
         """
-        self._extra_in(here(self) or self._generation, column, values)
+        self._extra_in(self._here(), column, values)
 
     def _extra_in(self, scope: Scope | None, column: str, values: Any) -> None:
         if self.closed or self._idle:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import pickle
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -208,6 +210,78 @@ def test_a_reward_function_logs_through_declog(model: Path, tmp_path: Path) -> N
     assert step == 2
     assert table.data["ours"] == [len(each) for each in table.data["completion"]] == table.data["reward"]
     assert table.data["theirs"] == [each.upper() for each in table.data["completion"]]
+
+
+@pytest.mark.parametrize("how", ["a pool", "bare threads"])
+def test_reward_functions_that_work_in_threads(how: str, model: Path, tmp_path: Path) -> None:
+    """What they record there, and inherits no scope, is of the reward call that is under way: as without threads."""
+    overrides = [
+        "+declog.signals.hard={axis: completion, phase: rollout}", "+declog.metrics.hard='mean(hard)'",
+        "+declog.metrics.agrees={expr: 'hard - length', reduce: max}",
+    ]  # fmt: skip
+
+    def trained(folder: Path, call: Callable[[Callable[[], None]], None]) -> Any:
+        calls = []
+
+        @declog.reward
+        def graded(sizes: list[int], number: int) -> Any:
+            return sizes, {"graded": [f"{number}: {size}" for size in sizes]}
+
+        def reward(
+            completions: Sequence[str], completion_ids: Any, log_extra: Any, log_metric: Any, **columns: Any
+        ) -> list[float]:
+            number = len(calls)
+            calls.append(1)
+            sizes = [len(each) for each in completion_ids]
+
+            def work() -> None:
+                declog.log_metric("mine", float(number))
+                declog.log_metric("mine", number + 1.0)
+                declog.log_extra("ours", [f"{number}, {size}" for size in sizes])
+                declog.observe(hard=[float(size) for size in sizes])
+                graded(sizes, number)
+                log_metric("own", float(number))
+                log_extra("theirs", [f"{number} {size}" for size in sizes])
+                with declog.timer("graded"):
+                    pass
+
+            call(work)
+            return [float(len(each)) for each in completions]
+
+        args = {"logging_steps": 1, "eval_steps": 2}
+        outcome = cases.run(Case(args=args), model, folder, overrides=overrides, rewards=[reward])
+        assert outcome.sink is not None
+        timed = [(step, mode) for step, mode, event in outcome.events if "time/graded" in str(sorted(event))]
+        tables = [
+            (step, {name: list(column) for name, column in table.data.items()})
+            for step, table in outcome.sink.tables("completions")
+        ]
+        events = [
+            (step, mode, {name: value for name, value in event.items() if "time" not in name and "second" not in name})
+            for step, mode, event in outcome.events
+        ]
+        return [event for event in events if event[2]], timed, tables
+
+    def threaded(work: Callable[[], None]) -> None:
+        if how == "a pool":
+            pool.submit(work).result()
+        else:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+
+    with ThreadPoolExecutor(2) as pool:
+        found = trained(tmp_path / "threads", threaded)
+    expected = trained(tmp_path / "own", lambda work: work())
+    assert found == expected
+    events, timed, _ = expected
+    mine = [(step, mode, event["eval_mine" if mode == "eval" else "mine"]) for step, mode, event in events[:6]]
+    assert mine == [
+        (1, "train", 0.5), (2, "train", 1.5), (2, "eval", 3.0), (3, "train", 4.5), (4, "train", 5.5), (4, "eval", 7.0),
+    ]  # fmt: skip
+    assert (timed, {event["agrees"] for _, mode, event in events[:6] if mode == "train"}) == (
+        [(step, mode) for step, mode, _ in mine], {0.0},
+    )  # fmt: skip
 
 
 def test_rows_keep_their_names_through_shuffle_and_split(model: Path, tmp_path: Path) -> None:
