@@ -114,6 +114,11 @@ class Frame:
                 places.setdefault(name, []).append((member, block, row))
         return places
 
+    @property
+    def keys(self) -> set[Key]:
+        """The columns that there are, a family's by member."""
+        return {key for block in self.blocks for key in block.keys} | self.texts.keys()
+
     def members(self, name: str) -> tuple[str, ...]:
         """The members of a family, in the order in which they were first seen; none where it never came."""
         found = [member for member, _, _ in self._places.get(name, []) if member is not None]

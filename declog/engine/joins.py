@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
-from declog.engine.frame import Frame
+from declog.engine.frame import Batches, Frame
 from declog.errors import RuntimeFailure
 from declog.language.absence import Absence
 from declog.language.dtypes import Axis, DType
@@ -54,7 +54,7 @@ class Carryover:
             if previous.phase in made:
                 made[previous.phase] = self._with_previous(previous, made[previous.phase])
         sources = {op.source for op in self._plan.joins}
-        whole = {phase: self._known(phase, made) for phase in sources}
+        whole = {phase: self._searched(phase, made) for phase in sources}
         for op in self._plan.joins:
             target, source = made.get(op.target), whole[op.source]
             if target is None:
@@ -64,15 +64,27 @@ class Carryover:
             except RuntimeFailure as error:
                 report(error)
             if op.target in sources:
-                whole[op.target] = self._known(op.target, made)
-        for phase, frame in whole.items():
-            if frame is not None:
-                self._rows[phase] = _latest_step(frame)
+                whole[op.target] = self._searched(op.target, made)
+        for phase in sources & made.keys():
+            known = self._rows.get(phase)
+            self._rows[phase] = _latest_step(made[phase] if known is None else Frame.merge([known, made[phase]]))
         return made
 
-    def _known(self, phase: str, frames: Mapping[str, Frame]) -> Frame | None:
-        parts = [frame for frame in (self._rows.get(phase), frames.get(phase)) if frame is not None]
-        return Frame.merge(parts) if parts else None
+    def _searched(self, phase: str, frames: Mapping[str, Frame]) -> Frame | None:
+        """The rows of a source that a window's rows may be looked up in: its own, and those that it still needs."""
+        known, new = self._rows.get(phase), frames.get(phase)
+        if known is None or new is None:
+            return new if known is None else known
+        if not known.keys <= new.keys:  # members that only rows have which nobody asks for are no members here
+            batches = Batches.join([known.batches, new.batches])
+            needed = {
+                int(item)
+                for op in self._plan.joins if op.source == phase and op.target in frames
+                for batch in range(len(frames[op.target].batches))
+                for item in _candidates(batches, frames[op.target].batches, batch)
+            }  # fmt: skip
+            known = known.take(np.array([item for item in range(len(known.batches)) if item in needed], np.int64))
+        return Frame.merge([known, new])
 
     # -- previous values
 
@@ -139,15 +151,9 @@ class Carryover:
             count = int(target.batches.rows[batch])
             mine = slice(at, at + count)
             at += count
-            now = int(target.batches.step[batch])  # rows of later steps may be there already
-            before = (source.batches.rank == target.batches.rank[batch]) & (
-                (source.batches.step < now)
-                | ((source.batches.step == now) & (source.batches.order < target.batches.order[batch]))
-            )
-            if not before.any():
+            batches = _candidates(source.batches, target.batches, batch)
+            if not len(batches):
                 raise RuntimeFailure.of("DL511.first", target=op.target, source=op.source)
-            step = source.batches.step[before].max()
-            batches = np.flatnonzero(before & (source.batches.step == step))
             if source_ids is None or target_ids is None:
                 if len(batches) != 1 or source.batches.rows[batches[0]] != count:
                     sizes = source.batches.rows[batches].tolist()
@@ -162,6 +168,17 @@ class Carryover:
             missing = int((places < 0).sum())
             raise RuntimeFailure.of("DL511.missing", missing=missing, target=op.target, ids=ids, source=op.source)
         return places
+
+
+def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64]:
+    """The batches that a batch's rows are looked up in: of its rank, of the latest step that came before it."""
+    now = int(target.step[batch])  # rows of later steps may be there already
+    before = (source.rank == target.rank[batch]) & (
+        (source.step < now) | ((source.step == now) & (source.order < target.order[batch]))
+    )
+    if before.any():
+        before &= source.step == source.step[before].max()
+    return np.flatnonzero(before)
 
 
 def _by_id(known: Array, rows: NDArray[np.int64], ids: Array) -> NDArray[np.int64]:

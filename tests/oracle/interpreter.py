@@ -33,6 +33,7 @@ class World:
         axes = case.profile.get("axes", {})
         self.groups = axes.get("group", {})
         self.mask = axes.get("token", {}).get("mask")
+        self.lengths = axes.get("token", {}).get("lengths")
         self.ids = axes.get("completion", {}).get("ids")
         self.scale = 0.0
         self._known: dict[tuple[int, Point], tuple[Any, float]] = {}  # values, and the greatest number met for each
@@ -114,7 +115,11 @@ class World:
         reads = [self.observed(name, at) for tree in trees for name in signals_of(tree)
                  if self.signals[name]["axis"] == "token"]  # fmt: skip
         reads = [values for values in reads if values is not ABSENT]
-        if (not masks and not reads) or any(values is ABSENT for values in masks):
+        if any(values is ABSENT for values in masks):
+            return []
+        if self.lengths is not None:  # says it also where nothing else of the tokens came
+            reads.append([None] * self.observed(self.lengths, at))
+        if not masks and not reads:
             return []
         count = len((masks or reads)[0])
         return [at._replace(token=place) for place in range(count) if all(mask[place] for mask in masks)]

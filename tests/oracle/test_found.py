@@ -30,6 +30,19 @@ def test_a_family_in_a_batch_without_rows(name: str) -> None:
     assert logged({"expr": f"{name}(f, over=column)"}, steps, f=FAMILY) == expected
 
 
+@pytest.mark.parametrize("early", [[], [1.0]])
+def test_a_member_that_only_rows_of_an_earlier_step_had(early: list[float]) -> None:
+    """Where a later phase looks up a family's rows, members that none of these rows have are no members."""
+    signals = {
+        "f": {**FAMILY, "phase": "rollout"}, "x": {**ROWS, "phase": "update"},
+    }  # fmt: skip
+    steps: Steps = [
+        [{"f": {"a": early, "gone": early}}, {"x": early}],
+        [{"f": {"a": [1.0, 2.0]}}, {"x": [3.0, 4.0]}],
+    ]
+    assert logged({"expr": "f * x", "reduce": "count"}, steps, **signals)[1] == {"m/a": 2}
+
+
 def test_a_column_of_a_family_with_something_absent() -> None:
     """Each member is null in each row."""
     profile = {
