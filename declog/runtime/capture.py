@@ -85,6 +85,9 @@ class CapturingTape(Tape):
         self._fresh = True  # the next call is the first of its part
         self._left_out = False  # this part is
         self._told = False
+        self._step: tuple[int, int] | None = None  # the open optimizer step's number, and its scope's
+        self._ahead = False  # rows were given for a step that was not open: what is left out may be of what is kept
+        self._ended = False
         self._events: Counter[str] = Counter()  # log events, by mode
         self._writer = _Writer(file_of(folder, rank), op.limit, plan)
         self._writer.begin(_run(plan, op, rank, world_size))
@@ -99,7 +102,9 @@ class CapturingTape(Tape):
         if self._fresh:
             self._fresh = False
             mode = what[0] if name == "enter" else "train"
-            self._left_out = self._op.mode not in (None, mode) or self._events[mode] % self._op.every != 0
+            other = self._op.mode not in (None, mode) or self._events[mode] % self._op.every != 0
+            self._left_out = self._ended or (other and not self._ahead)
+        self._follow(name, what, at)
         made = None if (self._left_out and name != "close") or self._writer.stopped else self._copy(name, what)
         if made is not None and at is not None:
             made.origin = at.origin
@@ -110,6 +115,24 @@ class CapturingTape(Tape):
             failed = False
         finally:
             self._done(name, made, failed)
+
+    def _follow(self, name: str, what: Sequence[Any], at: Scope | Holder | None) -> None:
+        """Whose rows come ahead has no parts that could be left out: from then on all are kept."""
+        if isinstance(at, Scope) and name in ("begin", "end"):
+            if name == "begin" and not what[1]:
+                self._step = what[0], at.id
+            elif name == "end" and self._step is not None and self._step[1] == at.id:
+                self._step = None
+        elif name == "at" and not self._ahead and (self._step is None or self._step[0] != what[0]):
+            self._ahead = True
+            if self._op.every == 1 and self._op.mode is None:
+                return
+            self._ended = self._left_out
+            log.warning(
+                "the capture %s: rows come ahead of their steps, with log.at(%s), and would be left out with others; "
+                "capture such a run with `every: 1` and no `mode`",
+                "ends here" if self._ended else "keeps all log events", what[0],
+            )  # fmt: skip
 
     def logged(self, mode: str) -> None:
         self._events[mode] += 1

@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import declog
 from declog.replay import capture_reader
 from declog.runtime.recorder import Recorder
@@ -93,3 +95,62 @@ def test_a_capture_of_tasks_and_threads_is_played_again(tmp_path: Path) -> None:
         failures = dict(log.failures)
     assert failures == {}
     assert plain(capture_reader.replay(tmp_path)["<code>"]) == plain(sink.events)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("capture", [{"every": 2}, {"every": 3}, {"mode": "train"}], ids=str)
+@pytest.mark.parametrize("how", ["a task", "a handle"])
+def test_what_is_captured_of_rows_that_come_ahead(
+    how: str, capture: dict[str, Any], every: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With parts left out a log event would lack rows that came in one of them: all are kept then, which is told."""
+
+    async def body(log: Recorder) -> None:
+        async def generate(step: int) -> None:
+            with log.at(step):
+                declog.observe(prompt=["ahead"] * 2, reward=[float(step)] * 2)
+                await asyncio.sleep(0)
+
+        ahead = asyncio.create_task(generate(0))
+        for step in range(6):
+            with log.step(step):
+                await ahead
+                if how == "a handle":
+                    log.at(step + 1).observe(prompt=["handle"], reward=[100.0 + step])
+                else:
+                    ahead = asyncio.create_task(generate(step + 1))
+                    await asyncio.sleep(0)
+                declog.observe(prompt=["own"], reward=[10.0])
+        await ahead
+
+    sink = MemorySink()
+    with (
+        caplog.at_level("WARNING", "declog"),
+        declog.start({**PROFILE, "every": every}, sinks=[sink], output_dir=tmp_path, capture=capture) as log,
+    ):
+        asyncio.run(body(log))
+    assert plain(capture_reader.replay(tmp_path)["<code>"]) == plain(sink.events)
+    told = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
+    assert [text.split(":")[0] for text in told] == ["the capture keeps all log events"]
+
+
+def test_a_capture_ends_where_rows_come_ahead_in_a_part_that_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was kept until then is exact, and what follows would lack rows; rows of the open step are none of those."""
+    sink = MemorySink()
+    with (
+        caplog.at_level("WARNING", "declog"),
+        declog.start({**PROFILE, "every": 1}, sinks=[sink], output_dir=tmp_path, capture={"every": 2}) as log,
+    ):
+        for step in range(8):
+            with log.step(step):
+                declog.observe(prompt=["own"], reward=[10.0 + step])
+                with log.at(step):
+                    declog.observe(prompt=["at"], reward=[20.0 + step])
+                if step == 3:
+                    log.at(step + 1).observe(prompt=["ahead"], reward=[100.0])
+    events = plain(sink.events)
+    assert plain(capture_reader.replay(tmp_path)["<code>"]) == [events[0], events[2]]
+    (told,) = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
+    assert told.startswith("the capture ends here: rows come ahead of their steps, with log.at(4)")
