@@ -19,7 +19,7 @@ import pytest
 
 import declog
 from declog.runtime.recorder import Recorder
-from tests.runtime.scopes.running import ENDED, MODE_ENDED, OUTSIDE, TWICE, UNUSED, run
+from tests.runtime.scopes.running import ENDED, MODE_ENDED, OUTSIDE, PROFILE, TWICE, UNUSED, run
 
 turn = functools.partial(asyncio.sleep, 0)  # whoever else is ready goes on
 
@@ -572,6 +572,35 @@ def test_the_known_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         "`reward` came from tasks that were started inside steps, and step 3 has none: "
         "where they run ahead, give them their step: with log.at(k)"
     ]
+
+
+@pytest.mark.parametrize("how", ["as is", "batch"])
+@pytest.mark.parametrize("delays", [(1, 3), (3, 1)])
+def test_a_row_in_pieces_of_several_tasks(how: str, delays: tuple[int, int], tmp_path: Path) -> None:
+    """One task has the prompts and another their rewards: each gives rows of its own, unless they are said to be one.
+
+    Known, and no failure: rows that have a value each may be meant, and pairing them by order would mix others.
+    """
+
+    async def body(log: Recorder) -> None:
+        async def prompts(delay: int) -> None:
+            await turns(delay)
+            declog.observe(prompt=["A", "B"], version=[3, 4])
+
+        async def rewards(delay: int) -> None:
+            await turns(delay)
+            declog.observe(reward=[1.0, 2.0])
+
+        for step in range(2):
+            with log.step(step), log.batch() if how == "batch" else contextlib.nullcontext():
+                await asyncio.gather(prompts(delays[0]), rewards(delays[1]))
+
+    logged = run(body, tmp_path, metrics={**PROFILE["metrics"], "both": "sum(reward * version)"})
+    pairs = [("A", 1.0), ("B", 2.0)] if how == "batch" else [("A", None), ("B", None), (None, 1.0), (None, 2.0)]
+    assert Counter(logged.pairs) == Counter(pairs * 2)
+    assert logged.of("reward", "n", "staleness") == {("train", step): (1.5, 2, 3.5) for step in range(2)}
+    assert logged.of("both") == ({("train", step): (11.0,) for step in range(2)} if how == "batch" else {})
+    assert logged.failures == {}
 
 
 @pytest.mark.parametrize("how", ["free", "handle", "bind"])
