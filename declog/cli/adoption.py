@@ -100,10 +100,8 @@ class Adopted:
             lines += [
                 f"  {each.signal}: {{axis: {each.axis}{_type(each)}, optional: true}}" for each in self.distributions
             ]
-        if self.preset is None or self.distributions:
+        if self.distributions:
             lines += ["metrics:", *(f"  {each.signal}: {_metric(each)}" for each in self.distributions)]
-        if self.preset is None:
-            lines += ['  logged: {expr: logged, name: "{column}"}']
         return "\n".join(lines) + "\n"
 
 

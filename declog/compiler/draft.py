@@ -134,7 +134,11 @@ class Draft:
     @property
     def output_keys(self) -> list[str]:
         """The metrics that the profile declares, for suggestions."""
-        return [op.key for op in self.outputs if op.id != LOGGED or LOGGED in self.spec.metrics]
+        return [op.key for op in self.outputs if not self.implicit(op.id)]
+
+    def implicit(self, id: str) -> bool:
+        """Whether a metric is the one of `log_metric` that nobody declared: its names may be anything."""
+        return id == LOGGED and LOGGED not in self.spec.metrics
 
     def deleted(self, entry: str) -> bool:
         """Whether the profile deleted an entry, such as ``metrics.kl``."""

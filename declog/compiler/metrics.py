@@ -31,7 +31,7 @@ def metrics(draft: Draft) -> None:
     """Every metric that reduces an expression."""
     entries = dict(draft.spec.metrics)
     if LOGGED not in entries and not draft.deleted(f"metrics.{LOGGED}"):
-        entries[LOGGED] = MetricSpec(expr=LOGGED, name="logged/{column}")
+        entries[LOGGED] = MetricSpec(expr=LOGGED)
     for name, spec in entries.items():
         if f"metrics.{name}" in draft.inactive or spec.formula is not None:
             continue
@@ -412,12 +412,10 @@ def names_of(
     draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, by: bool
 ) -> tuple[NameOp, ...]:
     """The output names of a reduction: its name template, and its aliases."""
-    default = (
-        "{id}"
-        + ("/{reduce}" if suffix is not None else "")
-        + ("/{column}" if family else "")
-        + ("/{label}" if by else "")
-    )
+    fields = {"{id}": True, "{reduce}": suffix is not None, "{column}": family, "{label}": by}
+    if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
+        fields = {"{column}": True, "{reduce}": suffix is not None, "{label}": by}
+    default = "/".join(field for field, there in fields.items() if there)
     found = [
         NameOp(
             template=_template(draft, spec.name or default, ("metrics", id, "name"), id, suffix, family=family, by=by)

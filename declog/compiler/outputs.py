@@ -28,7 +28,7 @@ def names(draft: Draft) -> None:
     """Two outputs with one name are an error; a family member that takes a declared name is refused at run time."""
     seen: dict[str, str] = {}
     for op in draft.outputs:
-        for item in op.names if op.shown else ():
+        for item in op.names if op.shown and not draft.implicit(op.id) else ():
             other = seen.setdefault(item.template, op.key)
             if other != op.key:
                 draft.report(
@@ -250,9 +250,12 @@ def _matching(draft: Draft, word: str) -> Iterable[Output]:
 
 
 def _named(draft: Draft, word: str) -> Iterable[Names]:
-    """Outputs of which members or labels may have names that a selector means, as trackers show them."""
+    """Outputs of which members or labels may have names that a selector means, as trackers show them.
+
+    What `log_metric` gives counts only where the profile declares `logged`: else no misspelt selector was found out.
+    """
     for op in draft.outputs:
-        for item in op.names:
+        for item in op.names if not draft.implicit(op.id) else ():
             glob = item.template.replace("{column}", "*").replace("{label}", "*")
             if glob != item.template and _meet(word, glob):
                 yield op.key, item.alias, word

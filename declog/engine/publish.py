@@ -28,7 +28,7 @@ from declog.language.nodes import Node
 from declog.language.segmented import present
 from declog.plans.needs import needs, ordered, read
 from declog.plans.ops import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
-from declog.records import RANKS, Alert, Histogram, Records, Scalar, Table
+from declog.records import RANKS, SELF, Alert, Histogram, Records, Scalar, Table
 
 log = logging.getLogger("declog")
 NO_FIGURES: Mapping[str, float] = {}
@@ -100,7 +100,8 @@ class Dispatcher:
         self._made = _made(plan)  # formulas, and what has a condition, in the order in which they need each other
         self._declared = {
             item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
-        }
+        } | {NONFINITE + op.id for op in plan.outputs}
+        self._owners: dict[str, tuple[str, bool]] = {}  # of each name as trackers show it, what wrote it
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: totals, and where alerts and sinks are in their counts."""
@@ -144,7 +145,7 @@ class Dispatcher:
         for period, held in sorted(due.items()):  # a condition may read metrics of shorter windows
             found = self._metrics(period, held, everything, report)
             everything.update(found)
-            outputs += self._outputs(period, found, held.partial is not None, report)
+            outputs += self._outputs(period, found, held.partial is not None, report, prefix)
             picked += self._tables(period, held.table_rows, report)
         own = [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
@@ -274,7 +275,9 @@ class Dispatcher:
                 count,
             )
 
-    def _outputs(self, period: int, found: Mapping[str, Cells], partial: bool, report: Report) -> list[_Output]:
+    def _outputs(
+        self, period: int, found: Mapping[str, Cells], partial: bool, report: Report, prefix: str
+    ) -> list[_Output]:
         made: list[_Output] = []
         taken = set(self._declared)
         for op in self._plan.outputs:
@@ -286,11 +289,12 @@ class Dispatcher:
             for member, label, value in _present(whole, op.combine):
                 for item in op.names:
                     name = _filled(item.template, whole, member, label)
-                    if name != item.template:
-                        if name in taken:
-                            self._shadow(name, op, report)
-                            continue
-                        taken.add(name)
+                    if name == item.template:
+                        self._owners[prefix + name] = op.key, item.alias
+                    elif name in taken or name.startswith(SELF) or not self._owns(prefix + name, op, item.alias):
+                        self._shadow(name, op, report)
+                        continue
+                    taken.add(name)
                     made.append(_Output(op.key, item.alias, Scalar(name, _number(value, op), op.key, partial)))
             for (member, label), (counts, edges) in whole.histograms.items():
                 for item in op.names:
@@ -298,6 +302,10 @@ class Dispatcher:
                     whole_counts, numbers = [int(n) for n in counts], [float(edge) for edge in edges]
                     made.append(_Output(op.key, item.alias, Histogram(name, whole_counts, numbers, op.key)))
         return made
+
+    def _owns(self, name: str, op: MetricOp | FormulaOp, alias: bool) -> bool:
+        """Whether a run-time name is this output's: it belongs to the first that writes it, of any window and mode."""
+        return self._owners.setdefault(name, (op.key, alias)) == (op.key, alias)
 
     def _shadow(self, name: str, op: MetricOp | FormulaOp, report: Report) -> None:
         if name not in self._reported:

@@ -183,9 +183,9 @@ CODES = {
     "DL507.unobserved": "rows cannot be grouped: `{name}` was not observed in phase `{phase}`",
 }),
 "DL508": Code("a run-time name shadows a declared one", """
-    A name that is made at run time (a label, a family's member, a column of `log_extra`) is one that the profile
-    declares, or `step` or `mode`, which sinks add to a table; it is left out. Give it a prefix, such as `name:
-    extra/{column}`, or another name.
+    A name that is made at run time (a label, a family's member, a number of `log_metric`, a column of `log_extra`) is
+    one that the profile declares or another metric wrote first, or one of declog's own, or `step` or `mode`, which sinks
+    add to a table; it is left out. Give it a prefix, such as `name: extra/{column}`, or another name.
 
     ```python
     import logging
@@ -197,7 +197,7 @@ CODES = {
     logging.getLogger("declog").addHandler(handler)
     profile = {
         "signals": {"reward": {"axis": "completion"}},
-        "metrics": {"reward": "mean(reward)", "logged": {"expr": "logged", "name": "{column}"}},
+        "metrics": {"reward": "mean(reward)"},
     }
     with declog.start(profile, output_dir="runs") as log, log.step(0):
         log.observe(reward=[0.0, 1.0])

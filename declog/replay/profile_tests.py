@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from declog.compiler import compile
+from declog.compiler.draft import LOGGED
 from declog.config.compose import compose, working_directory
 from declog.config.lint import columns_settled, with_defaults
 from declog.config.project import load_imports
@@ -154,7 +155,8 @@ def _merged(data: Any, other: Any) -> Any:
 
 def _unknown(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
     """What the test names and the profile does not have."""
-    names = _Names(profile, plan)
+    calls = [item for step in test.given for item in step.ranks or [step]]
+    names = _Names(profile, plan, frozenset(name for item in calls for name in item.log_metric))
     worlds = {len(step.ranks) for step in test.given if step.ranks}
     for place, step in enumerate(test.given):
         path: tuple[str | int, ...] = () if step is test else ("steps", place)
@@ -178,6 +180,7 @@ class _Names:
 
     profile: LogSpec
     plan: Any
+    given: frozenset[str]  # names that the test gives to `log_metric`
 
     def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
         """What is wrong with an observed name."""
@@ -210,9 +213,13 @@ class _Names:
 
     def _patterns(self) -> Iterable[str]:
         """Ids, names and templates of metrics; those of a mode have its prefix."""
-        templates = {"logged/{column}", "declog/{column}"}
+        templates = {"declog/{column}"}
         for op in self.plan.outputs:
-            templates |= {op.id, op.key, *(item.template for item in op.names)}
+            templates |= {op.id, op.key}
+            if op.id == LOGGED and LOGGED not in self.profile.metrics:  # its names are those that are given
+                templates |= {item.template.replace("{column}", name) for item in op.names for name in self.given}
+            else:
+                templates |= {item.template for item in op.names}
         for name, spec in self.profile.metrics.items():
             templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
         templates |= {entry.removeprefix("metrics.") for entry in self.profile.deleted}

@@ -317,7 +317,10 @@ class Recorder:
                 session.misplaced.unopened(scope, _rows(packets, signals))
 
     def log_metric(self, name: str, value: Any) -> None:
-        """Record a number under a name of its own; its mean over the window is logged as ``logged/{name}``.
+        """Record a number under a name of its own; its mean over the window is logged as ``name``.
+
+        A name that the profile declares, or that another metric wrote first, stays theirs: this value is left out,
+        which is reported once (DL508). A profile that declares the metric ``logged`` reduces and names them its way.
 
         On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
         """

@@ -88,7 +88,6 @@ def test_a_wandb_run_is_read_as_wandb_wrote_it(cli: Cli, tmp_path: Path) -> None
     assert data["defaults"] == [{"sinks": ["console", "wandb"]}, "_self_"]
     assert data["metrics"] == {
         "reward": {"expr": "reward", "reduce": {"mean": "mean", "std": "std"}, "name": "reward/{reduce}"},
-        "logged": {"expr": "logged", "name": "{column}"},
     }
 
 
@@ -174,7 +173,4 @@ def test_no_file_is_replaced(cli: Cli, tmp_path: Path) -> None:
     found = cli("adopt", str(DATA / "openrlhf.txt"), "-o", str(tmp_path / "mine.yaml"))
     assert (found.code, (tmp_path / "mine.yaml").read_text()) == (2, "name: mine\n")
     assert "is there already" in found.err
-    assert cli("adopt", str(DATA / "openrlhf.txt")).out.splitlines()[-2:] == [
-        "metrics:",
-        '  logged: {expr: logged, name: "{column}"}',
-    ]
+    assert cli("adopt", str(DATA / "openrlhf.txt")).out.splitlines()[-1:] == ["name: adopted"]

@@ -102,8 +102,8 @@ def test_groups_may_be_spread_over_micro_batches(group: dict[str, Any], tmp_path
 
 
 def test_a_logged_name_never_shadows_a_declared_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where `logged` writes bare names, a clash is refused and reported once; the declared value stays."""
-    config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)", "logged": {"name": "{column}"}}, strict=False)
+    """A number of `log_metric` with a declared name is refused and reported once; the declared value stays."""
+    config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"}, strict=False)
 
     def body(log: Recorder) -> None:
         for number in range(3):
@@ -142,7 +142,83 @@ def test_a_logged_value_is_one_number(value: Any, message: str, tmp_path: Path) 
             log.log_metric("numpy", np.float32(0.5))
         assert str(error.value) == message
 
-    assert run(profile({}), body, tmp_path).scalars == {0: {"logged/one": 1.0, "logged/numpy": 0.5}}
+    assert run(profile({}), body, tmp_path).scalars == {0: {"one": 1.0, "numpy": 0.5}}
+
+
+CLASHES: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]] = {
+    "another family's member, with a longer window": (
+        {"metrics": {"parts": {"expr": "parts", "name": "{column}", "every": 2}}},
+        {"part": [0.0, 1.0, 2.0]},
+        [("parts", "part")],
+    ),
+    "what declog logs about itself": ({}, {}, [("logged", "declog/dropped"), ("logged", "nonfinite/loss")]),
+    "a name of another mode": (
+        {"modes": {"train": None, "eval": {"prefix": "eval_"}}},
+        {"eval_loss": [0.0, 1.0, 2.0]},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASHES)
+def test_a_name_has_one_writer(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A run-time name is the first's that writes it, of whatever window; the other is left out, and told once."""
+    more, kept, refused = CLASHES[name]
+    signals = {"loss": {"axis": "step"}, "parts": {"axis": "step", "family": True, "optional": True}}
+    config = profile(signals, {"loss": "mean(loss)", **more.get("metrics", {})}, strict=False)
+    config |= {key: value for key, value in more.items() if key != "metrics"}
+    given = [*kept, *(name for _, name in refused if name not in kept)]
+
+    def body(log: Recorder) -> None:
+        for number in range(3):
+            with log.step(number):
+                for one in given:
+                    log.log_metric(one, float(number))
+                log.observe(loss=0.5, parts={"part": 9.0})
+
+    with caplog.at_level(logging.ERROR, logger="declog"):
+        sink = run(config, body, tmp_path)
+    assert {one: [sink.scalars[step][one] for step in range(3)] for one in kept} == kept
+    assert [set(sink.scalars[step]) for step in range(3)] == [{"loss", *kept}] * 3
+    assert [record.getMessage().splitlines()[0].split("[DL508] ")[1] for record in caplog.records] == [
+        f"`{key}` would write `{one}`, which is written already: it is left out" for key, one in refused
+    ]
+
+
+def test_what_is_logged_and_what_is_observed_share_no_name(tmp_path: Path) -> None:
+    """In `minimal` both have bare names: the metric of the profile comes first."""
+    sink = MemorySink()
+    with declog.start(overrides=["strict=false", "sinks=[]"], sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(loss=0.5)
+        log.log_metric("loss", 9.0)
+        log.log_metric("accuracy", 1.0)
+    assert sink.scalars == {0: {"loss": 0.5, "accuracy": 1.0}}
+    assert list(log.failures.values()) == [1]
+
+
+@pytest.mark.parametrize(
+    ("reduce", "expected"),
+    [("last", {"accuracy": 1.0}), (["min", "max"], {"accuracy/min": 0.0, "accuracy/max": 1.0})],
+)
+def test_logged_may_be_declared(reduce: Any, expected: dict[str, float], tmp_path: Path) -> None:
+    """A profile that says how its numbers are reduced keeps their names."""
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.log_metric("accuracy", 0.0)
+            log.log_metric("accuracy", 1.0)
+
+    assert run(profile({}, {"logged": {"reduce": reduce}}), body, tmp_path).scalars == {0: expected}
+
+
+def test_a_misspelt_selector_is_found_out() -> None:
+    """What `log_metric` may give makes no name a known one, unless the profile declares `logged`."""
+    config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"})
+    config |= {"profile": "slim", "profiles": {"slim": {"include": ["accuracy"]}}}
+    with pytest.raises(declog.ConfigError, match="DL401"):
+        declog.plan(config)
+    config["metrics"]["logged"] = {}
+    assert ("logged", False) in declog.plan(config).profiles["slim"].outputs
 
 
 def test_what_is_logged_between_steps_counts_for_the_next(tmp_path: Path) -> None:
@@ -156,8 +232,8 @@ def test_what_is_logged_between_steps_counts_for_the_next(tmp_path: Path) -> Non
 
     sink = run(profile({}), body, tmp_path)
     assert [(step, {item.name: item.value for item in records.scalars}) for step, records in sink.events] == [
-        (3, {"logged/x": 3.0}),
-        (3, {"logged/late": 2.0}),
+        (3, {"x": 3.0}),
+        (3, {"late": 2.0}),
     ]
 
 

@@ -21,7 +21,7 @@ def test_a_way(way: str, calibrated: int, unparsed: int) -> None:
         if calibrated:
             expected["ece"] = round(ece, 4)
         if unparsed:
-            expected["logged/unparsed"] = share
+            expected["unparsed"] = share
         values.append(expected)
     lines = [f"  step {step} {found}" for step, found in enumerate(values)]
     lines += [f"  step {step} extracted {found}" for step, found in enumerate(ANSWERS)]

@@ -88,7 +88,7 @@ PASS: dict[str, dict[str, Any]] = {
     "a block of a mode": {"mode": "eval", "observe": {"score": [9]}, "expect": {"score.mean": 9}},
     "ranks": {"ranks": [{"score": [1]}, [{"score": [3]}, {"score": [8]}]], "expect": {"score.mean": 4}},
     "numbered steps": {"steps": [{"step": 5, "observe": {"score": [7]}, "alerts": ["high"]}]},
-    "values by name": {"observe": ONE, "log_metric": {"speed": [1, 4]}, "expect": {"logged/speed": 2.5}},
+    "values by name": {"observe": ONE, "log_metric": {"speed": [1, 4]}, "expect": {"speed": 2.5}},
     "columns": {"with": {"schemas": {"s": {"extra": {"undeclared": "keep"}}}}, "observe": ONE,
                 "log_extra": {"note": ["x", None, "z"]}, "tables": {"best": {"columns": {"note": [None, "z"]}}}},
     "rows": {"observe": ONE, "tables": {"samples": {"rows": 2, "columns": {"text": ["b", "c"], "score": [2, 6],
@@ -193,6 +193,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str, tuple[str | int, ...], str]] = {
     "constant": ({"observe": ONE, "constants": {"bta": 1}}, "DL403", ("constants", "bta"), "did you mean `beta`?"),
     "mode": ({"steps": [{"mode": "evel", "observe": ONE}]}, "DL403", ("steps", 0, "mode"), "did you mean `eval`?"),
     "ranks": ({"steps": [{"ranks": [ONE, ONE]}, ONE]}, "DL202", ("steps", 1), "say what each rank gives"),
+    "logged by nobody": ({"log_metric": {"speed": 1}, "expect": {"sped": 1}}, "DL403", ("expect", "sped"), ""),
     "rank": ({"ranks": [ONE, {"scor": [1]}]}, "DL501", ("ranks", 1, "observe", "scor"), "did you mean `score`?"),
 }
 

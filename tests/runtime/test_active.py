@@ -94,10 +94,10 @@ def test_helpers_find_the_active_recorder(tmp_path: Path) -> None:
             helper(3.0)
     helper(100.0)
     assert outer.scalars == {
-        0: {"loss": 1.0, "logged/seen": 1.0, "declog/dropped": 1},
-        1: {"loss": 3.0, "logged/seen": 3.0},
+        0: {"loss": 1.0, "seen": 1.0, "declog/dropped": 1},
+        1: {"loss": 3.0, "seen": 3.0},
     }
-    assert inner.scalars == {5: {"loss": 7.0, "logged/seen": 7.0}}
+    assert inner.scalars == {5: {"loss": 7.0, "seen": 7.0}}
     assert declog.current() is None
 
 

@@ -78,7 +78,7 @@ def test_a_number_between_two_steps_is_in_the_state(tmp_path: Path) -> None:
     sink = MemorySink()
     with declog.start(CONFIG, sinks=[sink], output_dir=tmp_path / "second", resume=state) as log:
         work(log, range(2, 4), 0, 1)
-    assert sink.scalars[3]["logged/between"] == 7.0
+    assert sink.scalars[3]["between"] == 7.0
 
 
 def saved(state: dict[str, Any]) -> dict[str, Any]:

@@ -390,7 +390,7 @@ def test_other_values_are_copied_as_well(what: str, tmp_path: Path) -> None:
     }  # fmt: skip
     nothing = {"t": None, "o": None}
     assert {**first, "x": 0} == {**nothing, **expected.get(what, {}), "x": 0}
-    assert sink.scalars[0].get("logged/m") == (1.0 if what == "metric" else None)
+    assert sink.scalars[0].get("m") == (1.0 if what == "metric" else None)
 
 
 def watched() -> tuple[dict[str, torch.Tensor], list[weakref.ref[torch.Tensor]]]:

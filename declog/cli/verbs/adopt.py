@@ -71,5 +71,5 @@ def _templates() -> dict[str, list[str]]:
         metrics: Any = composed.data.get("metrics") or {}
         names = {str(entry.get("name") or key) for key, entry in metrics.items() if isinstance(entry, dict)}
         names |= {*plan(composed).names()}
-        found[preset] = sorted(name for name in names if name[:1] != "{" and not name.startswith("logged/"))
+        found[preset] = sorted(name for name in names if name[:1] != "{")
     return found

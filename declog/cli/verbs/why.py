@@ -86,6 +86,7 @@ def _plan(config: Composed) -> Plan | None:
 def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
     """What a word names: a key, entries with this id, the metric behind a name."""
     from declog.cli.layers import has, known
+    from declog.compiler.draft import LOGGED
 
     path = _split(key)
     if has(found.data, path) or path in found.gone or known(found.data, path) is not None:
@@ -94,11 +95,13 @@ def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
     entries = [(section, key) for section, items in found.data.items() if isinstance(items, Mapping) and key in items]
     entries += [each for each in found.gone if len(each) == 2 and each[1] == key]  # type: ignore[misc]
     if made is not None:
+        given = has(found.data, ("metrics", LOGGED))  # else what `log_metric` gives may have any name
         spoken = _without_prefixes(key, made)
         entries += [
             ("metrics", op.id)
             for op in made.outputs
-            if op.key == key or any(_matches(name.template, each) for name in op.names for each in spoken)
+            for names in [op.names if given or op.id != LOGGED else ()]
+            if op.key == key or any(_matches(name.template, each) for name in names for each in spoken)
         ]
     yield from dict.fromkeys(entries)
 

@@ -84,7 +84,7 @@ def test_metrics_of_some_ranks(tmp_path: Path) -> None:
 
     sink = of_ranks(scores(None), [body(0), body(1), body(2)], tmp_path)
     assert sink.scalars == {
-        step: {"logged/all": 1.0, "logged/now": 8.0, "logged/some": 5.0} for step in range(3)
+        step: {"all": 1.0, "now": 8.0, "some": 5.0} for step in range(3)
     }  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_one_rank_alone_has_something_after_a_flush(tmp_path: Path) -> None:
     run_ranks(2, body)
     assert phases(sink) == [
         (0, "train", {"x": 0.0, "n": 2}), (1, "train", {"x": 1.0, "n": 2}), (1, "eval", {"eval_x": 100.0, "eval_n": 2}),
-        (1, "eval", {"eval_logged/alone": 1.0}), (2, "train", {"x": 2.0, "n": 2}),
+        (1, "eval", {"eval_alone": 1.0}), (2, "train", {"x": 2.0, "n": 2}),
     ]  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_one_rank_alone_has_something_before_its_first_step(tmp_path: Path) -> N
                 observe(log, 100)
 
     run_ranks(2, body)
-    assert [values for _, _, values in phases(sink)] == [{"eval_x": 100.0}, {"logged/alone": 1.0}]
+    assert [values for _, _, values in phases(sink)] == [{"eval_x": 100.0}, {"alone": 1.0}]
 
 
 def test_a_block_is_timed_where_it_is(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_a_block_is_timed_where_it_is(tmp_path: Path) -> None:
             pass
 
     assert [(mode, list(values)) for _, mode, values in phases(run(X, body, tmp_path))] == [
-        ("eval", ["eval_x", "eval_logged/time/eval"]),
-        ("train", ["x", "logged/time/work"]),
-        ("train", ["logged/time/save"]),
+        ("eval", ["eval_x", "eval_time/eval"]),
+        ("train", ["x", "time/work"]),
+        ("train", ["time/save"]),
     ]  # fmt: skip
 
 

@@ -293,7 +293,7 @@ def test_a_plan_says_what_its_values_are() -> None:
         "reward": "mean of reward, over the completions of 10 steps",
         "trl": "mean of batch means of reward, over the completions of 10 steps",
         "total": "sum of reward, over the completions from the start of the run",
-        "logged/{column}": "mean of logged, over the batches of 10 steps",
+        "{column}": "mean of logged, over the batches of 10 steps",
     }
 
 

@@ -196,7 +196,7 @@ def test_steps_in_commit_style(tmp_path: Path) -> None:
             log.observe(reward=[7.0])
 
     logged = run(body, tmp_path, steps="commit")
-    assert logged.of("reward", "logged/mine") == {
+    assert logged.of("reward", "mine") == {
         ("eval", 4): (7.0,), ("train", 1): (1.0, 1.0), ("train", 4): (2.5, 4.0),
     }  # fmt: skip
     assert logged.pairs == [("a", 1.0), ("b", 1.0), ("a", 1.0), ("b", 4.0), (None, 7.0)]
