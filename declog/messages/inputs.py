@@ -184,8 +184,8 @@ CODES = {
 }),
 "DL508": Code("a run-time name shadows a declared one", """
     A name that is made at run time (a label, a family's member, a number of `log_metric`, a column of `log_extra`) is
-    one that the profile declares or another metric wrote first, or one of declog's own, or `step` or `mode`, which sinks
-    add to a table; it is left out. Give it a prefix, such as `name: extra/{column}`, or another name.
+    one that the profile declares or another metric wrote first, or one of declog's own, or `step` or `mode`, which
+    sinks add to a table; it is left out. Give it a prefix, such as `name: extra/{column}`, or another name.
 
     ```python
     import logging
