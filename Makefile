@@ -17,9 +17,9 @@ unexport PYTHONDONTWRITEBYTECODE
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "declog needs Python 3.11 or later: make PYTHON=...")'
 	@echo "installing into $(VENV); this takes a minute or two"
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
-	$(PIP) -e '.[demo]'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) torch
+	@$(PIP) -e '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
@@ -27,7 +27,7 @@ $(VENV)/.dev: $(VENV)/.demo
 	@touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/python examples/grpo_arithmetic.py
+	@$(BIN)/python examples/grpo_arithmetic.py
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --durations=20

@@ -174,13 +174,32 @@ def alerts(draft: Draft) -> None:
                 draft.report("DL305.alert", (*path, "when"), node=node, dtype=node.type.dtype)
                 continue
             if not spec.text:
+                values = _values(draft, node)
+                words = f"{', '.join(f'{each} is {{{each}:.6g}}' for each in values)}: " if values else f"{name}: "
                 draft.alerts.append(
-                    AlertOp(id=name, when=node, patience=spec.patience, level=spec.level, text=f"{name}: {text}")
-                )
+                    AlertOp(
+                        id=name, when=node, patience=spec.patience, level=spec.level,
+                        text=words + text.replace("{", "{{").replace("}", "}}"), fields=tuple(values.items()),
+                    )
+                )  # fmt: skip
             elif (fields := _fields(draft, spec, (*path, "text"))) is not None:
                 draft.alerts.append(
                     AlertOp(id=name, when=node, patience=spec.patience, level=spec.level, text=spec.text, fields=fields)
                 )
+
+
+def _values(draft: Draft, condition: Node) -> dict[str, Node]:
+    """The metrics that a condition reads, as its text names them; not those of which it reads no single value."""
+    found = dict[str, Node]()
+    for node in condition.args if condition.op != METRIC else [condition]:
+        function = draft.functions.get(node.op)
+        if node.op == METRIC:
+            name = str(node.param("name"))
+            if not set(name) & set("{}[]:!"):  # what has a meaning in a text with values, and `nan_count:kl`
+                found[name] = node
+        elif node.op != "column" and function is not None and function.stage != "aggregate":
+            found |= _values(draft, node)
+    return found
 
 
 def _fields(draft: Draft, spec: AlertSpec, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:

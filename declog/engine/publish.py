@@ -44,7 +44,7 @@ class Route:
     """Where one sink's records go, and which it takes.
 
     ``apart`` are the tables of which each rank writes its own rows to it; ``most`` is how many bytes of a table without
-    a filter it is given at once.
+    a filter it is given at once. ``last``: where a run ends between its turns, it is given the last values.
     """
 
     id: str
@@ -55,6 +55,7 @@ class Route:
     submit: Callable[[int, Records], None]
     apart: frozenset[str] = frozenset()
     most: int | None = None
+    last: bool = False
 
 
 class _Output(NamedTuple):
@@ -89,6 +90,7 @@ class Dispatcher:
         self._functions = functions
         self._streaks: Counter[tuple[str, str]] = Counter()  # log events in a row that an alert held, by mode
         self._events: Counter[str] = Counter()  # log events by mode
+        self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}  # the last step's, by mode and route
         self._totals: dict[str, dict[tuple[str, str], float]] = {}  # of cumulative metrics, over all modes
         self._combine = {op.key: op.combine for op in plan.outputs}
         self._reported: set[str] = set()
@@ -165,19 +167,43 @@ class Dispatcher:
             partial,
         )
         self._events[mode] += 1
-        for route in self._routes:
+        for place, route in enumerate(self._routes):
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
                 records = self._share(route, event, report)
+                self._untaken.pop((mode, place), None)
             else:  # an alert waits for no sink's turn
                 records = replace(event.blank, alerts=alerts if "alert" in route.accepts else ())
-            if records:
-                try:
-                    route.submit(step, records)
-                except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
-                    report(error)
+                if route.last:
+                    self._keep((mode, place), step, event)
+            _submit(route, step, records, report)
         scalars = [item.record for item in outputs if isinstance(item.record, Scalar)]
         logged = {prefix + scalar.name: scalar.value for scalar in scalars}
         return logged if partial is None else {**logged, RANKS: partial}
+
+    def close(self, report: Report) -> None:
+        """The run is over: sinks that show its last values get those that came after their last turn."""
+        for (_, place), (step, events) in sorted(self._untaken.items(), key=lambda item: item[1][0]):
+            route = self._routes[place]
+            shares = [self._share(route, event, report) for event in events]
+            scalars = {item.name: item for share in shares for item in share.scalars}
+            histograms = {item.name: item for share in shares for item in share.histograms}
+            tables = tuple(table for share in shares for table in share.tables)
+            last = replace(
+                shares[-1], scalars=tuple(scalars.values()), histograms=tuple(histograms.values()), tables=tables
+            )
+            _submit(route, step, last, report)
+        self._untaken.clear()
+
+    def _keep(self, key: tuple[str, int], step: int, event: _Event) -> None:
+        """Keep an event that a sink does not take, in case it is the run's last; slower windows end at its step too."""
+        route = self._routes[key[1]]
+        outputs = self._plan.profiles[route.profile].outputs
+        tables = [table for table in event.tables if self._takes(route, table.table)]
+        if not tables and all((item.key, item.alias) not in outputs for item in event.outputs):
+            return  # nothing of it is shown there: the values before it are the last ones
+        before, events = self._untaken.get(key, (step, []))
+        rest = replace(event, tables=tables, alerts=())  # its alerts were shown
+        self._untaken[key] = step, [*events, rest] if before == step else [rest]
 
     # -- values
 
@@ -400,6 +426,14 @@ class Dispatcher:
 
 
 CODE = "<code>"  # the route of sinks that are given in code
+
+
+def _submit(route: Route, step: int, records: Records, report: Report) -> None:
+    if records:
+        try:
+            route.submit(step, records)
+        except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
+            report(error)
 
 
 def _infinite(whole: Cells, op: MetricOp | FormulaOp) -> int:

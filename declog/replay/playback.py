@@ -91,9 +91,10 @@ def _routes(plan: Plan, rank: int, world_size: int, found: Rehearsal) -> list[Ro
     for op in plan.sinks:
         apart = frozenset(table.id for table in plan.tables if world_size > 1 and op.id in table.apart)
         if rank == 0 or apart:
-            most = traits(op.kind).unfiltered_bytes
+            kind = traits(op.kind)
+            most, last = kind.unfiltered_bytes, kind.shows_last
             keeper = _keeper(found, op.id if rank == 0 else f"{op.id} of rank {rank}")
-            routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, keeper, apart, most))
+            routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, keeper, apart, most, last))
     return routes
 
 

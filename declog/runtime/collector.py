@@ -115,6 +115,10 @@ class Collector:
         self._figures.clear()
         return self._dispatcher.dispatch(item.step, due, self._failures.report, mode=item.mode, figures=figures)
 
+    def close(self) -> None:
+        """No more log events will come."""
+        self._dispatcher.close(self._failures.report)
+
     def _merged(self, parts: Mapping[int, Frames]) -> tuple[Frames, set[int]]:
         """The rows of all ranks, and of which: one whose rows do not go with the others' loses its own only."""
         try:

@@ -275,8 +275,9 @@ def _open_sink(
     )
     runner.open(run, left_s)
     apart = frozenset(table.id for table in made.tables if together and op.id in table.apart)
-    most = sink_kinds.traits(op.kind).unfiltered_bytes
-    routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, apart, most))
+    traits = sink_kinds.traits(op.kind)
+    most, last = traits.unfiltered_bytes, traits.shows_last
+    routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, apart, most, last))
 
 
 def _all_or_none(

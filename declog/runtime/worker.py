@@ -93,6 +93,11 @@ class Worker:
                     item.answer.give(None)  # unless it was given
                 if item.done is not None:
                     item.done.set()
+        if self._collector is not None:
+            try:
+                self._collector.close()
+            except BaseException as error:  # noqa: BLE001  (as above)
+                self._failures.report(error)
 
     def _run(self, task: Task) -> None:
         try:

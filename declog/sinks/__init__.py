@@ -33,6 +33,7 @@ class BaseSink:
     extra: ClassVar[str] = ""  # the pip extra of declog that brings the package; "": declog needs it anyway
     in_folder: ClassVar[bool] = False  # it writes into a folder of the run's
     per_rank: ClassVar[bool] = False  # it writes on every rank, each into a folder of its own
+    shows_last: ClassVar[bool] = False  # with `every: N` it is given the run's last values too, when the run ends
     unfiltered_bytes: ClassVar[int | None] = 16 * 2**20  # most bytes of a table without a filter; None: all
 
 

@@ -47,6 +47,7 @@ class ConsoleSink(BaseSink):
 
     kind = "console"
     package = "rich"
+    shows_last = True
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, TABLE, ALERT})
 
     def __init__(

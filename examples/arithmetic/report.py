@@ -39,7 +39,7 @@ def shown(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def bar_plot(values: Sequence[float], width: int = 80, height: int = 8) -> str:
+def bar_plot(values: Sequence[float], width: int = 80, height: int = 6) -> str:
     """Values of 0 and above as columns of block characters, each the mean of equally many values."""
     size = math.ceil(len(values) / width)
     means = [mean(values[i : i + size]) for i in range(0, len(values), size)]

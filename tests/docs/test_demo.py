@@ -14,11 +14,18 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pytest
+from omegaconf import OmegaConf
 
 from tests import forks
 from tests.forks import python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SHORT = [
+    "steps=60",
+    "declog.sinks.console.every=15",
+    "declog.tables.best.every=30",
+    "declog.tables.worst.every=30",
+]
 SCALARS = Mapping[tuple[int, str], float]
 
 TRACKIO = """
@@ -76,8 +83,8 @@ def trackio(run: Path, project: str) -> SCALARS:
 
 @pytest.fixture(scope="module")
 def grpo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """A short run of the demo as it is."""
-    return demo(tmp_path_factory.mktemp("grpo"), "steps=60")
+    """The demo in 60 steps instead of 400: as many blocks of the console and tables as in the whole one."""
+    return demo(tmp_path_factory.mktemp("grpo"), *SHORT)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +99,7 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     overrides = [
         '+declog.metrics.reward_p10="p10(reward)"',
         "+declog.filters.everything={kind: all}",
-        "declog.tables.samples={filter: everything, every: 1}",
+        "+declog.tables.samples={rows: completion, schema: samples, filter: everything, every: 1}",
         "declog.sinks.console={profile: full, every: 1}",
         "+declog.sinks.console.max_scalars=100",
     ]
@@ -110,7 +117,7 @@ def test_every_sink_holds_the_same_numbers(grpo: Demo) -> None:
 
 def test_polars_and_pandas_read_one_table(grpo: Demo) -> None:
     """The dataset is the same in both, samples included."""
-    for dataset in ("scalars", "tables/samples"):
+    for dataset in ("scalars", "tables/best", "tables/worst"):
         folder = grpo.run / "parquet" / dataset
         assert pl.read_parquet(folder).to_dicts() == pd.read_parquet(folder).astype(object).where(
             lambda frame: frame.notna(), None
@@ -124,20 +131,41 @@ def test_the_policy_learns(grpo: Demo) -> None:
     assert sum(rewards[-10:]) > 1.5 * sum(rewards[:10])
 
 
-def test_samples_of_each_fiftieth_step_and_of_the_last(grpo: Demo) -> None:
-    """Four rows each; a row's reward is the weighted sum of what its reward functions said."""
-    samples = pd.read_parquet(grpo.run / "parquet" / "tables" / "samples")
-    assert samples.step.tolist() == [49] * 4 + [59] * 4
+def test_the_best_and_the_worst_completion_each_thirtieth_step(grpo: Demo) -> None:
+    """One row each; a row's reward is the weighted sum of what its reward functions said."""
+    best, worst = (pd.read_parquet(grpo.run / "parquet" / "tables" / name) for name in ("best", "worst"))
+    assert [best.step.tolist(), worst.step.tolist()] == [[29, 59]] * 2
+    assert (best.reward > worst.reward).tolist() == [True, True]
+    samples = pd.concat([best, worst])
     parts = samples[[f"reward/{name}" for name in ("correct", "close", "format", "length")]]
     assert (parts @ [1.0, 1.0, 0.5, 0.5]).tolist() == pytest.approx(samples.reward.tolist(), rel=1e-6)
 
 
-def test_the_console_shows_the_slim_profile_each_tenth_step(grpo: Demo) -> None:
-    """Steps 9, 19, ...: where windows of ten end; the samples of step 49 are among them."""
-    shown = [line for line in grpo.output.splitlines() if line.startswith("step ")]
-    assert shown == [f"step {step} · train" for step in range(9, 60, 10)]
-    assert "  samples: 4 of 4 rows" in grpo.output.splitlines()
+def test_the_console_shows_the_slim_profile_each_fifteenth_step(grpo: Demo) -> None:
+    """Where windows of fifteen end, each once; the best sample comes before the worst."""
+    heads = ("step ", "  best", "  worst")
+    samples = ["  best: 1 of 1 rows", "  worst: 1 of 1 rows"]
+    assert [line for line in grpo.output.splitlines() if line.startswith(heads)] == [
+        "step 14 · train",
+        *["step 29 · train", *samples],
+        "step 44 · train",
+        *["step 59 · train", *samples],
+    ]
     assert "rewards/correct/mean" not in grpo.output
+
+
+def test_the_demo_prints_at_most_60_lines_and_ends_on_where_to_look(grpo: Demo) -> None:
+    """The short run prints as many as the whole one, whose turns are as many; `make` adds one when it installs."""
+    profile = OmegaConf.load(EXAMPLES / "conf" / "grpo_arithmetic.yaml")
+    short = OmegaConf.from_dotlist(SHORT)
+    turns = [
+        [config.steps / every for every in (config.declog.sinks.console.every, config.declog.tables.best.every)]
+        for config in (profile, short)
+    ]
+    assert turns == [[4, 2], [4, 2]]
+    lines = grpo.output.splitlines()
+    assert len(lines) == 57
+    assert [line.split()[0] for line in lines[-4:]] == ["jsonl", "parquet", "pandas", "dashboard"]
 
 
 def test_the_report_says_where_the_run_is(grpo: Demo) -> None:
@@ -165,8 +193,8 @@ def test_the_plot_shows_the_reward(grpo: Demo) -> None:
     """One column per step, the highest at the top line."""
     lines = grpo.output.splitlines()
     start = lines.index("reward by step")
-    plot = lines[start + 1 : start + 10]
-    assert [line[7] for line in plot] == ["┤"] * 8 + ["└"]
+    plot = lines[start + 1 : start + 8]
+    assert [line[7] for line in plot] == ["┤"] * 6 + ["└"]
     assert {len(line) for line in plot} == {8 + 60}
     rewards = [value for (_, name), value in sorted(jsonl(grpo.run).items()) if name == "reward"]
     assert float(plot[0][:6]) == round(max(rewards), 2)
@@ -188,8 +216,9 @@ def test_a_metric_added_in_yaml_or_as_an_override_reaches_every_sink(edited: Dem
 
 
 def test_rloo_runs_with_its_own_preset(tmp_path: Path) -> None:
-    """`algorithm=rloo` brings the preset of that name; the three sinks agree there too."""
+    """`algorithm=rloo` brings the preset of that name; the three sinks agree, and the console shows the last step."""
     rloo = demo(tmp_path, "algorithm=rloo", "steps=2")
+    assert [line for line in rloo.output.splitlines() if line.startswith("step ")] == ["step 1 · train"]
     expected = jsonl(rloo.run)
     assert {name for _, name in expected} >= {"reward", "kl/sequence"}
     assert parquet(rloo.run) == expected

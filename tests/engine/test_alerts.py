@@ -50,7 +50,7 @@ def test_an_alert_fires_when_its_metric_leaves_its_bounds(tmp_path: Path) -> Non
     sink = alerted(alerts, [0.2, 0.6, 0.7, 0.3, 0.05, 0.9], tmp_path)
     assert sink.alerts == [
         (1, Alert("high", "error", "KL is 0.60 after 1.0 tokens")),
-        (4, Alert("low", "warn", "low: kl < 0.1")),
+        (4, Alert("low", "warn", "kl is 0.05: kl < 0.1")),
         (5, Alert("high", "error", "KL is 0.90 after 5.0 tokens")),
     ]
 
@@ -94,7 +94,7 @@ def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
     alerted({"high": {"metric": "kl", "above": 0.5}}, [0.0, 1.0, 0.0], tmp_path, sinks=sinks, profiles=profiles)
     lines = [json.loads(line) for line in (tmp_path / "lines" / "alerts.jsonl").read_text().splitlines()]
     assert [(line["step"], line["name"], line["level"], line["text"]) for line in lines] == [
-        (1, "high", "warn", "high: kl > 0.5")
+        (1, "high", "warn", "kl is 1: kl > 0.5")
     ]
 
 
@@ -115,6 +115,44 @@ def test_a_text_shows_metrics_that_no_profile_shows(tmp_path: Path) -> None:
     )  # fmt: skip
     assert sink.alerts == [(0, Alert("high", "warn", "{KL} 0.6 after 1"))]
     assert sink.scalars == {0: {"kl": 0.6}}
+
+
+@pytest.mark.parametrize(
+    ("alert", "text"),
+    [
+        ({"metric": "kl", "above": 0.5}, "kl is 0.7: kl > 0.5"),
+        ({"metric": "length.max", "below": 1}, "length.max is 0: length.max < 1.0"),
+        ({"when": "length.max - length.mean < 1 and kl > 0.5"},
+         "length.max is 1, length.mean is 0.5, kl is 0.7: length.max - length.mean < 1 and kl > 0.5"),
+        ({"when": "not isfinite(kl) or kl > 0.5"}, "kl is 0.7: not isfinite(kl) or kl > 0.5"),
+        ({"when": "nan_count(kl) < 1"}, "high: nan_count(kl) < 1"),
+        ({"when": "column(rewards, 'fo{o}') > 1"}, "high: column(rewards, 'fo{o}') > 1"),
+        ({"when": "max(rewards, over=column) > 1"}, "high: max(rewards, over=column) > 1"),
+        ({"when": "rewards > 1"}, "rewards is 2: rewards > 1"),
+    ],
+)  # fmt: skip
+def test_the_text_of_an_alert_without_one_says_the_values(alert: dict[str, Any], text: str, tmp_path: Path) -> None:
+    """Each metric that the condition reads, as it is where the condition holds; what has no single value has none."""
+    config = profile(
+        {
+            "kl": {"axis": "step"},
+            "length": {"axis": "completion", "type": "int"},
+            "rewards": {"axis": "completion", "family": True},
+        },
+        {
+            "kl": "mean(kl)",
+            "length": {"reduce": ["mean", "max"]},
+            "rewards": {"reduce": "mean", "name": "rewards/{column}"},
+        },
+        alerts={"high": alert},
+    )
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            low = "length" in alert.get("metric", "")
+            log.observe(kl=0.7, length=[0, 0 if low else 1], rewards={"a": [0.0, 1.0], "fo{o}": [2.0, 2.0]})
+
+    assert run(config, body, tmp_path).alerts == [(0, Alert("high", "warn", text))]
 
 
 @pytest.mark.parametrize(
