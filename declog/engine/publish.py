@@ -170,7 +170,8 @@ class Dispatcher:
         for place, route in enumerate(self._routes):
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
                 records = self._share(route, event, report)
-                self._untaken.pop((mode, place), None)
+                if self._untaken.get((mode, place), (step, []))[0] != step:  # others of this step are not shown yet
+                    del self._untaken[mode, place]
             else:  # an alert waits for no sink's turn
                 records = replace(event.blank, alerts=alerts if "alert" in route.accepts else ())
                 if route.last:

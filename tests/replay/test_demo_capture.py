@@ -15,7 +15,7 @@ from tests.replay.keeping import timeless
 KEPT = "{kind: 'tests.replay.keeping:KeptSink'}"
 OVERRIDES = (
     "steps=12", "declog.capture=true", f"+declog.sinks.kept={KEPT}",
-    "declog.tables.samples.every=4", "declog.sinks.console.every=3",
+    "declog.tables.best.every=4", "declog.tables.worst.every=4", "declog.sinks.console.every=3",
     "+declog.metrics.late='mean(reward * elapsed)'",
     "+declog.alerts.close={metric: reward, above: 0.1, patience: 2}",
 )  # fmt: skip
@@ -36,7 +36,7 @@ def test_the_capture_gives_what_the_demo_logged(run: Demo) -> None:
         found = capture_reader.replay(run.run)
     assert [step for step, _ in live] == list(range(12))
     assert sum(len(records.scalars) for _, records in live) > 300
-    assert sum(len(records.tables) for _, records in live) == 3 and any(records.alerts for _, records in live)
+    assert sum(len(records.tables) for _, records in live) == 6 and any(records.alerts for _, records in live)
     assert timeless(found["kept"]) == timeless(live)
     assert list(found) == ["console", "jsonl", "parquet", "trackio", "kept"]
     assert [step for step, records in found["console"] if records.scalars] == [2, 5, 8, 11]

@@ -96,8 +96,9 @@ def test_every_value_for_programs(run: Path, tmp_path: Path, capsys: pytest.Capt
     files, console = data["sinks"]["files"], data["sinks"]["console"]
     assert [(one["step"], one["mode"]) for one in files] == [*((step, "train") for step in range(8)), (7, "eval")]
     assert [one["scalars"] for one in files[:2]] == [{"score": 0.0, "most": 1.0}, {"score": 1.0, "most": 2.0}]
-    shown = {one["step"]: one["scalars"].get("score") for one in console}
+    shown = {one["step"]: one["scalars"].get("score") for one in console[:-1]}
     assert shown == {1: 1.0, 3: 3.0, 5: 5.0, 6: None, 7: 7.0}  # an alert waits for no turn
+    assert [console[-1][key] for key in ("step", "mode")] == [7, "eval"]  # the run ended before its turn
     assert len(files[3]["tables"]["rows"]["text"]) == 32
     assert files[6]["alerts"] == [{"name": "high", "level": "warn", "text": "at 6.0"}]
     line = {key: value for key, value in files[0].items() if key != "bytes"}

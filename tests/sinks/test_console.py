@@ -13,9 +13,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+import declog
 from declog.records import Alert, Column, DType, Number, Records, Scalar, Table
 from declog.sinks._conversations import spoken
 from declog.sinks.console import ConsoleSink, alert_line, number, sample, scalar_lines, table_cards
+from tests.running import profile
 from tests.sinks.samples import event, python, run_info
 
 COLUMNS = (
@@ -244,3 +246,91 @@ def test_other_lists_are_json(value: Any, capsys: pytest.CaptureFixture[str]) ->
 def test_calls_of_tools_in_every_spelling(call: Any, text: str) -> None:
     """What has no name is shown as it is."""
     assert spoken({"role": "assistant", "content": "I call", "tool_calls": [call]}) == f"I call\n{text}"
+
+
+def printed(
+    steps: int, folder: Path, capsys: pytest.CaptureFixture[str], *, every: int = 3, fails: bool = False, **others: Any
+) -> list[str]:
+    """What the console shows of a run whose `x` is the step, without the line that names the run."""
+    sinks = {"console": {"every": every}, "jsonl": {"every": every}}
+    config = profile({"x": {"axis": "step"}}, {"x": "mean(x)", "slow": {"expr": "x", "reduce": "max", "every": 4}},
+                     sinks=sinks, **others)  # fmt: skip
+    try:
+        with declog.start(config, output_dir=folder) as log:
+            for step in range(steps):
+                with log.step(step):
+                    log.observe(x=float(step))
+            assert not fails
+    except AssertionError:
+        assert fails
+    return capsys.readouterr().out.splitlines()[1:]
+
+
+def block(step: int, **values: int) -> list[str]:
+    """The lines of a block of a few lone scalars."""
+    wide = max(map(len, values))
+    return [f"step {step} · train", "  " + "   ".join(f"{name:<{wide}}  {value:>9}" for name, value in values.items())]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (1, block(0, x=0, slow=0)),
+        (2, [*block(1, slow=1), *block(1, x=1)]),  # the turn is that of the slower window
+        (3, [*block(2, x=2), *block(2, slow=2)]),
+        (4, [*block(2, x=2), *block(3, x=3, slow=3)]),
+        (8, [*block(2, x=2), *block(5, x=5), *block(7, x=7, slow=7)]),
+    ],
+)
+def test_a_run_that_ends_between_turns_shows_its_last_values(
+    steps: int, expected: list[str], fails: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one block with the windows that end with the run, also where it fails; nothing is shown twice."""
+    assert printed(steps, tmp_path, capsys, fails=fails) == expected
+
+
+def test_the_last_turn_is_not_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the run ends with the sink's turn, and at every log event, there is nothing left to show."""
+    assert printed(12, tmp_path, capsys, every=4)[-2:] == block(11, x=11, slow=11)
+    assert [line for line in printed(3, tmp_path / "each", capsys, every=1) if "x " in line] == [
+        line for step in range(3) for line in block(step, x=step) if "x " in line
+    ]
+
+
+def test_an_alert_is_not_shown_again_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It waited for no turn; the values of its log event follow."""
+    lines = printed(2, tmp_path, capsys, alerts={"high": {"metric": "x", "above": 0.5}})
+    assert lines == ["step 1 · train", "  ! warn high: x is 1: x > 0.5", *block(1, slow=1), *block(1, x=1)]
+
+
+def test_what_a_profile_does_not_show_is_not_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The values before it are; a run of which nothing is shown ends without a block."""
+    hidden = {"hidden": {"include": {"slow": "slow"}}}
+    assert printed(6, tmp_path, capsys, profiles=hidden, profile="hidden") == block(5, slow=5)
+    nothing = {"nothing": {"exclude": {"all": "*"}}}
+    assert printed(2, tmp_path / "none", capsys, profiles=nothing, profile="nothing") == []
+
+
+def test_other_sinks_take_their_turns_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`every` is what a file holds, whenever the run ends."""
+    printed(8, tmp_path, capsys)
+    lines = (tmp_path / "jsonl" / "scalars.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 5]
+
+
+def test_each_mode_ends_on_its_last_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the order of their steps."""
+    config = profile(
+        {"x": {"axis": "step"}}, {"x": "mean(x)"}, sinks={"console": {"every": 5}},
+        modes={"eval": {"prefix": "eval_", "every": "end"}},
+    )  # fmt: skip
+    with declog.start(config, output_dir=tmp_path) as log:
+        for step in range(3):
+            with log.step(step):
+                log.observe(x=float(step))
+            if step == 1:
+                with log.mode("eval"), log.batch():
+                    log.observe(x=7.0)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [lines[0].endswith("· eval"), *lines[1:]] == [True, "  eval_x          7", *block(2, x=2)]
