@@ -7,7 +7,7 @@ computed from rows, nothing is copied to the host. Imports torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,7 +182,7 @@ class OpenBatch:
             kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, (key,), values)
             self._texts[key] = (Axis.COMPLETION, kept)
         self._streams.join([*self._kept.values(), *(part for _, parts in self._columns.values() for part in parts)])
-        if self._waiting and self._tokens is not None:
+        if self._waiting:
             self._fold(self._kept, functions, last=True)
         packs = [_pack(place, keys, parts) for place, (keys, parts) in self._columns.items()]
         whole = self._streams.whole()
@@ -217,10 +217,19 @@ class OpenBatch:
         self._kept = {
             name: kept[name] if name in kept else value.clone() for name, value in inputs.items() if name in needed
         }
-        if ready and self._tokens is not None and (lengths is None or lengths in inputs):
-            shape, _, device = self._tokens
+        if ready and (tokens := self._known_tokens(inputs)) is not None:
+            shape, _, device = tokens
             with torch.no_grad():
                 self._keep_folded(token_fold.run(ready, inputs, shape, device, lengths, functions))
+
+    def _known_tokens(self, inputs: Mapping[str, Tensor]) -> Tokens | None:
+        """Which tokens there are: as many as came, or, where none came, as the lengths say without a wait."""
+        name = self.phase.lengths
+        if name is None or (self._tokens is not None and name in inputs):
+            return self._tokens
+        if name in inputs and inputs[name].is_cpu:
+            return torch.Size([int(inputs[name].sum())]), name, inputs[name].device
+        return None
 
     def _keep_folded(self, folded: token_fold.Folded) -> None:
         """Statistics are columns like others; histograms are of the whole batch. What failed is told, alone."""

@@ -221,7 +221,7 @@ def test_reward_functions_that_work_in_threads(how: str, model: Path, tmp_path: 
     ]  # fmt: skip
 
     def trained(folder: Path, call: Callable[[Callable[[], None]], None]) -> Any:
-        calls = []
+        calls: list[int] = []
 
         @declog.reward
         def graded(sizes: list[int], number: int) -> Any:
