@@ -39,13 +39,14 @@ def _reads_groups(node: Node) -> bool:
     return node.type.axis is Axis.GROUP or node.op in _GROUPED
 
 
+_FoldKey = tuple[str, int | None, int | None, frozenset[int]]  # phase, indices of `expr` and `of`, those of the mask
+
+
 @dataclass
 class _Lowering:
     draft: Draft
-    folds: dict[tuple[str, int | None, frozenset[int]], tuple[Node | None, frozenset[Node], set[str]]] = field(
-        default_factory=dict
-    )
-    fold_names: dict[tuple[str, int | None, frozenset[int]], str] = field(default_factory=dict)
+    folds: dict[_FoldKey, tuple[Node | None, Node | None, frozenset[Node], set[str]]] = field(default_factory=dict)
+    fold_names: dict[_FoldKey, str] = field(default_factory=dict)
     locals: dict[tuple[int, str], str] = field(default_factory=dict)
     local_ops: list[LocalOp] = field(default_factory=list)
     memo: dict[tuple[int, str], Node] = field(default_factory=dict)
@@ -58,14 +59,17 @@ class _Lowering:
 
     # -- folds
 
-    def fold(self, phase: str, expr: Node | None, mask: frozenset[Node], stats: tuple[str, ...]) -> str:
+    def fold(
+        self, phase: str, expr: Node | None, mask: frozenset[Node], stats: tuple[str, ...], of: Node | None = None
+    ) -> str:
         """The name of the fold of a per-token expression, with these statistics among its columns."""
-        key = (phase, None if expr is None else expr.index, frozenset(node.index for node in mask))
+        places = [None if node is None else node.index for node in (expr, of)]
+        key = (phase, places[0], places[1], frozenset(node.index for node in mask))
         if key not in self.folds:
             self.fold_names[key] = f"fold{len(self.folds)}"
-            self.folds[key] = (expr, mask, set())
-        self.folds[key][2].update(stats)
-        for root in (*mask, *(() if expr is None else (expr,))):
+            self.folds[key] = (expr, of, mask, set())
+        self.folds[key][3].update(stats)
+        for root in (*mask, *(node for node in (expr, of) if node is not None)):
             for node in walk(root):
                 inner = [node, *(item for m in node.mask for item in walk(m))]
                 for item in inner:
@@ -81,8 +85,9 @@ class _Lowering:
                 expr=expr,
                 mask=tuple(sorted(mask, key=lambda node: node.index)),
                 stats=tuple(stat for stat in _STATS if stat in stats),
+                of=of,
             )
-            for key, (expr, mask, stats) in self.folds.items()
+            for key, (expr, of, mask, stats) in self.folds.items()
         ]
 
     def place(self, node: Node, phase: str) -> Place:
@@ -238,7 +243,7 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
         name = work.fold(phase, expr, mask, ("n", "min", "max", "hist"))
     else:
         name = work.fold(phase, expr, mask, tuple(op.reduction.stats))
-    tokens = work.fold(phase, None, mask, ("n",))
+    tokens = work.fold(phase, None, mask, ("n",), of=expr if asks(expr) else None)  # else absent as a whole, or not
     return replace(
         op,
         args=(),

@@ -55,7 +55,8 @@ class SignalOp:
 class FoldOp:
     """A per-token expression folded on the device to statistics per completion.
 
-    ``expr`` None counts the tokens of the mask. Its columns are ``{name}.{stat}``.
+    ``expr`` None counts the tokens of the mask, those at which ``of`` is absent left out. Its columns are
+    ``{name}.{stat}``.
     """
 
     name: str
@@ -63,6 +64,7 @@ class FoldOp:
     expr: Node | None
     mask: tuple[Node, ...]
     stats: tuple[str, ...]  # of n, total, m2, min, max, first, last, and hist: a sketch of the whole batch
+    of: Node | None = None
 
     def column(self, stat: str) -> str:
         """The column that holds a statistic."""
@@ -76,7 +78,7 @@ class FoldOp:
     @cached_property
     def reads(self) -> frozenset[str]:
         """The signals that it needs, with those of its masks."""
-        return frozenset(_signals((*self.mask, *(() if self.expr is None else (self.expr,)))))
+        return frozenset(_signals((*self.mask, *(node for node in (self.expr, self.of) if node is not None))))
 
 
 @dataclass(frozen=True, kw_only=True)

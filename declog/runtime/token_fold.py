@@ -149,10 +149,17 @@ class TokenView:
 
     def counted(self, node: Node, masks: Sequence[Node]) -> Tensor | None:
         """The tokens of a mask for which a value is reduced: a comparison of a missing value is missing."""
-        mask, unknown = self.mask(masks), self.undecided(node)
-        if unknown is False:
+        return self._but(self.undecided(node), node, self.mask(masks))
+
+    def given(self, node: Node, mask: Tensor | None) -> Tensor | None:
+        """The tokens of a mask at which a value is not absent; all of them where it is absent as a whole."""
+        return self._but(self.absent(node), node, mask)
+
+    def _but(self, out: Absence, node: Node, mask: Tensor | None) -> Tensor | None:
+        """The tokens of a mask without those that are out by themselves."""
+        if isinstance(out, bool):
             return mask
-        own = self.layout.spread(unknown) if node.type.axis is Axis.COMPLETION else unknown
+        own = self.layout.spread(out) if node.type.axis is Axis.COMPLETION else out
         there = torch.broadcast_to(~own, self.layout.shape)
         return there if mask is None else mask & there
 
@@ -331,7 +338,7 @@ def _fold(
             mask = view.mask(op.mask)
             what = () if op.expr is None else (op.expr,)
             if op.expr is None:
-                found = layout.fold(None, mask, op.stats)
+                found = layout.fold(None, mask if op.of is None else view.given(op.of, mask), op.stats)
             else:
                 mask = view.counted(op.expr, op.mask)
                 value = view._tensor(view._spread(op.expr))

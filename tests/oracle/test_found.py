@@ -43,6 +43,19 @@ def test_a_member_that_only_rows_of_an_earlier_step_had(early: list[float]) -> N
     assert logged({"expr": "f * x", "reduce": "count"}, steps, **signals)[1] == {"m/a": 2}
 
 
+@pytest.mark.parametrize("nan", ["skip", "propagate"])
+@pytest.mark.parametrize("absent", [{"axis": "step"}, ROWS, {"axis": "token", "mask": "all"}])
+def test_a_token_whose_side_of_an_if_is_absent_does_not_count(absent: dict[str, Any], nan: str) -> None:
+    """Whatever the axis of what is absent: such a token is not missing, and neither breaks a value nor is counted."""
+    signals = {
+        "w": {"axis": "token", "mask": "all"}, "u": {"axis": "token", "mask": "all"}, "o": {**absent, "optional": True},
+    }  # fmt: skip
+    gone = float("nan")
+    steps: Steps = [[{"w": [[1.0, gone], [gone, 1.0]], "u": [[3.0, 4.0], [5.0, 6.0]]}], [{"w": [[1.0]], "u": [[3.0]]}]]
+    metric = {"expr": "o if present(w) else u", "reduce": ["max", "count"], "nan": nan}
+    assert logged(metric, steps, **signals) == {0: {"m/max": 5.0, "m/count": 2}}
+
+
 def test_a_column_of_a_family_with_something_absent() -> None:
     """Each member is null in each row."""
     profile = {
