@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -22,6 +23,14 @@ UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthChe
 settings.register_profile("dev", max_examples=DEV, derandomize=True, **UNTIMED)  # soak draws anew
 settings.register_profile("soak", max_examples=1000, print_blob=True, **UNTIMED)
 settings.load_profile("dev")
+
+# What a CI, a terminal, a launcher or their user sets and the libraries under test obey: tests that want it set it.
+FOREIGN = re.compile(
+    "CI|BUILD_NUMBER|GITHUB_ACTIONS|(NO|FORCE)_COLOR|COLUMNS|LINES|PYTEST_ADDOPTS|PYTHONWARNINGS"
+    "|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|(WANDB|TRACKIO|HYDRA|TORCHELASTIC)_.*"
+)
+for name in filter(FOREIGN.fullmatch, list(os.environ)):
+    del os.environ[name]
 
 HERE = Path(__file__).parent
 WritePreset = Callable[[str, str], Path]

@@ -66,8 +66,7 @@ class Carryover:
             if op.target in sources:
                 whole[op.target] = self._searched(op.target, made)
         for phase in sources & made.keys():
-            known = self._rows.get(phase)
-            self._rows[phase] = _latest_step(made[phase] if known is None else Frame.merge([known, made[phase]]))
+            self._rows[phase] = _latest_rows(self._rows.get(phase), made[phase])
         return made
 
     def _searched(self, phase: str, frames: Mapping[str, Frame]) -> Frame | None:
@@ -186,6 +185,17 @@ def _by_id(known: Array, rows: NDArray[np.int64], ids: Array) -> NDArray[np.int6
     table = dict(zip(known.tolist(), rows.tolist(), strict=True))
     table.pop(None, None)  # a row without an id is nobody's
     return np.array([table.get(item, -1) for item in ids.tolist()], np.int64)
+
+
+def _latest_rows(known: Frame | None, new: Frame) -> Frame:
+    """Each rank's batches of its latest step in either; most often all of it is in the new one, and nothing merges."""
+    new = _latest_step(new)
+    if known is None:
+        return new
+    steps = dict(zip(new.batches.rank.tolist(), new.batches.step.tolist(), strict=True))
+    batches = zip(known.batches.rank.tolist(), known.batches.step.tolist(), strict=True)
+    kept = [place for place, (rank, step) in enumerate(batches) if rank not in steps or step >= steps[rank]]
+    return _latest_step(Frame.merge([known.take(np.array(kept, np.int64)), new])) if kept else new
 
 
 def _latest_step(frame: Frame) -> Frame:

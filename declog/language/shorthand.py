@@ -2,7 +2,7 @@
 
 The composer applies it to each file before Hydra merges them, so that files in either form extend each other and
 overrides address the long form; ``validate`` applies it to all that came by other ways. What it cannot read it leaves
-as it is, for the models to refuse. Imports the standard library and errors only.
+as it is, for the models to refuse. Imports types and errors only.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declog.errors import Path, Problem, UsageError, did_you_mean
+from declog.language.dtypes import AXES, DType
 from declog.language.syntax import tree_of
 
-AXES = ("step", "group", "completion", "token")
-TYPES = ("float", "int", "bool", "text", "object")
+TYPES = tuple(map(str, DType))
 SIGNAL_KEYS = frozenset({
     "axis", "type", "family", "phase", "from", "mask", "optional", "any", "extra", "enabled", "expr", "help",
 })  # fmt: skip

@@ -171,7 +171,6 @@ class Session:
                 self._last_step = lane.last = number
                 if lane.ordered:
                     self._ahead.ended(number)
-                if lane.ordered:
                     self.step = None
                 self._counts[lane.mode] += 1
                 self.meter.steps += 1

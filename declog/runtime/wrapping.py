@@ -114,7 +114,7 @@ def take(recorder: Recorder, function: Callable[..., Any], result: Any) -> None:
     """Observe what a step function returned; raises ``UsageError`` for what has no names."""
     found = fields_of(result)
     if found is None:
-        name = getattr(function, "__name__", type(function).__name__)
+        name = function.__name__ if inspect.isroutine(function) else type(function).__name__
         fix = "wrap an `async def`, not what returns its coroutine" if inspect.isawaitable(result) else _USES
         if inspect.iscoroutine(result):
             result.close()

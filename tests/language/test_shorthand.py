@@ -10,7 +10,8 @@ import yaml
 import declog
 from declog.errors import ConfigError
 from declog.language import spec
-from declog.language.shorthand import AXES, SIGNAL_KEYS, TYPES, long
+from declog.language.dtypes import AXES
+from declog.language.shorthand import SIGNAL_KEYS, TYPES, long
 
 SAME = {
     "a signal's axis": ("signals: {reward: completion}", "signals: {reward: {axis: completion}}"),
