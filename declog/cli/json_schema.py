@@ -67,6 +67,12 @@ SHORTER: Mapping[tuple[str, str], Schema] = {
     ("MetricSpec", "tags"): TEXT,
     ("MetricSpec", "by"): TEXTS,
     ("MetricSpec", "alias"): TEXTS,
+    ("MetricSpec", "healthy"): {
+        "type": "array",
+        "items": {"type": ["number", "null"]},
+        "minItems": 2,
+        "maxItems": 2,
+    },
     ("TableSpec", "columns"): {"description": "Its columns, in place.", "anyOf": [*COLUMNS["anyOf"], TEXT]},
     ("TableSpec", "schema"): COLUMNS,
     ("TableSpec", "filter"): {"$ref": f"{REFERENCES}FilterSpec"},
@@ -169,6 +175,8 @@ def _value(annotation: Any) -> Schema:
         return {"anyOf": [_value(each) for each in inside]}
     if origin is dict:
         return {"type": "object", "additionalProperties": _nullable(_value(inside[1]))}
+    if origin is tuple and Ellipsis not in inside:
+        return {"type": "array", "items": _value(inside[0]), "minItems": len(inside), "maxItems": len(inside)}
     if origin in (list, tuple, frozenset):
         return {"type": "array", "items": _value(inside[0]) if inside else {}}
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

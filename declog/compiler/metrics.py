@@ -20,7 +20,7 @@ from declog.language.nodes import SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import MetricDefaults, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.plans.ops import MetricOp, NameOp
+from declog.plans.ops import AboutOp, MetricOp, NameOp
 
 Params = tuple[tuple[str, Any], ...]
 INSTEAD = "__instead"  # behind a metric's id: the hidden metric that stands for it
@@ -395,7 +395,10 @@ def _suffix(text: str) -> str:
 
 def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
     """The fields of ``OutputOp`` that a metric's keys say, whether it is reduced or a formula."""
-    return {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "shown": spec.log, "help": spec.help}
+    about = AboutOp(
+        help=spec.help, title=spec.title, unit=spec.unit, good=spec.good, healthy=spec.healthy, runbook=spec.runbook
+    )
+    return {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "shown": spec.log, "about": about}
 
 
 def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:

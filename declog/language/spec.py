@@ -7,10 +7,11 @@ Only shapes and literals are checked here: names, axes and expressions are the c
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from declog.language.dtypes import DType
 from declog.language.model import Model, Scalar, refused
@@ -178,6 +179,29 @@ class MetricSpec(Model):
     optional: bool = False
     extra: bool | None = None
     help: str = ""
+    """What it is, in a line."""
+    title: str = ""
+    """What stands above its curve; the default is its name."""
+    unit: str = ""
+    good: Literal["up", "down"] | None = None
+    """Which way is better, where one is."""
+    healthy: tuple[float, float] | None = None
+    """The least and the greatest value of a run that is well; null where there is no bound."""
+    runbook: str = ""
+    """What to do where it is not."""
+
+    @field_validator("healthy", mode="before")
+    @classmethod
+    def _bounds(cls, healthy: Any) -> Any:
+        if healthy is None:
+            return None
+        pair = healthy if isinstance(healthy, list | tuple) and len(healthy) == 2 else ("", "")
+        low, high = (end if one is None else one for one, end in zip(pair, (-math.inf, math.inf), strict=True))
+        if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in (low, high)):
+            raise refused("DL202.healthy", example="0, 1")
+        if not low <= high:
+            raise refused("DL202.healthy", example=f"{high:g}, {low:g}")
+        return low, high
 
 
 class FilterSpec(Model):

@@ -47,6 +47,7 @@ CODES = {
     "DL202.formula_key": ("a formula has no `{key}`: it is computed from other metrics", "drop `{key}`"),
     "DL202.given_beside_ranks": ("with `ranks`, each of them says what it gives", "ranks: [{...}, {...}]"),
     "DL202.group_twice": ("a group is given by `size` or by `of`, not by both", "drop one of them (null)"),
+    "DL202.healthy": ("`healthy` is the least and the greatest value, in this order", "healthy: [{example}]"),
     "DL202.imports": ("`imports` of [{table}] is a list of modules", 'imports = ["my_package.metrics"]'),
     "DL202.mode_every": ("`every` counts steps and cannot be {every}", "every: end"),
     "DL202.any": ("`any` is a family of numbers per step or per completion",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf, isfinite
 from typing import Any, Literal
 
 from declog.language.dtypes import Axis, DType
@@ -119,6 +120,30 @@ class NameOp:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AboutOp:
+    """What a value means to those who read it; no number depends on it."""
+
+    help: str = ""
+    title: str = ""
+    unit: str = ""
+    good: str | None = None  # `up` or `down`
+    healthy: tuple[float, float] | None = None  # both belong to it; infinite where there is no bound
+    runbook: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """It in words; nothing where nothing is known."""
+        better = {"up": "higher is better", "down": "lower is better", None: ""}[self.good]
+        low, high = self.healthy or (-inf, inf)
+        bounds = f"{low:g} to {high:g}" if isfinite(high - low) else f"at least {low:g}" if isfinite(low) else ""
+        bounds = bounds or (f"at most {high:g}" if isfinite(high) else "")
+        facts = (self.unit and f"in {self.unit}", better, bounds and f"healthy: {bounds}")
+        what = ": ".join(filter(None, (self.title, self.help)))
+        advice = self.runbook and f"what to do: {self.runbook}"
+        return tuple(filter(None, (what, "; ".join(filter(None, facts)), advice)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutputOp:
     """What metrics and formulas have in common: how values of windows become one, and what it is called."""
 
@@ -133,7 +158,7 @@ class OutputOp:
     tags: tuple[str, ...] = ()
     shown: bool = True
     when: Node | None = None
-    help: str = ""
+    about: AboutOp = AboutOp()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,6 +117,9 @@ MISTAKES = {
     "an option that the sink lacks": "sinks: {jsonl: {kind: jsonl, fsyncs: true}}",
     "an option of another sink": "sinks: {console: {fsync: true}}",
     "an option's wrong type": "sinks: {mine: {kind: jsonl, fsync: always}}",
+    "one bound": "metrics: {reward: {expr: reward, healthy: [1]}}",
+    "bounds in words": "metrics: {reward: {expr: reward, healthy: [low, high]}}",
+    "an unknown direction": "metrics: {reward: {expr: reward, good: higher}}",
     "an unknown key of a test": "tests: {a: {observe: {reward: [1]}, expects: {reward: 1}}}",
     "an unknown profile key": "profiles: {slim: {includes: {core: 'tag:core'}}}",
 }
@@ -152,6 +155,7 @@ PARTIAL = {
     "signals by phase": "signals: {rollout: {reward: completion, source: 'completion text?'}, update: {logp: token}}",
     "a table with its columns": "tables: {worst: {columns: [prompt], filter: {key: reward, bottom: 4}, to: [jsonl]}}",
     "lists": "metrics: {a: {expr: x, by: [s], tags: core, alias: [b, c]}}",
+    "what a metric means": "metrics: {kl: {title: KL, unit: nats, good: down, healthy: [null, 0.2], runbook: go}}",
     "a profile in a word": "profiles: {slim: 'tag:core', few: [reward, kl]}",
     "sinks by kind": "sinks: [console, jsonl]",
     "alerts in a word": "alerts: {kl: '> 0.5', loss: nan}",

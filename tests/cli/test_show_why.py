@@ -107,6 +107,26 @@ def test_names(small: Path, cli: Cli) -> None:
     ).names()
 
 
+ABOUT = "{title: Reward, unit: points, good: up, healthy: [0.5, null], runbook: Look at the samples., tags: core}"
+
+
+def test_what_a_metric_means(small: Path, cli: Cli) -> None:
+    """Its title and help, its unit, what is healthy, and what to do where it is not; so says `why`, too."""
+    words = ["small", f"metrics.penalised={{help: what is optimised, {ABOUT[1:]}", "--config-dir", "."]
+    lines = ["Reward: what is optimised", "in points; higher is better; healthy: at least 0.5"]
+    lines.append("what to do: Look at the samples.")
+    assert "".join(f"  {line}\n" for line in lines) in cli("show", *words, "--names").out
+    shown = json.loads(cli("show", *words, "--names", "--format", "json").out)["names"]
+    (found,) = (each for each in shown if each["name"] == "penalised")
+    assert {key: found[key] for key in ("unit", "good", "healthy", "tags")} == {
+        "unit": "points",
+        "good": "up",
+        "healthy": [0.5, None],
+        "tags": ["core"],
+    }
+    assert [line.strip() for line in cli("why", "penalised", *words).out.splitlines() if line.strip() in lines] == lines
+
+
 def test_for_programs(small: Path, cli: Cli) -> None:
     """The profile, the place of each value, and what is inactive."""
     found = json.loads(cli("show", "team", "constants.beta=0", "--format", "json", "--config-dir", ".").out)

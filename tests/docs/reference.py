@@ -137,7 +137,7 @@ def _type(annotation: Any) -> str:
         return ", ".join(dict.fromkeys(_type(item) for item in typing.get_args(annotation) if item is not type(None)))
     if typing.get_origin(annotation) is dict:
         return f"map of {_type(typing.get_args(annotation)[1])}"
-    if typing.get_origin(annotation) is list:
+    if typing.get_origin(annotation) in (list, tuple):
         return f"list of {_type(typing.get_args(annotation)[0])}"
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return ", ".join(f"`{item.value}`" for item in annotation)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
@@ -97,6 +99,7 @@ def _outputs(made: Plan) -> list[dict[str, Any]]:
     words = made.names()
     found = []
     for op in made.outputs:
+        about = replace(op.about, help="what `log_metric` gives") if op.id == LOGGED and not op.about.help else op.about
         for item in op.names if op.shown else ():
             profiles = [each.name for each in made.profiles.values() if (op.key, item.alias) in each.outputs]
             sinks = [
@@ -107,7 +110,10 @@ def _outputs(made: Plan) -> list[dict[str, Any]]:
                     "name": item.template,
                     "metric": op.key,
                     "what": words[item.template],
-                    "help": op.help or ("what `log_metric` gives" if op.id == LOGGED else ""),
+                    **asdict(about),
+                    "healthy": about.healthy and [each if isfinite(each) else None for each in about.healthy],
+                    "tags": list(op.tags),
+                    "about": about.lines,
                     "alias": item.alias,
                     "profiles": profiles,
                     "sinks": sinks,
@@ -120,7 +126,7 @@ def _output_text(output: Mapping[str, Any]) -> str:
     shown = f"profile {', '.join(output['profiles'])}" if output["profiles"] else "no profile"
     sinks = f"; to {', '.join(output['sinks'])}" if output["sinks"] else "; to no sink"
     lines = [paint(output["name"], BOLD) + (" (alias)" if output["alias"] else ""), f"  {visible(output['what'])}"]
-    lines += [f"  {visible_lines(output['help'])}"] if output["help"] else []
+    lines += [f"  {visible_lines(line)}" for line in output["about"]]
     return "\n".join([*lines, paint(f"  {shown}{sinks}", DIM)])
 
 

@@ -187,6 +187,7 @@ def _notes(found: Layered, path: Path, made: Plan | None) -> Iterator[str]:
         words = made.names()
         for op in made.outputs:
             yield from (f"{each.template}: {words[each.template]}" for each in op.names if op.id == name and op.shown)
+        yield from dict.fromkeys(line for op in made.outputs if op.id == name for line in op.about.lines)
     if section == "signals" and made is not None:
         for phase in made.phases.values():
             for signal in phase.signals:
