@@ -1,6 +1,6 @@
 """The compiler: a ``LogSpec`` in, a ``Plan`` out, through a visible tuple of small passes.
 
-Every pass takes the draft, reads what earlier passes wrote, and reports all problems it finds; the
+Every pass takes the draft, reads what earlier passes added, and reports all problems that it finds; the
 compilation stops after the first group of passes that found any. Only this package sees both the models of
 the YAML and the plan.
 """
@@ -8,7 +8,7 @@ the YAML and the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from declog.compiler import captures, checks, filters, formulas, lowering, metrics, outputs, signals, tables
@@ -23,18 +23,69 @@ from declog.language.spec import LogSpec
 from declog.plans.fingerprint import expressions
 from declog.plans.ops import Plan
 
-Pass = Callable[[Draft], None]
+
+@dataclass(frozen=True)
+class Pass:
+    """A step of the compiler. ``reads`` and ``adds`` are fields of the draft, besides the profile and what is reported.
+
+    What a pass reads is what earlier ones added, or itself. A test compares both with what each touches.
+    """
+
+    run: Callable[[Draft], None]
+    reads: str = ""
+    adds: str = ""
 
 
 PASSES: tuple[tuple[Pass, ...], ...] = (
-    (signals.constants, signals.switches),
-    (signals.modes, signals.declarations, signals.default_phase, signals.groups, signals.masks, signals.typing,
-     metrics.metrics, formulas.formulas, formulas.conditions,
-     outputs.names, outputs.modes, outputs.destinations, outputs.places, outputs.profiles,
-     filters.filters, tables.tables, tables.alerts),
-    (outputs.unseen, outputs.selection, checks.empty, checks.quantiles, checks.surprises, checks.tensors),
-    (lowering.lower,),
-)  # fmt: skip
+    (
+        Pass(signals.constants, adds="constants"),
+        Pass(signals.switches, reads="constants", adds="inactive"),
+    ),
+    (
+        Pass(signals.modes, adds="modes"),
+        Pass(signals.declarations, reads="inactive", adds="signals signal_paths"),
+        Pass(signals.default_phase, reads="signals", adds="default_phase phase_order"),
+        Pass(signals.groups, reads="signals", adds="grouping"),
+        Pass(signals.masks, reads="signals"),
+        Pass(
+            signals.typing, reads="constants signals signal_paths default_phase phase_order grouping", adds="inactive"
+        ),
+        Pass(
+            metrics.metrics,
+            reads="constants signals signal_paths default_phase phase_order grouping",
+            adds="inactive metrics",
+        ),
+        Pass(formulas.formulas, reads="constants signals metrics", adds="inactive formulas"),
+        Pass(formulas.conditions, adds="inactive metrics formulas"),
+        Pass(outputs.names, reads="metrics formulas"),
+        Pass(outputs.modes, reads="modes metrics formulas"),
+        Pass(outputs.destinations, reads="inactive", adds="sinks"),
+        Pass(outputs.places, reads="sinks"),
+        Pass(outputs.profiles, reads="inactive metrics formulas sinks", adds="profiles"),
+        Pass(filters.filters, reads="constants signals default_phase phase_order grouping", adds="inactive filters"),
+        Pass(
+            tables.tables,
+            reads="constants signals default_phase phase_order grouping filters sinks profiles",
+            adds="inactive tables",
+        ),
+        Pass(tables.alerts, reads="constants signals metrics formulas", adds="inactive alerts"),
+    ),
+    (
+        Pass(outputs.unseen, reads="metrics formulas sinks profiles"),
+        Pass(outputs.selection, reads="alerts profiles", adds="inactive metrics formulas"),
+        Pass(checks.empty),
+        Pass(checks.quantiles, reads="metrics tables"),
+        Pass(checks.surprises, reads="metrics tables"),
+        Pass(checks.tensors, reads="metrics tables"),
+    ),
+    (
+        Pass(
+            lowering.lower,
+            reads="inactive signals signal_paths default_phase phase_order grouping formulas alerts profiles",
+            adds="metrics tables phases joins previous logged extra",
+        ),
+    ),
+)
 
 
 def compile(
@@ -62,7 +113,7 @@ def compile(
     )
     for stage in PASSES:
         for one in stage:
-            one(draft)
+            one.run(draft)
         if draft.problems:
             raise ConfigError(_distinct(draft.problems))
     made = Plan(

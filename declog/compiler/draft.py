@@ -33,6 +33,11 @@ from declog.plans.ops import (
 )
 
 Constant = bool | int | float | str
+# What every pass may look at: the profile and what `compile` was given; and may use: what was typed, what is reported.
+ALWAYS = frozenset(
+    {"spec", "functions", "reductions", "given", "defaulted", "requested", "columns", "imports", "own"}
+    | {"pool", "nodes", "typing", "problems", "warnings"}
+)
 DEFAULT_PHASE = "default"
 LOGGED = "logged"  # the family that log_metric feeds, and the metric that shows it
 

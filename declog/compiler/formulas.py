@@ -123,7 +123,7 @@ def conditions(draft: Draft) -> None:
     for name, spec in draft.spec.metrics.items():
         if spec.when is None or f"metrics.{name}" in draft.inactive:
             continue
-        node = condition(draft, spec.when, ("metrics", name, "when"), off=f"metrics.{name}")
+        node = condition(draft, spec.when, ("metrics", name, "when"))
         if node is not None:
             _timely(draft, name, node)
             draft.metrics = [replace(op, when=node) if op.id == name else op for op in draft.metrics]
@@ -145,11 +145,12 @@ def _timely(draft: Draft, name: str, condition: Node) -> None:
             )
 
 
-def condition(draft: Draft, text: str, path: tuple[str, ...], *, off: str | None = None) -> Node | None:
-    """A bool over metrics' values."""
+def condition(draft: Draft, text: str, path: tuple[str, ...]) -> Node | None:
+    """A bool over metrics' values; one that reads what is off never holds. None for one with an error."""
+    off = ".".join(path)
     with draft.at(*path, off=off):
         node = over_metrics(draft, text)
         if node.type.dtype is DType.BOOL:
             return node
         draft.report("DL305.condition", path, node=node, dtype=node.type.dtype)
-    return None
+    return draft.pool.constant(False) if off in draft.inactive else None

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
+import yaml
 from omegaconf import OmegaConf
 
 import declog
@@ -46,14 +47,19 @@ class Numbers:
         """Nothing to close."""
 
 
+def constants_of(profile: Path) -> dict[str, Any]:
+    """What an adapter's trainer gives, as a profile's first line says it."""
+    given = _CONSTANTS.match(profile.read_text(encoding="utf-8"))
+    constants: dict[str, Any] = yaml.safe_load(given.group(1)) if given else {}
+    return constants
+
+
 def shown(profile: Path) -> str:
     """The text of a profile: ``Plan.explain()`` without its fingerprint, or every problem."""
-    text = profile.read_text(encoding="utf-8")
-    given = _CONSTANTS.match(text)
-    constants: Any = OmegaConf.to_container(OmegaConf.create(given.group(1))) if given else {}
+    config = OmegaConf.create(profile.read_text(encoding="utf-8"))
     try:
         with contextlib.chdir(FOLDER):
-            plan = declog.plan(OmegaConf.create(text), constants=constants, columns=COLUMNS)
+            plan = declog.plan(config, constants=constants_of(profile), columns=COLUMNS)
     except declog.ConfigError as error:
         return f"{error}\n"
     return _FINGERPRINT.sub("(fingerprint)", plan.explain(), count=1)

@@ -1,4 +1,4 @@
-"""docs/works.md: what it says of the tree, the extras and the language is so. Its code runs in ``test_docs``."""
+"""README.md and docs/works.md: what they say of the tree, the extras and the language is so."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from declog.sinks import built_in
 from tests.conftest import WritePreset
 from tests.docs.markdown import ROOT
 
-WORKS = (ROOT / "docs" / "works.md").read_text(encoding="utf-8")
 
-
-def part(heading: str) -> str:
-    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", WORKS, re.MULTILINE | re.DOTALL)
+def part(heading: str, page: str = "docs/works.md") -> str:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return str(found)
 
 
-def test_the_map_names_files_that_are_there() -> None:
-    """Every path of the map leads to a file or folder, in the repository or in the package."""
-    named = re.findall(r"`([\w./]+(?:/|\.py|\.md))`", part("Where things live"))
-    assert len(named) > 10
-    places = (ROOT, ROOT / "declog", ROOT / "declog" / "sinks")
-    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+def test_the_map_names_every_room_and_fits_in_six_lines() -> None:
+    """The list of README.md: the presets, and the rooms of the package, each once."""
+    (places,) = re.findall(r"(?:^-.*\n)+", part("Where things live", "README.md"), re.MULTILINE)
+    rooms = [f"declog/{file.parent.name}/" for file in (ROOT / "declog").glob("*/__init__.py")]
+    named = re.findall(r"`([\w/]+/)`", places)
+    assert sorted(named) == sorted(["conf/declog/", *(room for room in rooms if room != "declog/messages/")])
+    assert len(places.splitlines()) <= 6
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
 
 
 def test_what_an_addition_edits_is_there() -> None:

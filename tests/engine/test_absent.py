@@ -251,3 +251,22 @@ def test_present_answers_for_metrics(tmp_path: Path) -> None:
     sink = run(config, lambda log: _once(log, HERE), tmp_path)
     assert sink.scalars == {0: {"reward": 2.75, "known": 2.75, "there": 0.0, "lacks": 2.75, "few": 2.75}}
     assert [alert.name for _, alert in sink.alerts] == ["gone"]
+
+
+def test_a_condition_on_what_is_off_never_holds(tmp_path: Path) -> None:
+    """Of a metric, which has no value then, nor what is computed of it; and of a selector that shows or hides."""
+    config = profile(
+        {"kl": ROWS, "drift": {**ROWS, "optional": True, "enabled": False}},
+        {
+            "drift": "mean(drift)", "kl": "kl", "late": {"expr": "max(kl)", "when": "drift > 1"},
+            "twice": {"formula": "2 * late"}, "low": "min(kl)",
+        },
+        profiles={
+            "slim": {
+                "include": {"kl": {"select": "kl", "when": "drift > 1"}, "others": "late twice low"},
+                "exclude": {"low": {"select": "low", "when": "drift > 1"}},
+            }
+        },
+        profile="slim",
+    )  # fmt: skip
+    assert logged(config, [{"kl": [1.0, 2.0]}], tmp_path) == {"low": 1.0}
