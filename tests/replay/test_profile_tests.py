@@ -19,7 +19,7 @@ from declog.language.functions import BUILTIN, Functions
 from declog.replay.profile_tests import Result
 from declog.testing import MemorySink, profile_tests, run_profile_tests
 
-PRESETS = ("grpo", "rloo", "trl_grpo", "trl_rloo")
+PRESETS = ("grpo", "rloo", "trl_grpo", "trl_rloo", "trl_async_grpo")
 PROFILE: dict[str, Any] = {
     "name": "t", "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
     "constants": {"beta": {"default": 0.0}},

@@ -18,7 +18,8 @@ from declog.errors import CommError, UsageError
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.hook import Hooks
 from declog.integrations.trl.report import MERGE, Report
-from declog.integrations.trl.settings import constants_of
+from declog.integrations.trl.samples import SAMPLED, Samples
+from declog.integrations.trl.settings import SEEN, constants_of
 from declog.integrations.trl.sight import HOMES, Sight, sight_of
 from declog.integrations.trl.steps import Steps
 from declog.sinks import Sink
@@ -45,8 +46,9 @@ def attach(
     """Log what a TRL trainer trains as a profile says; call it on every rank, before ``trainer.train()``.
 
     ``config`` and ``overrides`` are what ``declog.start`` takes; by default the preset of
-    the trainer's own names, ``trl_grpo`` or ``trl_rloo``. Constants of the profile are filled from the trainer's
-    arguments. Log events are the trainer's, each ``logging_steps`` and at each evaluation.
+    the trainer's own names, ``trl_grpo``, ``trl_rloo`` or ``trl_async_grpo``, of another trainer ``trainer``.
+    Constants of the profile are filled from the trainer's arguments. Log events are the trainer's, each
+    ``logging_steps`` and at each evaluation.
 
     ``merge`` says what becomes of the values in the ``logs`` that the trainer reports to its trackers, callbacks and
     ``metric_for_best_model``, on every rank: ``replace`` puts them under their own names, TRL's included; ``prefix``
@@ -76,7 +78,7 @@ def attach(
         detach(trainer)
     sight = sight_of(trainer)
     if config is None:
-        config = "trl_rloo" if sight.method == "rloo" else "trl_grpo"
+        config = "trainer" if sight.method is None else f"trl_{sight.method}"
     config = declog.compose(config, overrides)
     _right(trainer, sight, config)
     constants = constants_of(trainer, sight)
@@ -103,8 +105,13 @@ def attach(
         _tell(trainer, sight, config, constants, made)
     hooks = Hooks(trainer, recorder)
     capture = Capture(trainer, hooks, sight)
-    recorder.attached(capture.given.caller, OWN, capture.rollout if sight.rollouts else None)
+    if sight.rollouts:
+        recorder.attached(capture.given.caller, OWN, capture.rollout)
+    else:
+        recorder.attached(lambda: "training code", SAMPLED if sight.samples else ())
     steps = Steps(trainer, hooks, capture)
+    if sight.samples:
+        Samples(trainer, hooks, capture)
     compared = () if sight.tested else _presets(sight, constants, recorder.plan)
     Report(trainer, hooks, capture, steps, sight, compared, merge=merge, prefix=prefix, deliver_s=deliver_s)
     setattr(trainer, MARK, hooks)
@@ -127,7 +134,7 @@ def detach(trainer: Any) -> None:
 
 def _presets(sight: Sight, constants: dict[str, Any], made: declog.Plan) -> list[str]:
     """Names of a profile that mean what they mean in the preset of the trainer's own names."""
-    if sight.method is None:
+    if not (sight.rollouts or sight.updates):
         return []
     preset = declog.plan(f"trl_{sight.method}", constants=constants)
     ours, theirs = made.canonical, preset.canonical
@@ -170,11 +177,13 @@ def _tell(trainer: Any, sight: Sight, config: Any, constants: dict[str, Any], ma
     """Say once what cannot be computed for a trainer that is not seen as a whole."""
     if not sight.missing:
         return
-    whole = declog.plan(config, constants={**constants, "sees_rollouts": True, "sees_updates": True})
+    whole = declog.plan(config, constants={**constants, **dict.fromkeys(SEEN, True)})
     inactive = ", ".join(f"`{name}`" for name in whole.names() if name not in made.names())
+    if not inactive:
+        return
     log.warning(
         "declog does not see all of %s (%s): what it reports passes through, and these are inactive: %s",
         type(trainer).__name__,
         "; ".join(sight.missing),
-        inactive or "none of this profile's",
+        inactive,
     )

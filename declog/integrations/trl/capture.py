@@ -173,9 +173,9 @@ class Capture:
 
     def _conversations(self) -> dict[str, Any]:
         prompts, completions, *_ = self._scored
-        return {"prompt": self._rendered("prompt", prompts), "completion": self._rendered("completion", completions)}
+        return {"prompt": self.rendered("prompt", prompts), "completion": self.rendered("completion", completions)}
 
-    def _rendered(self, name: str, values: Sequence[Any]) -> list[Any]:
+    def rendered(self, name: str, values: Sequence[Any]) -> list[Any]:
         """Prompts or completions as the profile declares them: conversations as they are, or as text."""
         found = [_without_images(value) for value in values]
         if self._texts.get(name):

@@ -1,8 +1,8 @@
 """What the trainer reports: its numbers go to declog's sinks, and declog's values into its ``logs``, on every rank.
 
 Where the trainer is seen, its log is the log event: declog's values are made before TRL adds its own averages, and put
-into the finished ``logs`` before any other callback has them. Where it is not, all that it reports passes through
-afterwards.
+into the finished ``logs`` before any other callback has them. Where it is not, all that it reports passes through,
+and values of other names are put beside it.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ class Report:
         self._whole = sight.tested and sight.rollouts and sight.updates
         self._compared = _Names(compared)
         self._differ: set[str] = set()  # of those, what differed
+        self._of_steps = {
+            name for name, ops in recorder.plan.sources.items() if ops[0].axis.label == "step" and not ops[0].family
+        }
         self._values: dict[str, float] | None = None  # of the log event, from its begin until the callbacks have them
         self._whole_event = False  # whether they are of all rows
         self._logged: dict[str, Any] | None = None  # what they got
@@ -59,7 +62,7 @@ class Report:
             hooks.callback(_Finished(self, self._guard), first=True)
             hooks.add("log", self._log)
         else:
-            hooks.callback(_PassThrough(self, self._guard))
+            hooks.callback(_PassThrough(self, self._guard), first=True)
 
     # -- where the trainer is seen
 
@@ -171,13 +174,20 @@ class Report:
 
     # -- numbers of the trainer's own
 
-    def passed(self, logs: Mapping[str, Any]) -> None:
-        """All that a trainer reported that is not seen: a log event of it."""
+    def passed(self, logs: dict[str, Any], entry: dict[str, Any]) -> None:
+        """All that a trainer reports that is not seen, ``entry`` of its history: a log event of it."""
         if self._steps.over:
             return
-        self._steps.end()
-        self._pass_on(self._stripped(logs))
-        self._recorder.flush()
+        reported = {name: value for name, value in entry.items() if name != "step"}
+        with self._guard("what the trainer reports could not be recorded"):
+            if self._recorder.in_step:
+                own = self._stripped(reported)
+                self._capture.observe({name: own[name] for name in self._of_steps & own.keys()})
+            self._steps.end()
+            self._pass_on(self._stripped(reported))
+        self._values, self._whole_event = self._merged(reported)
+        self.finished(logs, entry)
+        self._values = None
 
     def _pass_on(self, numbers: Mapping[str, Any]) -> None:
         """Rank 0's are logged: they are the same on all ranks, or rank 0's times."""
@@ -235,8 +245,6 @@ class _PassThrough(TrainerCallback):  # type: ignore[misc]  # transformers is no
         self._report = report
         self._guard = guard
 
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        with self._guard("what the trainer reports could not be recorded"):
-            reported = dict(state.log_history[-1])  # `logs` has less, where a callback before this took something out
-            reported.pop("step")
-            self._report.passed(reported)
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        with self._guard("declog's values could not be merged"):
+            self._report.passed(logs, state.log_history[-1])

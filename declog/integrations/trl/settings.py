@@ -15,9 +15,14 @@ GRPO_ARGUMENTS = (
 RLOO = ("beta", "epsilon_low", "epsilon_high", "normalize_advantages", "num_generations")
 
 
+SEEN = ("sees_rollouts", "sees_updates", "sees_samples")  # what of a trainer may be seen, or not
+
+
 def constants_of(trainer: Any, sight: Sight) -> dict[str, Any]:
-    """The constants that a trainer knows, by the names of the presets `trl_grpo` and `trl_rloo`."""
-    found: dict[str, Any] = {"sees_rollouts": sight.rollouts, "sees_updates": sight.updates}
+    """The constants that a trainer knows, by the names of the presets `trl_grpo`, `trl_rloo` and `trl_async_grpo`."""
+    found: dict[str, Any] = {
+        "sees_rollouts": sight.rollouts, "sees_updates": sight.updates, "sees_samples": sight.samples
+    }  # fmt: skip
     if sight.method == "grpo":
         found |= _read(trainer, GRPO) | _read(trainer.args, GRPO_ARGUMENTS)
         if hasattr(trainer.args, "delta"):

@@ -17,7 +17,12 @@ from operator import attrgetter
 from typing import Any
 
 EQUAL = ((1, 9), (1, 16))  # from which to which TRL all values are equal; those of others are compared while it trains
-HOMES = {("trl.trainer.grpo_trainer", "GRPOTrainer"): "grpo", ("trl.trainer.rloo_trainer", "RLOOTrainer"): "rloo"}
+HOMES = {
+    ("trl.trainer.grpo_trainer", "GRPOTrainer"): "grpo",
+    ("trl.trainer.rloo_trainer", "RLOOTrainer"): "rloo",
+    ("trl.experimental.async_grpo.async_grpo_trainer", "AsyncGRPOTrainer"): "async_grpo",
+}
+PARTS = {"grpo": ("rollouts", "updates"), "rloo": ("rollouts", "updates"), "async_grpo": ("samples",)}
 OWN = {"rollouts": "_generate_and_score_completions", "updates": "_compute_loss"}
 METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "rollouts": {
@@ -30,6 +35,7 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask", "compute_entropy"),
         "training_step": ("model", "inputs"),
     },
+    "samples": {"get_train_dataloader": (), "training_step": ("model", "inputs")},
 }
 LIGER = "compute_liger_loss"
 ENDS = "the ids that end a completion"
@@ -45,16 +51,20 @@ PLACES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {  # the newest firs
         )},
     },
     "updates": {name: ((name,),) for name in ("_metrics", "beta", "epsilon_low", "epsilon_high")},
+    "samples": {name: ((name,),) for name in ("_rollout_dataset", "model_version")},
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What is seen: generations and micro-batches of a GRPO or RLOO trainer, and why not what is missing."""
+    """What is seen: generations and micro-batches of a GRPO or RLOO trainer, samples of an asynchronous one, and why
+    not what is missing.
+    """
 
     method: str | None = None
     rollouts: bool = False
     updates: bool = False
+    samples: bool = False
     missing: tuple[str, ...] = ()
     tested: bool = False  # TRL's own class, of a version whose values are all equal
 
@@ -64,12 +74,12 @@ def sight_of(trainer: Any) -> Sight:
     home = next((base for base in type(trainer).__mro__ if (base.__module__, base.__name__) in HOMES), None)
     if home is None:
         return Sight(missing=("it is neither trl.GRPOTrainer nor trl.RLOOTrainer",))
-    missing = {part: _missing(trainer, home, part) for part in METHODS}
+    method = HOMES[home.__module__, home.__name__]
+    missing = {part: _missing(trainer, home, part) for part in PARTS[method]}
     return Sight(
-        HOMES[home.__module__, home.__name__],
-        rollouts=not missing["rollouts"],
-        updates=not missing["updates"],
-        missing=tuple(dict.fromkeys((*missing["rollouts"], *missing["updates"]))),
+        method,
+        **{part: not found for part, found in missing.items()},
+        missing=tuple(dict.fromkeys(text for found in missing.values() for text in found)),
         tested=type(trainer) is home and EQUAL[0] <= trl_version() <= EQUAL[1],
     )
 
@@ -107,7 +117,7 @@ def _missing(trainer: Any, home: type, part: str) -> list[str]:
             found.append(f"it has no `{name}`")
             continue
         found += [f"`{name}` takes no `{each}`" for each in parameters if not _takes(method, each)]
-        if name == OWN[part] and not _calls_own(trainer, home, name):
+        if name == OWN.get(part) and not _calls_own(trainer, home, name):
             found.append(f"`{name}` is not TRL's own")
     return found
 

@@ -109,8 +109,18 @@ def alone(model: Path, folder: Path) -> None:
         trainer.accelerator.wait_for_everyone()
 
 
+def asynchronous(model: Path, folder: Path) -> None:
+    """The asynchronous trainer: what it logged on each rank, what declog had of it, and the samples' rewards."""
+    from tests.integrations.trl import asynchronous, cases
+
+    trainer, sink = asynchronous.run(model, folder, "+declog.metrics.trained='count(reward)'")
+    rewards = trainer.rollout_worker.rewards if trainer.rollout_worker else None
+    keep(folder, f"rank{os.environ['RANK']}", (trainer.state.log_history, cases.events(sink), rewards))
+
+
 JOBS: dict[str, Callable[[Path, Path], None]] = {
     "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty, "alone": alone,
+    "asynchronous": asynchronous,
 }  # fmt: skip
 
 

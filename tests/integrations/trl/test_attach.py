@@ -459,6 +459,39 @@ def test_a_trainer_of_another_kind(model: Path, tmp_path: Path, caplog: pytest.L
         assert expected == pytest.approx({name: event[2].get(name) for name in expected})
 
 
+def test_a_trainer_of_another_kind_that_observes(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a name it is the preset `trainer`; values of its own are in the logs, and pick the best model."""
+    from trl import SFTConfig, SFTTrainer
+
+    from tests.integrations.trl import tiny
+
+    class Observing(SFTTrainer):  # type: ignore[misc]
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            declog.observe(error=[1.0, 2.0 + self.state.global_step])
+            return super().compute_loss(*args, **kwargs)
+
+    args = SFTConfig(
+        output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=3, logging_steps=1, report_to="none",
+        use_cpu=True, bf16=False, disable_tqdm=True, max_length=16, eval_strategy="steps", eval_steps=1,
+        metric_for_best_model="worst", greater_is_better=True, save_strategy="best",
+    )  # fmt: skip
+    data = tiny.prompts().rename_column("prompt", "text").remove_columns("source")
+    trainer = Observing(str(model), args=args, train_dataset=data, eval_dataset=data)
+    mine = [
+        "+declog.signals.error={axis: completion, optional: true}",
+        "+declog.metrics.worst='max(error)'",
+        "+declog.signals.grad_norm={axis: step, phase: reported, optional: true}",
+        "+declog.metrics.steepest='max(grad_norm)'",
+    ]
+    with caplog.at_level(logging.WARNING, "declog"), declog.attach(trainer, overrides=[*STRICT, *mine]) as log:
+        trainer.train()
+    assert (log.plan.name, caplog.records, trainer.state.best_metric) == ("trainer", [], 5.0)
+    history = trainer.state.log_history
+    assert [entry["worst"] for entry in history if "loss" in entry] == [2.0, 3.0, 4.0]
+    assert [entry["eval_worst"] for entry in history if "eval_loss" in entry] == [3.0, 4.0, 5.0]
+    assert all(entry["steepest"] == entry["grad_norm"] for entry in history if "loss" in entry)
+
+
 def test_a_subclass_with_metrics_of_its_own(model: Path, tmp_path: Path) -> None:
     """They pass through in the same log event, and the rest is computed."""
     from trl import GRPOTrainer
