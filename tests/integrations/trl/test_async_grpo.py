@@ -47,11 +47,8 @@ def test_one_rank(model: Path, tmp_path: Path) -> None:
     assert "trained/staleness_max" in trainer.state.log_history[0]
     (step, table), *_ = sink.tables("completions")
     rewards = trainer.rollout_worker.rewards[3].tolist()  # step 2's last micro-batch
-    assert (step, table.data["task"], table.data["advantages"]) == (
-        2,
-        rewards,
-        pytest.approx([reward - np.mean(rewards) for reward in rewards]),
-    )
+    assert (step, table.data["task"]) == (2, rewards)
+    assert table.data["advantages"] == pytest.approx([reward - np.mean(rewards) for reward in rewards])
     assert table.data["prompt"][0] == [{"role": "user", "content": "say 3"}]
     assert table.data["completion"][1] == [{"role": "assistant", "content": str(rewards[1])}]
 
