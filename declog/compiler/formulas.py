@@ -68,11 +68,10 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     _comparable(draft, [ops[key] for key in used], text)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
         refuse("DL305.formula", text, dtype=node.type.dtype)
-    if any(isinstance(op := ops[key], MetricOp) and op.by is not None for key in used):
-        refuse("DL205.formula_by", text)
+    labels = _labels(draft, used, text)
     first = ops[used[0]]
     family = node.type.family
-    names = names_of(draft, name, spec, None, family=family, by=False)
+    names = names_of(draft, name, spec, None, family=family, labels=labels)
     draft.formulas.append(
         FormulaOp(
             id=name,
@@ -83,6 +82,7 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
             combine=first.combine,
             family=family,
             names=names,
+            labels=labels,
             **of_every_output(draft, name, spec),
         )
     )
@@ -108,6 +108,24 @@ def _comparable(draft: Draft, ops: Sequence[MetricOp | FormulaOp], text: str) ->
     combines = sorted({op.combine for op in ops})
     if len(combines) > 1:
         refuse("DL310.formula_combine", text, combines=" and ".join(combines))
+
+
+def _labels(draft: Draft, used: Sequence[str], text: str) -> tuple[str, ...]:
+    """What the labels of a formula are: those of its metrics, of which some may have none."""
+    ops = {op.key: op for op in draft.outputs}
+    found: dict[Node, tuple[str, ...]] = {}
+
+    def visit(keys: Sequence[str]) -> None:
+        for op in (ops[key] for key in keys):
+            if isinstance(op, FormulaOp):
+                visit(read(op.expr))
+            elif op.by is not None:
+                found[op.by] = op.labels
+
+    visit(used)
+    if len(found) > 1:
+        refuse("DL310.formula_labels", text, labels=", ".join(f"`{node}`" for node in found))
+    return next(iter(found.values()), ())
 
 
 def _phases(draft: Draft, op: MetricOp | FormulaOp) -> set[str]:

@@ -13,16 +13,17 @@ from declog.compiler import intended
 from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
-from declog.language.dtypes import Axis, DType, per
-from declog.language.expression import Compiler, compile_expression, join
+from declog.language.dtypes import Axis, DType, Type, per
+from declog.language.expression import Compiler, compile_expression, join, labels
 from declog.language.functions import REQUIRED
-from declog.language.nodes import SIGNAL, Node, walk
+from declog.language.nodes import COMBINED, SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import MetricDefaults, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 from declog.plans.ops import AboutOp, MetricOp, NameOp
 
 Params = tuple[tuple[str, Any], ...]
+LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
 INSTEAD = "__instead"  # behind a metric's id: the hidden metric that stands for it
 FIELDS = frozenset({"id", "reduce", "column", "label"})
 
@@ -77,7 +78,7 @@ class _Metric:
         if args is None:
             return []
         where = self._clause("where", self.spec.where)
-        by = self._clause("by", self.spec.by)
+        by = self._by()
         weight = self._clause("weight", self.spec.weight)
         return [
             self._op(suffix, reduction, params, args, where, by, weight)
@@ -258,6 +259,21 @@ class _Metric:
     def _clause(self, key: str, text: str | None) -> Node | None:
         return None if text is None else self._compile(text, ("metrics", self.id, key))
 
+    def _by(self) -> Node | None:
+        """The label of a row: one expression, or one for each combination of several."""
+        texts = self.spec.by
+        if not isinstance(texts, list):
+            return self._clause("by", texts)
+        if not texts:
+            self.draft.report("DL202.labels", ("metrics", self.id, "by"))
+        nodes = [self._compile(text, ("metrics", self.id, "by", place)) for place, text in enumerate(texts)]
+        found = [node for node in nodes if node is not None]
+        for place, node in enumerate(found):
+            self._labels(node, ("metrics", self.id, "by", place))
+        fits = len(found) == len(texts) and all(_is_label(node.type) for node in found)
+        order = SignalScope(self.draft).phase_order
+        return labels(self.draft.pool, found, order) if fits and found else None
+
     # -- the op
 
     def _op(
@@ -289,7 +305,7 @@ class _Metric:
         if reduction.arity > 1 and any(node.type.family for node in args):
             draft.report("DL312.family", self._where_from(), reduction=reduction.name)
         self._fits("where", where, axis, (DType.BOOL,))
-        self._fits("by", by, axis, (DType.TEXT, DType.INT, DType.BOOL))
+        self._fits("by", by, axis, LABELS)
         self._fits("weight", weight, axis, (DType.FLOAT, DType.INT))
         if axis is Axis.TOKEN and by is not None and by.type.axis is Axis.TOKEN:
             draft.report("DL310.by", ("metrics", self.id, "by"))
@@ -313,7 +329,8 @@ class _Metric:
             id=self.id, key=key, suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=phase,
             axis=axis, family=first.type.family, dtype=dtype, where=where, by=by, weight=weight,
             every=draft.window(spec.every), pool=pool, combine=combine,
-            nan=nan, names=self._names(suffix, first.type.family, by is not None), cumulative=spec.cumulative,
+            nan=nan, names=names_of(draft, self.id, spec, suffix, family=first.type.family, labels=self._labelled()),
+            labels=self._labelled(), cumulative=spec.cumulative,
             ranks=spec.ranks, max_labels=spec.max_labels, **of_every_output(draft, self.id, spec),
         )  # fmt: skip
 
@@ -364,29 +381,53 @@ class _Metric:
         ):
             self.draft.report("DL312.token_where", ("metrics", self.id, "where"), reduction=reduction.name, fix=fix)
 
+    def _labelled(self) -> tuple[str, ...]:
+        """What `by` reads, by name; an expression has none."""
+        texts = [self.spec.by] if isinstance(self.spec.by, str) else self.spec.by or []
+        return tuple(text.strip() if text.strip().isidentifier() else "" for text in texts)
+
+    def _labels(self, node: Node, path: Path) -> None:
+        """Refuse what cannot be one of several labels."""
+        if node.type.dtype not in LABELS:
+            self._wrong("by", node, path)
+        if node.type.family:
+            self.draft.report("DL305.clause_family", path, key="by")
+        if node.type.axis is Axis.TOKEN:
+            self.draft.report("DL310.by", path)
+
+    def _wrong(self, key: str, node: Node, path: Path) -> None:
+        needed, fix = {
+            "where": ("bool", f"compare it, such as `{node} > 0`"),
+            "by": ("text, int, bool or object", f"`bucket({node}, 32, 64)`"),
+            "weight": ("number", f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else "weigh by a number"),
+        }[key]
+        self.draft.report("DL305.clause", path, key=key, needed=needed, node=node, dtype=node.type.dtype, fix=fix)
+
     def _fits(self, key: str, node: Node | None, axis: Axis, kinds: tuple[DType, ...]) -> None:
         if node is None:
             return
         path = ("metrics", self.id, key)
         if node.type.dtype not in kinds:
-            needed, fix = {
-                "where": ("bool", f"compare it, such as `{node} > 0`"),
-                "by": ("text, int or bool", f"`bucket({node}, 32, 64)`"),
-                "weight": ("number", f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else "weigh by a number"),
-            }[key]
-            self.draft.report("DL305.clause", path, key=key, needed=needed, node=node, dtype=node.type.dtype, fix=fix)
+            self._wrong(key, node, path)
         if not needs_axis(node.type, axis):
             finer, coarse = per(node.type.axis), per(axis)
             label = node.type.axis.label if node.type.axis is not None else "token"
             if node.type.dtype is DType.BOOL:
                 self.draft.report("DL310.clause_any", path, key=key, finer=finer, axis=coarse, node=node, label=label)
+            elif node.op == COMBINED:
+                self.draft.report("DL310.clause_label", path, finer=finer, axis=coarse)
             else:
-                self.draft.report("DL310.clause", path, key=key, finer=finer, axis=coarse, node=node, label=label)
+                number = node.type.dtype in (DType.FLOAT, DType.INT) and key != "by"
+                self.draft.report(
+                    "DL310.clause", path, key=key, finer=finer, axis=coarse, node=node, label=label,
+                    function="mean" if number else "first",
+                )  # fmt: skip
         if node.type.family:
             self.draft.report("DL305.clause_family", path, key=key)
 
-    def _names(self, suffix: str | None, family: bool, by: bool) -> tuple[NameOp, ...]:
-        return names_of(self.draft, self.id, self.spec, suffix, family=family, by=by)
+
+def _is_label(type: Type) -> bool:
+    return type.dtype in LABELS and not type.family and type.axis is not Axis.TOKEN
 
 
 def _suffix(text: str) -> str:
@@ -412,36 +453,38 @@ def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
 
 
 def names_of(
-    draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, by: bool
+    draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, labels: tuple[str, ...]
 ) -> tuple[NameOp, ...]:
     """The output names of a reduction: its name template, and its aliases."""
-    fields = {"{id}": True, "{reduce}": suffix is not None, "{column}": family, "{label}": by}
+    fields = {"{id}": True, "{reduce}": suffix is not None, "{column}": family, "{label}": bool(labels)}
     if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
-        fields = {"{column}": True, "{reduce}": suffix is not None, "{label}": by}
+        fields = {"{column}": True, "{reduce}": suffix is not None, "{label}": bool(labels)}
     default = "/".join(field for field, there in fields.items() if there)
-    found = [
-        NameOp(
-            template=_template(draft, spec.name or default, ("metrics", id, "name"), id, suffix, family=family, by=by)
-        )
-    ]
+
+    def made(template: str, path: tuple[str, ...]) -> str:
+        return _template(draft, template, path, id, suffix, family=family, labels=labels)
+
+    found = [NameOp(template=made(spec.name or default, ("metrics", id, "name")))]
     aliases = {None: spec.alias} if isinstance(spec.alias, str) else spec.alias or {}
     for label, template in aliases.items():
         path = ("metrics", id, "alias") if label is None else ("metrics", id, "alias", label)
-        found.append(NameOp(template=_template(draft, template, path, id, suffix, family=family, by=by), alias=True))
+        found.append(NameOp(template=made(template, path), alias=True))
     return tuple(found)
 
 
 def _template(
-    draft: Draft, template: str, path: tuple[str, ...], id: str, suffix: str | None, *, family: bool, by: bool
-) -> str:
+    draft: Draft, template: str, path: tuple[str, ...], id: str, suffix: str | None, *, family: bool,
+    labels: tuple[str, ...],
+) -> str:  # fmt: skip
     """Check a template and fill in what is known: {id} and {reduce}."""
     try:
         used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
         draft.report("DL404.unreadable", path, template=template, error=error)
         return template
-    for name in sorted(used - FIELDS):
-        close = nearest(name, FIELDS)
+    parts = tuple(name for name in labels if name and name not in FIELDS)
+    for name in sorted(used - {*FIELDS, *parts}):
+        close = nearest(name, {*FIELDS, *parts})
         at = template.find(f"{{{name}")
         span = (at, template.find("}", at) + 1)
         draft.problems.append(
@@ -451,11 +494,13 @@ def _template(
                 source=template,
                 span=span,
                 field=f"{{{name}}}",
-                fix=f"did you mean `{{{close}}}`?" if close else did_you_mean(name, FIELDS, what="fields"),
+                fix=f"did you mean `{{{close}}}`?" if close else did_you_mean(name, [*FIELDS, *parts], what="fields"),
             )
         )
         used |= {close} if close else set()  # told once
-    needed = {"column": family, "label": by}
+    needed = {"column": family, "label": bool(labels)}
+    if used & set(parts) and "label" not in used:  # the parts of a label, one by one
+        needed = {"column": family, **{name or "label": True for name in labels}, "label": not all(labels)}
     right = template
     for name, there in needed.items():
         if name in used and not there:

@@ -256,7 +256,9 @@ def _named(draft: Draft, word: str) -> Iterable[Names]:
     """
     for op in draft.outputs:
         for item in op.names if not draft.implicit(op.id) else ():
-            glob = item.template.replace("{column}", "*").replace("{label}", "*")
+            glob = item.template
+            for field in ("column", "label", *op.labels):
+                glob = glob.replace(f"{{{field}}}", "*")
             if glob != item.template and _meet(word, glob):
                 yield op.key, item.alias, word
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
 from declog.language.dtypes import Axis, DType
+from declog.language.functions.text import label_text, tags
 from declog.language.segmented import Segments, present, truth
 from declog.plans.ops import MetricOp
 
@@ -29,7 +30,10 @@ def row_axis(op: MetricOp) -> Axis:
 
 @dataclass(frozen=True)
 class Placed:
-    """The rows that count for a metric, and the cell of each: its place among the labels and the pieces."""
+    """The rows that count for a metric, and the cell of each: its place among the labels and the pieces.
+
+    A row of several tags stands there once for each.
+    """
 
     rows: Array
     labels: tuple[Label, ...]
@@ -45,13 +49,11 @@ def placed(op: MetricOp, view: View) -> Placed:
     keep = np.ones(count, bool) if op.where is None else truth(np.array(view.rows(op.where, axis)))
     if op.weight is not None:  # a row of no weight does not count
         keep &= ~(view.lost(op.weight, axis) | (view.rows(op.weight, axis) == 0))
-    known, label = labels(op, view, axis, keep)
-    found, piece = pieces(op, view, axis)
-    keep &= label >= 0
     if op.ranks == "main":
         keep &= ranks(view, axis) == 0
-    rows = np.flatnonzero(keep)
-    return Placed(rows, known, label[rows], tuple(found), piece[rows])
+    known, rows, label = labels(op, view, axis, keep)
+    found, piece = pieces(op, view, axis)
+    return Placed(rows, known, label, tuple(found), piece[rows])
 
 
 def ranks(view: View, axis: Axis) -> Array:
@@ -74,22 +76,27 @@ def latest(view: View, axis: Axis) -> Array:
     )
 
 
-def labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[Label, ...], Array]:
-    """The labels of `by`, sorted, and each row's place among them (-1: none)."""
+def labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[Label, ...], Array, Array]:
+    """The labels of `by`, sorted; the rows that have one, and the place of each among them.
+
+    A row of several tags stands there once for each.
+    """
     if op.by is None:
-        return (), np.zeros(len(keep), np.int64)
+        rows = np.flatnonzero(keep)
+        return (), rows, np.zeros(len(rows), np.int64)
     raw = np.asarray(view.rows(op.by, axis))
-    there = present(raw) & keep
-    index = np.full(len(raw), -1, np.int64)
-    if not there.any():
-        return (), index
-    if raw.dtype.kind == "O":  # an array of texts would give each the room of the longest
-        texts = [str(item) for item in raw[there]]
-        place = {text: at for at, text in enumerate(sorted(set(texts)))}
-        index[there] = [place[text] for text in texts]
-        return tuple(place), index
-    distinct, index[there] = np.unique(raw[there], return_inverse=True)
-    return tuple(distinct.tolist()), index
+    rows = np.flatnonzero(present(raw) & keep)
+    if raw.dtype.kind != "O":
+        distinct, label = np.unique(raw[rows], return_inverse=True)
+        return tuple(distinct.tolist()), rows, label
+    if op.by.type.dtype is DType.OBJECT:
+        found = [tags(item) for item in raw[rows]]
+        rows = np.repeat(rows, list(map(len, found)))
+        texts = [text for row in found for text in row]
+    else:  # an array of texts would give each the room of the longest
+        texts = [str(item) for item in raw[rows]]
+    place = {text: at for at, text in enumerate(sorted(set(texts)))}
+    return tuple(place), rows, np.array([place[text] for text in texts], np.int64)
 
 
 def pooled(labels: Iterable[str]) -> str:
@@ -112,11 +119,7 @@ def frequent(counts: Array, limit: int) -> tuple[Array, Array]:
 
 def shown(value: Label, dtype: DType) -> str:
     """A label in a name."""
-    if isinstance(value, str):
-        return value
-    if dtype is DType.BOOL:
-        return "true" if value else "false"
-    return str(int(value)) if float(value).is_integer() else str(value)
+    return label_text(value, truth=dtype is DType.BOOL)
 
 
 def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:

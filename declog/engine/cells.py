@@ -46,6 +46,7 @@ class Cells:
     broken: int = 0
     histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
     pieces: tuple[Piece, ...] = WHOLE
+    rest: str | None = None  # the label of the pooled rest, which is another one for other labels
 
     @property
     def there(self) -> Array:
@@ -111,14 +112,16 @@ def finished(op: MetricOp, state: State) -> Cells:
     """The cells of a metric from its state; rare labels beyond the limit are pooled."""
     moments, names = state.moments, tuple(cell_index.shown(item, _kind(op)) for item in state.labels)
     lacking = state.lacking if state.came else np.zeros_like(state.lacking)  # it is absent, not missing
+    rest = None
     if len(names) > op.max_labels:
         chosen, place = cell_index.frequent(state.rows, op.max_labels)
-        names = (*(names[item] for item in chosen), cell_index.pooled(names))
+        rest = cell_index.pooled(names)
+        names = (*(names[item] for item in chosen), rest)
         parts = Segments(place, len(names))
         moments = moments.map(_turned).pooled(parts).map(_turned)
         lacking = _turned(parts.apply(np.add, _turned(lacking)))
     result = np.asarray(op.reduction.run(moments), np.float64)
-    cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces)
+    cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces, rest=rest)
     return settled(op, cells, lacking > 0, moments.n > 0, (moments.n > 1) & np.isnan(result))
 
 
@@ -136,9 +139,11 @@ def _by_values(op: MetricOp, view: View) -> Cells:
     axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
     chosen, label = placed.rows, placed.label
     labels = tuple(cell_index.shown(item, _kind(op)) for item in placed.labels)
+    rest = None
     if len(labels) > op.max_labels:
         frequent, place = cell_index.frequent(np.bincount(label, minlength=len(labels)), op.max_labels)
-        labels, label = (*(labels[item] for item in frequent), cell_index.pooled(labels)), place[label]
+        rest = cell_index.pooled(labels)
+        labels, label = (*(labels[item] for item in frequent), rest), place[label]
     shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
     cell = label * max(shape[1], 1) + placed.piece
     columns = [np.asarray(view.judged(node, axis)) for node in op.args]
@@ -173,7 +178,7 @@ def _by_values(op: MetricOp, view: View) -> Cells:
                 histograms[member, at[0]] = result
             else:
                 values[(member, *at)] = result
-    cells = Cells(values, members, labels, skipped=skipped, histograms=histograms, pieces=placed.pieces)
+    cells = Cells(values, members, labels, skipped=skipped, histograms=histograms, pieces=placed.pieces, rest=rest)
     return settled(op, cells, missing, counted)
 
 

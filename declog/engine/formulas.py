@@ -46,6 +46,10 @@ class Sheet:
         found = self._cells.values()
         self.members: tuple[str, ...] = tuple(sorted(_union(item.members for item in found)))
         self.labels: tuple[str, ...] = tuple(sorted(_union(item.labels for item in found)))
+        labelled = {(item.labels, item.rest) for item in found if item.labels}
+        rests = {rest for _, rest in labelled if rest is not None}
+        self._unlike = rests if len(labelled) > 1 else set()  # rests of other labels each: they do not compare
+        self.rest = next(iter(rests - self._unlike), None)
         self.pieces = tuple(sorted(_union(item.pieces for item in found)))
         self._known: dict[int, tuple[Array, Absence]] = {}
 
@@ -98,6 +102,8 @@ class Sheet:
         if found is None:
             return NOWHERE, True
         values, there = found.values, found.there
+        if self._unlike and found.labels:
+            there = there & np.array([label not in self._unlike for label in found.labels])[:, None]
         axes = ((found.members, self.members), (found.labels, self.labels), (found.pieces, self.pieces))
         for axis, (own, whole) in enumerate(axes):
             if own != whole and (own or not values.shape[axis]):  # without names it is one for all of them
@@ -130,9 +136,9 @@ def formula(op: FormulaOp, cells: Mapping[str, Cells], functions: Functions = DE
     shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
     result = np.array(np.broadcast_to(np.asarray(values, np.float64), shape))
     lacking = np.broadcast_to(gone, shape) | ~present(result)
-    if op.empty is not None:
+    if op.empty is not None and (sheet.labels or not op.labels):  # without labels it has no cell
         result = np.where(lacking, op.empty, result)
-    made = Cells(result, members, sheet.labels, pieces=sheet.pieces)
+    made = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
     if op.empty is None and any(source.kept is not None for source in sources):
         made.kept = ~present(result) & ~np.broadcast_to(gone, shape)
     return made
@@ -181,6 +187,6 @@ def _logged(cells: Mapping[str, Cells], keys: Sequence[str], combine: Mapping[st
             kept = there & ~present(values)
             made[key] = Cells(
                 np.where(there, values, np.nan), whole.members, whole.labels, kept if kept.any() else None,
-                whole.skipped, pieces=WHOLE,
+                whole.skipped, pieces=WHOLE, rest=whole.rest,
             )  # fmt: skip
     return made

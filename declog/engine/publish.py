@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import re
 import string
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT, Functions
+from declog.language.functions.text import BETWEEN
 from declog.language.nodes import Node
 from declog.language.segmented import present
 from declog.plans.needs import needs, ordered, read
@@ -315,7 +317,7 @@ class Dispatcher:
                 continue  # the family never came: it has no names
             for member, label, value in _present(whole, op.combine):
                 for item in op.names:
-                    name = _filled(item.template, whole, member, label)
+                    name = _filled(op, item.template, whole, member, label)
                     if name == item.template:
                         self._owners[prefix + name] = op.key, item.alias
                     elif name in taken or name.startswith(SELF) or not self._owns(prefix + name, op, item.alias):
@@ -325,7 +327,7 @@ class Dispatcher:
                     made.append(_Output(op.key, item.alias, Scalar(name, _number(value, op), op.key, partial)))
             for (member, label), (counts, edges) in whole.histograms.items():
                 for item in op.names:
-                    name = _filled(item.template, whole, member, label)
+                    name = _filled(op, item.template, whole, member, label)
                     whole_counts, numbers = [int(n) for n in counts], [float(edge) for edge in edges]
                     made.append(_Output(op.key, item.alias, Histogram(name, whole_counts, numbers, op.key)))
         return made
@@ -426,6 +428,7 @@ class Dispatcher:
         )
 
 
+FIELD = re.compile(r"\{(\w+)\}")
 CODE = "<code>"  # the route of sinks that are given in code
 
 
@@ -473,11 +476,16 @@ def _prefixed(record: Any, prefix: str) -> Any:
     return replace(record, name=prefix + record.name) if prefix else record
 
 
-def _filled(template: str, whole: Cells, member: int, label: int) -> str:
-    name = template
-    if whole.members:
-        name = name.replace("{column}", whole.members[member])
-    return name.replace("{label}", whole.labels[label]) if whole.labels else name
+def _filled(op: MetricOp | FormulaOp, template: str, whole: Cells, member: int, label: int) -> str:
+    """The name of a cell. A label may have several parts, each with a field of its own; the rest has one for all."""
+    if "{" not in template:
+        return template
+    fields = {"column": whole.members[member]} if whole.members else {}
+    if whole.labels:
+        parts = whole.labels[label].split(BETWEEN) if len(op.labels) > 1 else [whole.labels[label]]
+        fields |= {"label": "/".join(parts)}
+        fields |= dict(zip(op.labels, parts if len(parts) > 1 else parts * len(op.labels), strict=True))
+    return FIELD.sub(lambda found: fields.get(found[1], found[0]), template)
 
 
 def _number(value: Any, op: MetricOp | FormulaOp) -> float | int:

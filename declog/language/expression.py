@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from declog.errors import Problem, did_you_mean
-from declog.language.dtypes import AXES, COLUMN, Axis, DType, Type
+from declog.language.dtypes import AXES, COLUMN, Axis, DType, Type, finest
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
-from declog.language.nodes import CONST, JOIN, Node, Pool
+from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Node, Pool
 from declog.language.reductions import quantile_level
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 
@@ -35,7 +35,9 @@ _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
 Located = ast.expr | ast.keyword  # what has a place in the text
-OPERATORS = frozenset({*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if"})
+OPERATORS = frozenset(
+    {*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if", COMBINED, *WRITTEN.values()}
+)
 _HINTS: dict[type[ast.AST], str] = {
     ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
     ast.FloorDiv: "divide with `/`",
@@ -385,6 +387,21 @@ def _describe(node: ast.AST) -> str:
         ast.Yield: "`yield`", ast.YieldFrom: "`yield`",
     }  # fmt: skip
     return symbols.get(type(node), f"{type(node).__name__}")
+
+
+def labels(pool: Pool, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:
+    """One label of several values: texts, ints, bools, or tags; those of earlier phases are looked up."""
+    phases = {node.type.phase for node in nodes if node.type.phase is not None}
+    phase = max(phases, key=order) if phases else None
+    parts = []
+    for node in nodes:
+        part = node if node.type.phase in (None, phase) or phase is None else join(pool, node, phase)
+        if part.type.dtype in WRITTEN:
+            part = pool.make(WRITTEN[part.type.dtype], [part], type=part.type.with_dtype(DType.TEXT))
+        parts.append(part)
+    dtype = DType.OBJECT if any(part.type.dtype is DType.OBJECT for part in parts) else DType.TEXT
+    type = Type(dtype, finest(*(part.type.axis for part in parts)), False, phase)
+    return pool.make(COMBINED, parts, type=type)
 
 
 def join(pool: Pool, node: Node, phase: str) -> Node:

@@ -15,6 +15,8 @@ from declog.language.dtypes import Axis, DType, Type
 CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
 CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a previous value
 JOIN = "join"  # a value of an earlier phase, for the rows of a later one
+COMBINED = "combined"  # one label of several values
+WRITTEN = {DType.INT: "int_text", DType.BOOL: "bool_text"}  # values as labels
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 
 
@@ -88,8 +90,10 @@ def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
         condition, yes, no = (show(arg, nested=True, whole=whole) for arg in node.args)
         text = f"{yes} if {condition} else {no}"
         return f"({text})" if nested else text
-    if node.op == JOIN and not whole:
-        return show(node.args[0], nested=nested)
+    if (node.op == JOIN and not whole) or node.op in WRITTEN.values():
+        return show(node.args[0], nested=nested, whole=whole)
+    if node.op == COMBINED:
+        return " and ".join(show(arg, nested=True, whole=whole) for arg in node.args)
     inner = [show(arg, whole=whole) for arg in node.args]
     inner += [_parameter(key, value) for key, value in node.params]
     return f"{node.op}({', '.join(inner)})"

@@ -181,9 +181,6 @@ class _Writer:
             made["tags"] = made["tags"].split()
         if isinstance(by := made.get("by"), list) and len(by) == 1:
             made["by"] = by[0]
-        elif isinstance(by, list):
-            first = by[0] if by else "source"
-            self.problems.append(Problem.of("DL202.labels", (*path, "by"), first=first))
         if isinstance(made.get("reduce"), list) and self._left((*path, "reduce"), {}):  # a list and a map do not merge
             made["reduce"] = self._names((*path, "reduce"), made["reduce"], lambda each: each)
         if isinstance(made.get("alias"), list):

@@ -145,11 +145,11 @@ class MetricSpec(Model):
     """Which values count."""
     weight: str | None = None
     """How much each value counts."""
-    by: str | None = None
-    """A label per row; one value per label."""
+    by: str | list[str] | None = None
+    """A label per row, or a list of tags; one value per label. Several: one value for each of their combinations."""
     max_labels: int = Field(64, ge=1)
     name: str | None = None
-    """What trackers show: a template of {id}, {reduce}, {column} and {label}."""
+    """What trackers show: a template of {id}, {reduce}, {column}, {label}, and the name of what `by` reads."""
     alias: str | dict[str, str] | None = None
     """More names for the same value, tagged ``alias``."""
     tags: list[str] = []

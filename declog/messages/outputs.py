@@ -203,6 +203,8 @@ CODES = {
     "DL605.read": ("{names} of phase `{phase}` could not be read: {error}", "observe plain tensors of numbers"),
     "DL605.slow": ("a log event took longer than {seconds} s: the step goes on without",
         "see which sink is slow, or drop `blocking: true`"),
+    "DL605.tags": ("`by` takes a text, a number or a list of those, and a {type} came: {value!r}",
+        "declare a signal of the labels"),
     "DL605.table": "the table `{table}` could not be evaluated: {type}",
     "DL605.tokens": "{what} of phase `{phase}` could not be computed per token: {error}",
 }),

@@ -52,7 +52,7 @@ CODES = {
     "DL202.mode_every": ("`every` counts steps and cannot be {every}", "every: end"),
     "DL202.any": ("`any` is a family of numbers per step or per completion",
         "{axis: completion, family: true, any: true}"),
-    "DL202.labels": ("`by` is one label per row", "a metric for each: {..., by: {first}}"),
+    "DL202.labels": ("`by` names no label", "by: source"),
     "DL202.signal_twice": ("the signal `{name}` is declared twice", "write it once, under its phase or without"),
     "DL202.word": ("`{word}` says nothing of a signal", "{fix}"),
     "DL202.no_map": ("a profile is a map, not {type}", "write `metrics: {...}`"),
@@ -126,7 +126,6 @@ CODES = {
     """, {
     "DL205.fold_call": ("`{item}` in a per-token expression is not executed yet", "{fix}"),
     "DL205.fold_family": ("a family in a per-token expression is not executed yet", "{fix}"),
-    "DL205.formula_by": ("a formula over a metric with `by` is not executed yet", "a metric without `by`"),
     "DL205.nan": ("`nan: {nan}` is not executed yet for `{reduction}` over tokens", "drop `nan`"),
     "DL205.text_family": ("a family of text is not executed yet", "declare one signal per member"),
     "DL205.token_family": ("a family per token is not executed yet", "declare one signal per member"),

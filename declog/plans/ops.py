@@ -155,6 +155,7 @@ class OutputOp:
     empty: float | None
     family: bool
     names: tuple[NameOp, ...]
+    labels: tuple[str, ...] = ()  # what `by` reads, by the name that a template can give: one for each part of a label
     tags: tuple[str, ...] = ()
     shown: bool = True
     when: Node | None = None

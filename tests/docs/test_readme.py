@@ -58,9 +58,6 @@ def test_presets_and_sinks_are_those_that_are_shipped() -> None:
 REFUSED = {
     "families per token": "signals: {heads: {axis: token, family: true}}",
     "families of text": "signals: {answers: {axis: completion, family: true, type: text}}",
-    "formulas over a metric with `by`": (
-        "metrics: {parts: {expr: reward, by: prompt, name: 'parts/{label}'}, twice: {formula: 2 * parts}}"
-    ),
 }
 
 

@@ -177,17 +177,13 @@ def test_a_layer_replaces_what_it_says_as_a_whole(layer: str, expected: str) -> 
              "write it once, under its phase or without"),
         ),
         (
-            "signals: {reward: completion}\nmetrics: {m: {expr: reward, by: [a, b]}}",
-            ("metrics.m.by", "`by` is one label per row", "a metric for each: {..., by: a}"),
-        ),
-        (
             "signals: {reward: {axs: completion}}",
             ("signals.reward.axs", "unknown key `axs`", "did you mean `axis`?"),
         ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(profile: str, problem: tuple[str, str, str]) -> None:
-    """A word too many, two declarations of one signal, two labels: each with the edit that works, once."""
+    """A word too many, two declarations of one signal: each with the edit that works, once."""
     with pytest.raises(ConfigError) as caught:
         declog.validate(yaml.safe_load(profile))
     assert [(each.key, each.message, each.fix) for each in caught.value.problems] == [problem]

@@ -31,6 +31,8 @@ class Values:
         """One value; None or NaN is missing."""
         random, kind = self.random, self.spec.get("type", "float")
         missing = self.spec.get("missing", True) and random.random() < 0.12
+        if kind == "object":  # tags
+            return None if missing else random.sample(TEXTS, random.randint(0, 3))
         if kind == "text":
             return None if missing else random.choice(TEXTS)
         if kind == "bool":
@@ -65,7 +67,7 @@ def dtype_of(random: Random, spec: dict[str, Any]) -> str:
     kind, axis = spec.get("type", "float"), spec["axis"]
     lists: tuple[str, ...] = () if axis == "token" else ("list",)
     choices: tuple[str, ...] = (*FLOATS, "float64", *lists)
-    if kind == "text":
+    if kind in ("text", "object"):
         choices = ("list",)
     elif axis == "step":
         choices = ("scalar",)

@@ -48,6 +48,13 @@ class Declared:
             self.trees[f"rows_{event}"] = {"expr": [("signal", name)], "reduce": {"": "count"}}
         for place in range(self.random.randint(4, 9)):
             self.metric(f"m{place}")
+        for name in [name for name, trees in self.trees.items() if "by" in trees]:
+            if self.maybe(0.4):  # the same labels, of other rows
+                self.metrics[f"{name}n"] = {**self.metrics[name], "reduce": "count"}
+                self.trees[f"{name}n"] = {**self.trees[name], "reduce": {"": "count"}}
+                for key in ("weight", *(("where",) if self.maybe(0.5) else ())):
+                    self.metrics[f"{name}n"].pop(key, None)
+                    self.trees[f"{name}n"].pop(key, None)
         for place in range(self.random.randint(0, 3)):
             self.formula(f"z{place}")
         self.conditions()
@@ -191,7 +198,7 @@ class Declared:
             return self.window(trees["reads"])
         event = None
         if spec.get("pool", "window") != "window":
-            read = [*trees["expr"], *(trees[item] for item in ("where", "weight") if item in trees)]
+            read = [*trees["expr"], *(trees[item] for item in ("where", "weight", "by") if item in trees)]
             event = max(
                 (self.signals[found].get("event", "") for tree in read for found in signals_of(tree)),
                 default=None,
@@ -206,6 +213,9 @@ class Declared:
 
     def formula(self, name: str) -> None:
         """One formula over metrics of one window and pool."""
+        if self.maybe(0.4) and (labelled := [key for key, trees in self.trees.items() if "by" in trees]):
+            self.of_labels(name, self.random.choice(labelled))
+            return
         family = self.maybe(0.3) and bool(self.keys(family=True))
         keys = [key for key in self.keys(family=family) if not self.sketched(key)]
         if not keys:
@@ -235,6 +245,18 @@ class Declared:
         if self.maybe(0.3):
             spec["tags"] = ["core"]
         self.metrics[name], self.trees[name] = spec, {"formula": tree, "family": family, "reads": first}
+
+    def of_labels(self, name: str, first: str) -> None:
+        """One formula over a metric with `by`, and others that have the same labels, or none."""
+        by = self.trees[first]["by"]
+        same = [key for key, trees in self.trees.items() if trees.get("by") == by]
+        keys = [key for key in (*same, *same, *self.keys()) if self.window(key) == self.window(first)]
+        a, b = ("name", first), ("name", self.random.choice([key for key in keys if not self.sketched(key)] or [first]))
+        tree: Tree = self.random.choice([
+            ("/", a, ("+", ("abs", b), ("constant", 1))), ("-", b, a), ("minimum", b, a), ("*", a, ("constant", 2)),
+        ])  # fmt: skip
+        self.metrics[name] = {"formula": text(tree)}
+        self.trees[name] = {"formula": tree, "family": False, "reads": first, "by": by}
 
     def sketched(self, key: str) -> bool:
         """Whether a value is only known to a percent."""

@@ -258,8 +258,12 @@ class Expressions:
         random.shuffle(sides)
         return (random.choice(COMPARISONS), *sides)
 
-    def label(self, event: str) -> Tree | None:
+    def label(self, event: str) -> Tree:
         """What a metric per completion is told apart by."""
         found: list[Tree] = [("signal", name) for name in self.names("completion", ("text", "int", "bool"), event)]
         found.append(("bucket", self.number("completion", event, 1, exact=True), 0, 1, 4))
+        found += [("signal", name) for name in self.names("completion", ("object",), event)]
+        if self.maybe(0.3):  # several: a label for each combination, and for each tag
+            coarse = [("signal", name) for name in self.names("step", ("int",), event)]
+            return ("labels", *self.random.choices([*found, *found, *coarse], k=self.random.randint(2, 3)))
         return self.random.choice(found)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from tests.oracle.cases import Case, Point
 from tests.oracle.trees import COMPARED, Tree, axis_of, kind_of, masks_of, signals_of, walk
 from tests.oracle.values import ABSENT, OPERATIONS, aggregate, distinct, majority, number, pass_at, there
+
+
+def combinations(values: list[Any]) -> list[str]:
+    """The labels of a row of several: one for each choice of its tags."""
+    choices = [value if isinstance(value, list) else [str(value).lower() if isinstance(value, bool) else str(value)]
+               for value in values]  # fmt: skip
+    return ["/".join(choice) for choice in product(*choices)]
+
 
 ASKED = (*COMPARED, "isclose", "in", "contains", "startswith", "matches")
 
@@ -212,7 +221,8 @@ class World:
                 return at.rank if args[0] == "rank" else self.case.blocks[at.block].number
             case "signal":
                 found = self.observed(args[0], at)
-                return number(found[at.token]) if isinstance(found, list) else found
+                per_token = isinstance(found, list) and self.signals[args[0]]["axis"] == "token"
+                return number(found[at.token]) if per_token else found
             case "if":
                 return self.chosen(args, at)
             case "and" | "or":
@@ -237,6 +247,10 @@ class World:
                 return OPERATIONS["and"](one, two)
             case "index" | "size":
                 return self.place(op, args[0], at)
+            case "labels":
+                found = [self.value(item, at) for item in args]
+                gone = [item for item in found if not there(item)]
+                return gone[0] if gone and ABSENT not in gone else ABSENT if gone else combinations(found)
             case "distinct_n":
                 text = self.value(args[0], at)
                 return text if not there(text) else distinct([text], args[1])

@@ -33,6 +33,8 @@ def text(tree: Tree, names: Mapping[int, str] | None = None) -> str:
     match op:
         case "signal" | "name":
             return str(args[0])
+        case "labels":
+            return [written(item) for item in args]  # type: ignore[return-value]
         case "constant":
             return repr(args[0])
         case "aggregate":

@@ -92,6 +92,7 @@ class Metrics:
         self.metrics = self.case.trees["metrics"]
         self._cells: dict[str, Cells | None] = {}
         self._off: dict[str, float] = {}
+        self._labels: dict[str, set[str]] = {}  # of metrics with `by`
 
     def spec(self, name: str) -> Mapping[str, Any]:
         """A metric as the profile has it."""
@@ -157,7 +158,8 @@ class Metrics:
                     others = [world.value(exprs[0], at._replace(member=other)) for other in world.members(exprs[0])]
                     if member and any(other is not ABSENT for other in others):
                         values = (None,)  # a member that a batch lacks, where it has others, is missing
-                yield at, values, weight, label
+                for each in label if isinstance(label, list) else [label]:  # a row counts for each of its tags
+                    yield at, values, weight, each
 
     spec_ranks = "all"
 
@@ -177,6 +179,7 @@ class Metrics:
             rows = list(self.rows(trees, blocks, member))
             labels = [label for *_, label in rows]
             kept = frequent(labels, spec.get("max_labels", 64)) if "by" in trees else {"": ""}
+            self._labels[name] = set(kept.values()) if "by" in trees else set()
             for at, values, weight, label in rows:
                 cell = kept[label] if "by" in trees else member
                 found.setdefault(cell, {}).setdefault(pool(at), []).append((at, values, weight))
@@ -250,7 +253,10 @@ class Metrics:
         read = names_in(tree)
         members = self.members(tree)
         found: Cells = {}
+        unlike = self.unlike(tree)
         for cell in members or [""]:
+            if unlike and cell == "_other":
+                continue
             inputs = {key: self.of(key, cell) for key in read}
             pieces = dict.fromkeys(piece for values in inputs.values() for piece in values)
             for piece in sorted(pieces):
@@ -261,11 +267,25 @@ class Metrics:
                     found.setdefault(cell, {})[piece] = value
         return found
 
+    def unlike(self, tree: Tree) -> bool:
+        """Whether the pooled rests that a formula reads are of other labels each."""
+        read = [key.partition(".")[0] for key in names_in(tree) if self.cells(key) is not None]
+        labels = [self.labels(name) for name in read]
+        found = [item for item in labels if item]
+        return any("_other" in item for item in found) and any(item != found[0] for item in found)
+
+    def labels(self, name: str) -> set[str]:
+        """The labels of a metric, or of what a formula reads."""
+        formula = self.metrics[name].get("formula")
+        if formula is None:
+            return self._labels.get(name, set())
+        return {label for key in names_in(formula) for label in self.labels(key.partition(".")[0])}
+
     def of(self, key: str, cell: str) -> dict[Piece, Any]:
-        """A metric's pieces for a cell: a family's own, or a plain metric's for every one."""
+        """A metric's pieces for a cell: a family's or label's own, or a plain metric's for every one."""
         cells = self.cells(key) or {}
         if self.is_family(key):
-            if cell:
+            if cell or cell in cells:  # a label may be empty
                 return cells.get(cell, {})
             return {piece: 0.0 for pieces in cells.values() for piece in pieces}
         return cells.get("", {})
@@ -280,7 +300,7 @@ class Metrics:
         trees = self.metrics[key.partition(".")[0]]
         if "formula" in trees:
             return bool(self.members(trees["formula"]))
-        return family_of(trees["expr"][0], self.world.signals)
+        return "by" in trees or family_of(trees["expr"][0], self.world.signals)
 
     def members(self, tree: Tree) -> list[str]:
         """The members over which a formula is computed."""

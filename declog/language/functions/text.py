@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.errors import RuntimeFailure
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, OVER, Call, Param
-from declog.language.functions.rules import need
+from declog.language.functions.rules import broadcast, need
+from declog.language.nodes import COMBINED, WRITTEN
 from declog.language.patterns import PatternError, pattern
-from declog.language.segmented import NOTHING
+from declog.language.segmented import NOTHING, present
 
 if TYPE_CHECKING:
     from declog.engine.evaluator import View
@@ -196,3 +198,60 @@ def _bucket(view: View, node: Node, x: Array) -> Array:
     values = np.asarray(x, np.float64)
     made = np.array(labels, object)[np.searchsorted(np.array(edges, np.float64), values, side="left")]
     return np.where(np.isnan(values), NOTHING, made)
+
+
+# ---- labels of several values, and of lists: what `by` makes, and no expression can name
+
+BETWEEN = "\x1f"  # the parts of one label; shown as a slash
+
+
+def label_text(value: Any, *, truth: bool = False) -> str:
+    """A value as a label."""
+    if isinstance(value, str):
+        return value
+    if truth or isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    return str(int(value)) if float(value).is_integer() else str(float(value))
+
+
+def tags(value: Any) -> list[str]:
+    """The labels of a row: each of a list once, or the one that it has; none where it is missing."""
+    items = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    wrong = next((item for item in items if not isinstance(item, str | bool | int | float | np.generic | None)), None)
+    if wrong is not None:
+        raise RuntimeFailure.of("DL605.tags", value=wrong, type=type(wrong).__name__)
+    return list(dict.fromkeys(label_text(item) for item in items if item is not None and item == item))
+
+
+def _labelled(call: Call) -> Type:
+    return broadcast(call).with_dtype(DType.TEXT)
+
+
+def _as_text(values: Any, *, truth: bool) -> Array:
+    items = np.asarray(values)
+    there = present(items)
+    made = np.full(items.shape, None, object)
+    made[there] = [label_text(item, truth=truth) for item in items[there].tolist()]
+    return made
+
+
+BUILTIN.elementwise(WRITTEN[DType.INT], "x", rule=_labelled, help="an int as a label")(
+    lambda xp, x: _as_text(x, truth=False)
+)
+BUILTIN.elementwise(WRITTEN[DType.BOOL], "x", rule=_labelled, help="a bool as a label")(
+    lambda xp, x: _as_text(x, truth=True)
+)
+
+
+@BUILTIN.elementwise(COMBINED, Param("x", variadic=True), rule=_labelled, help="one label of several values")
+def _combined(xp: Any, *values: Any) -> Array:
+    """One label of all, or, where tags are among them, a list of labels: one for each choice of tags."""
+    parts = np.broadcast_arrays(*(np.asarray(each, object) for each in values))
+    made = np.full(parts[0].shape, None, object)
+    for place in np.ndindex(made.shape):
+        row: list[Any] = [part[place] for part in parts]
+        if all(isinstance(item, str) for item in row):
+            made[place] = BETWEEN.join(row)
+        elif not any(item is None for item in row):
+            made[place] = [BETWEEN.join(choice) for choice in product(*map(tags, row))]
+    return made

@@ -33,6 +33,7 @@ def observe(log: declog.Recorder, step: int, share: slice) -> None:
         reward=rewards[share], length=length[share], number=number[share], holes=holes[share], kl=kl[share],
         mask=mask[share], parts={"x": rewards[share], "y": -rewards[share]}, loss=1.0,
         source=["abc"[row % 3] for row in mine], text=[f"{step}.{row}" for row in mine],
+        tags=[["xyz"[row % 3 :], "v"[: row % 2]] for row in mine],
     )  # fmt: skip
 
 

@@ -27,6 +27,9 @@ METRICS: dict[str, Any] = {
 METRICS |= {
     "by_source": {"expr": "reward", "by": "source"},
     "rare": {"expr": "reward", "by": "number", "max_labels": 3},
+    "tagged": {"expr": "reward", "by": "tags", "weight": "length"},
+    "several": {"expr": "kl", "by": ["source", "tags"], "max_labels": 5, "reduce": "max"},
+    "share": {"formula": "tagged / weighted"},
     "weighted": {"expr": "reward", "weight": "length"},
     "some": {"expr": "kl", "reduce": {"n": "count", "var": "var"}, "where": "reward > 0"},
     "members": {"expr": "parts", "reduce": {"mean": "mean", "min": "min"}},
@@ -43,6 +46,7 @@ CONFIG = profile(
     {
         "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},
         "holes": {"axis": "completion"}, "number": {"axis": "completion", "type": "int"},
+        "tags": {"axis": "completion", "type": "object"},
         "source": {"axis": "completion", "type": "text"}, "text": {"axis": "completion", "type": "text"},
         "parts": {"axis": "completion", "family": True}, "kl": {"axis": "token"},
         "mask": {"axis": "token", "type": "bool"}, "loss": {"axis": "step"},
@@ -71,6 +75,7 @@ def observe(log: Recorder, step: int, batch: int, rank: int) -> None:
         reward=rewards, length=torch.randint(1, 9, (rows,), generator=random), holes=holes,
         number=torch.randint(0, 9, (rows,), generator=random), loss=float(rewards.sum()),
         source=["ab"[row % 2] if step % 3 else "c" for row in range(rows)],
+        tags=[["xyz"[row % 3 :], "v"[: row % 2]] for row in range(rows)],
         text=[f"{step}.{batch}.{rank}.{row}" for row in range(rows)],
         parts={"x": rewards, **({"y": -rewards} if step > 10 else {})},
         kl=torch.randn(rows, 3, generator=random).double(), mask=torch.rand(rows, 3, generator=random) > 0.4,

@@ -1,0 +1,131 @@
+"""Metrics by labels: several at once, lists of tags, and formulas over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.running import logged, profile
+
+ROWS, TEXT = {"axis": "completion"}, {"axis": "completion", "type": "text"}
+SIGNALS: dict[str, Any] = {
+    "x": ROWS, "env": TEXT, "agent": TEXT, "n": {**ROWS, "type": "int"}, "b": {**ROWS, "type": "bool"},
+    "tags": {**ROWS, "type": "object"},
+}  # fmt: skip
+ONE = [{"x": [1.0, 2.0, 3.0, 6.0], "env": ["u", "v", "u", None], "agent": ["p", "q", "p", "p"], "n": [1, 2, 1, 3],
+        "b": [True, False, True, True], "tags": [["a", "h", "a"], ["b"], [], ["h"]]}]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ({"by": ["env", "agent"]}, {"m/u/p": 2.0, "m/v/q": 2.0}),
+        ({"by": ["env", "n", "b"], "reduce": "sum"}, {"m/u/1/true": 4.0, "m/v/2/false": 2.0}),
+        ({"by": ["env", "agent"], "name": "{agent}-{env}"}, {"p-u": 2.0, "q-v": 2.0}),
+        ({"by": "agent", "name": "r/{agent}/mean"}, {"r/p/mean": 10 / 3, "r/q/mean": 2.0}),
+        ({"by": "tags", "reduce": "sum"}, {"m/a": 1.0, "m/b": 2.0, "m/h": 7.0}),
+        ({"by": "tags", "reduce": "p50"}, {"m/a": 1.0, "m/b": 2.0, "m/h": 3.5}),
+        ({"by": ["tags", "agent"], "reduce": "count"}, {"m/a/p": 1, "m/b/q": 1, "m/h/p": 2}),
+        ({"by": ["env", "step"]}, {"m/u/0": 2.0, "m/v/0": 2.0}),
+        ({"by": ["env", "bucket(x, 2)"], "reduce": "max"}, {"m/u/0-2": 1.0, "m/u/3+": 3.0, "m/v/0-2": 2.0}),
+        ({"by": ["agent", "tags"], "max_labels": 1, "reduce": "sum"}, {"m/p/h": 7.0, "m/_other": 3.0}),
+        ({"by": ["agent", "n"], "max_labels": 1, "name": "{agent}/{n}"}, {"p/1": 2.0, "_other/_other": 4.0}),
+    ],
+)
+def test_a_value_for_each_combination(metric: dict[str, Any], expected: dict[str, float], tmp_path: Path) -> None:
+    """A row counts for each of its tags once; where any of its labels is missing, it counts for none."""
+    assert logged(profile(SIGNALS, {"m": {"expr": "x", **metric}}), ONE, tmp_path) == expected
+
+
+def test_labels_whose_parts_hold_a_slash_stay_apart(tmp_path: Path) -> None:
+    """`a/b` and `c` are not `a` and `b/c`: two values of one name are reported, and none is their mean."""
+    config = profile(SIGNALS, {"m": {"expr": "x", "by": ["env", "agent"]}}) | {"strict": False}
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(x=[1.0, 5.0], env=["a/b", "a"], agent=["c", "b/c"])
+    assert (sink.scalars[0], len(log.failures)) == ({"m/a/b/c": 5.0}, 1)
+    apart = profile(SIGNALS, {"m": {"expr": "x", "by": ["env", "agent"], "name": "m/{env} {agent}"}})
+    rows = [{"x": [1.0, 5.0], "env": ["a/b", "a"], "agent": ["c", "b/c"]}]
+    assert logged(apart, rows, tmp_path / "apart") == {"m/a b/c": 5.0, "m/a/b c": 1.0}
+
+
+def test_tags_travel_to_rank_0_and_to_a_later_phase(tmp_path: Path) -> None:
+    """Two ranks; the tags are of the generation, and the losses of the update, in another order."""
+    config = profile(
+        {"row": {**ROWS, "type": "int"}, "tags": {**SIGNALS["tags"], "phase": "rollout"},
+         "env": {**TEXT, "phase": "rollout"}, "loss": {**ROWS, "phase": "update"}},
+        {"m": {"expr": "loss", "by": "tags"}, "e": {"expr": "loss", "by": ["tags", "env"], "reduce": "count"}},
+        axes={"completion": {"ids": "row"}},
+    )  # fmt: skip
+    sink = MemorySink()
+
+    def body(comm: FakeComm) -> None:
+        with (
+            declog.start(config, sinks=[] if comm.rank else [sink], output_dir=tmp_path, comm=comm) as log,
+            log.step(0),
+        ):
+            log.observe(row=[0, 1], tags=[["a", "h"], ["b"]], env=["u", "v"])
+            log.observe(row=[1, 0], loss=[2.0 + comm.rank, 4.0 + comm.rank])
+
+    run_ranks(2, body)
+    assert sink.scalars[0] == {"m/a": 4.5, "m/b": 2.5, "m/h": 4.5, "e/a/u": 2, "e/b/v": 2, "e/h/u": 2}
+
+
+def test_a_share_per_label(tmp_path: Path) -> None:
+    """A formula has a value for each label of its metrics; one without labels is the same for all."""
+    metrics = {
+        "rows": "count(x)",
+        "n": {"expr": "x", "reduce": "count", "by": "agent"},
+        "good": {"expr": "x", "reduce": "count", "by": "agent", "where": "x > 2"},
+        "share": {"formula": "n / rows", "name": "share/{agent}"},
+        "odds": {"formula": "good / n if n > 1 else 0"},
+        "nowhere": {"formula": "gone / rows", "empty": 0},
+        "gone": {"expr": "x", "by": "env", "where": "x > 9"},
+    }
+    found = logged(profile(SIGNALS, metrics), ONE, tmp_path)
+    formulas = {name: value for name, value in found.items() if name.startswith(("share", "odds", "nowhere"))}
+    assert formulas == {"share/p": 0.75, "share/q": 0.25, "odds/p": 2 / 3, "odds/q": 0.0}
+
+
+def test_pooled_labels_of_other_rows_are_no_share(tmp_path: Path) -> None:
+    """What `_other` pools in two metrics is not the same where their labels differ: it has no value then."""
+    few = {"expr": "x", "reduce": "sum", "by": "tags", "max_labels": 1}
+    metrics = {
+        "all": few, "most": {**few, "where": "x < 3"}, "part": {"formula": "most / all"},
+        "same": {**few, "reduce": "count"}, "mean": {"formula": "all / same"},
+    }  # fmt: skip
+    found = logged(profile(SIGNALS, metrics), ONE, tmp_path)
+    assert {name: value for name, value in found.items() if name.startswith(("all", "most"))} == {
+        "all/h": 7.0, "all/_other": 3.0, "most/a": 1.0, "most/_other": 3.0,
+    }  # fmt: skip
+    assert {name: value for name, value in found.items() if name.startswith(("part", "mean"))} == {
+        "mean/h": 3.5, "mean/_other": 1.5,
+    }  # fmt: skip
+
+
+def test_a_label_that_is_none_is_reported(tmp_path: Path) -> None:
+    """A map among the tags: the metric is not logged, the others are."""
+    config = profile(SIGNALS, {"m": {"expr": "x", "by": "tags"}, "x": "mean(x)"}) | {"strict": False}
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(x=[1.0], tags=[{"a": 1}])
+    assert (sink.scalars[0], list(log.failures)) == (
+        {"x": 1.0},
+        ["[DL605] the metric `m`: `by` takes a text, a number or a list of those, and a dict came: {'a': 1}\n"
+         "  fix: declare a signal of the labels"],
+    )  # fmt: skip
+
+
+def test_an_alert_over_labels(tmp_path: Path) -> None:
+    """A condition over a formula with labels holds where it holds for one of them; its text is of that one."""
+    metrics = {"n": {"expr": "x", "reduce": "count", "by": ["agent", "env"]}, "rows": "count(x)",
+               "share": {"formula": "n / rows"}}  # fmt: skip
+    alerts = {"rare": {"metric": "share", "below": 0.3, "text": "{share:.2f}"}}
+    sink = MemorySink()
+    with declog.start(profile(SIGNALS, metrics, alerts=alerts), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(**ONE[0])
+    assert [alert.text for _, alert in sink.alerts] == ["0.25"]
