@@ -61,6 +61,7 @@ SHORT: Mapping[str, Schema] = {
     "ExpectedTable": {"type": "integer"},
     "RankInput": {"type": "array", "items": {"type": "object"}},
     "StepInput": {"type": "array", "items": {"type": "object"}},
+    "TaskInput": {"type": "array", "items": {"type": "object"}},
 }
 # What a key may hold besides, and keys that are shorter than those of the long form.
 SHORTER: Mapping[tuple[str, str], Schema] = {
@@ -84,7 +85,7 @@ SHORTER: Mapping[tuple[str, str], Schema] = {
     ("FilterSpec", "unique"): {"description": "The first row of each value of it.", "type": "string"},
     ("LogSpec", "sinks"): WORDS,
 }
-OF_SIGNALS = ("RankInput", "StepInput")  # maps whose unknown keys are signals
+OF_SIGNALS = ("RankInput", "StepInput", "TaskInput")  # maps whose unknown keys are signals
 DEFAULTS: Schema = {
     "description": "What this file extends, in order; `_self_` is the place of the file itself.",
     "type": "array",

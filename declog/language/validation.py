@@ -36,7 +36,16 @@ from declog.language.spec import (
     TableSpec,
     TokenAxis,
 )
-from declog.language.spec_of_tests import CaptureSpec, Expected, ExpectedTable, RankInput, StepInput, TestSpec
+from declog.language.spec_of_tests import (
+    CaptureSpec,
+    Expected,
+    ExpectedTable,
+    Input,
+    RankInput,
+    StepInput,
+    TaskInput,
+    TestSpec,
+)
 from declog.messages import MESSAGES
 
 
@@ -272,6 +281,11 @@ _ENTRIES: dict[str, Any] = {
 }  # fmt: skip
 
 
+_INSIDE: dict[str, list[Any]] = {  # of a test, its steps, their ranks and their tasks
+    "steps": [StepInput], "ranks": [RankInput], "tasks": [TaskInput], "expect": [Expected], "tables": [ExpectedTable],
+}  # fmt: skip
+
+
 def _below(model: Any, part: str | int) -> Any:
     if model is LogSpec:
         nodes: dict[str, type[BaseModel]] = {
@@ -287,9 +301,8 @@ def _below(model: Any, part: str | int) -> Any:
         return (dict, "selectors")
     if isinstance(model, list):  # what a test's maps and lists hold
         return model[0]
-    if isinstance(model, type) and issubclass(model, StepInput):
-        inside = {"steps": [StepInput], "ranks": [RankInput], "expect": [Expected], "tables": [ExpectedTable]}
-        return inside.get(str(part))
+    if isinstance(model, type) and issubclass(model, Input):
+        return _INSIDE.get(str(part)) if _is_key(model, str(part)) else None
     return None  # a leaf, or a map of leaves
 
 

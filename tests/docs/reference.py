@@ -33,6 +33,7 @@ _MODELS = {
     "ExpectedTable": "expected table",
     "RankInput": "rank",
     "StepInput": "step",
+    "TaskInput": "task",
 }
 _LAYERS = {
     "1": "Composition",
