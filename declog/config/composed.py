@@ -128,7 +128,8 @@ class Composed:
         """
         cleaned = type(error)([self._clean(each) for each in error.problems]) if self.secrets else error
         if self.provenance is None:  # of a mapping there are no places: its own keys are what is known
-            return type(error)([replace(each, path=self.short.written(each.path)) for each in cleaned.problems])
+            found = (replace(each, path=self.short.written(each.path)) for each in cleaned.problems)
+            return type(error)(list(dict.fromkeys(found)))  # what a group says of several is wrong once
         return attach_places(cleaned, self.provenance, prefix=self.prefix)
 
     def _clean(self, problem: Problem) -> Problem:

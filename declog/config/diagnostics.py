@@ -42,7 +42,8 @@ def located(
     ``prefix`` is where the profile stands in the composed configuration. Those of one file come in the order of its
     lines, wherever they were found.
     """
-    found = [_located(problem, provenance, prefix) for problem in problems]
+    every = [_located(problem, provenance, prefix) for problem in problems]
+    found = list(dict.fromkeys(every))  # what a group says of several metrics is wrong once
     files = list(dict.fromkeys(problem.where.file for problem in found if problem.where is not None))
 
     def reading(problem: Problem) -> tuple[int, int, int]:

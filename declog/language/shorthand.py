@@ -26,6 +26,12 @@ _CONDITION = re.compile(
     r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)(?:\s+for\s+(?P<patience>\d+)(?:\s+(?:steps?|log events?|times))?)?\Z"
 )
 _BROKEN = ("nan", ".nan", "inf", "not finite", "nonfinite")
+_REDUCTION = re.compile(r"[^\s(,]+(?:\([^)]*\))?")
+SEVERAL = {  # words that stand for several reductions
+    "quantiles": ("p05", "p25", "p50", "p75", "p95"),
+    "summary": ("mean", "std", "min", "max"),
+}
+GROUPS, DEFAULTS = "metric_groups", "defaults"
 _COUNTED = ("random", "first")  # kinds of filter that take so many rows: `random: 8`
 
 
@@ -52,7 +58,9 @@ def long(data: Mapping[Any, Any], below: Callable[[], Mapping[Any, Any]] = dict,
     a layer extends, in their long form: what a word or a list replaces there is set to null.
     """
     writer = _Writer(below, whole)
-    made = {key: writer.section(key, value) for key, value in data.items()}
+    made = {key: writer.section(key, value) for key, value in data.items() if key != GROUPS}
+    if data.get(GROUPS) is not None:
+        made |= writer.groups(data[GROUPS], data.get("metrics"))
     for section, entries in writer.beside.items():
         known = made.get(section)
         made[section] = {**(known if isinstance(known, Mapping) else {}), **entries}
@@ -171,6 +179,45 @@ class _Writer:
 
     # -- metrics
 
+    def groups(self, value: Any, metrics: Any) -> dict[str, Any]:
+        """Metrics in groups, each with the `defaults` of its group; what cannot be read is given back."""
+        if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
+            self.problems.append(Problem.of("DL202.groups", (GROUPS,)))
+            return {GROUPS: value}
+        left: dict[Any, Any] = {}
+        made = self.beside.setdefault("metrics", {})
+        for group, entries in value.items():
+            own = {id: each for id, each in entries.items() if id != DEFAULTS}
+            shared = entries.get(DEFAULTS)
+            if not own:
+                self.problems.append(Problem.of("DL202.group_empty", (GROUPS, group)))
+            elif not isinstance(shared, Mapping | None):
+                self.problems.append(Problem.of("DL202.group_defaults", (GROUPS, group, DEFAULTS)))
+            if not own or not isinstance(shared, Mapping | None):
+                left[group] = entries
+                continue
+            defaults = self._metric((GROUPS, group, DEFAULTS), shared or {})
+            for id, each in own.items():
+                at = (GROUPS, group, id)
+                if id in made or (isinstance(metrics, Mapping) and id in metrics):
+                    self.problems.append(Problem.of("DL202.metric_twice", at, name=id))
+                    left.setdefault(group, {})[id] = each
+                else:
+                    made[id] = self._grouped(("metrics", id), each, defaults, at)
+        return {GROUPS: left} if left else {}
+
+    def _grouped(self, path: Path, value: Any, defaults: Mapping[str, Any], at: Path) -> dict[str, Any]:
+        """A metric of a group: what it does not say itself, the group says."""
+        entry = {} if value is None else self._metric(path, value)
+        entry = entry if isinstance(entry, Mapping) else {"expr": entry}
+        for key, place in list(self.origins.items()):
+            if key[:2] == path and place[:2] == path:
+                self.origins[key] = (*at, *place[2:])
+        self.origins[path] = at
+        own = value.keys() if isinstance(value, Mapping) else {key for key, each in entry.items() if each is not None}
+        self.origins.update({(*path, key): (*at[:2], DEFAULTS, key) for key in defaults if key not in own})
+        return {**entry, **{key: each for key, each in defaults.items() if key not in own}}
+
     def _metric(self, path: Path, value: Any) -> Any:
         if isinstance(value, str) and "${" not in value and value != "???":
             return self._said(path, reduced(value) or {"expr": value})
@@ -181,6 +228,9 @@ class _Writer:
             made["tags"] = made["tags"].split()
         if isinstance(by := made.get("by"), list) and len(by) == 1:
             made["by"] = by[0]
+        if (words := reductions(made.get("reduce"))) is not None:
+            made["reduce"] = words
+            self.origins[(*path, "reduce")] = (*path, "reduce")
         if isinstance(made.get("reduce"), list) and self._left((*path, "reduce"), {}):  # a list and a map do not merge
             made["reduce"] = self._names((*path, "reduce"), made["reduce"], lambda each: each)
         if isinstance(made.get("alias"), list):
@@ -334,6 +384,16 @@ def _joined(selector: Any) -> Any:
     return " ".join(selector) if several else selector
 
 
+def reductions(written: Any) -> list[str] | None:
+    """`mean quantiles` as the reductions that it names; None for what names one, or is a map."""
+    if isinstance(written, str) and "${" not in written:
+        words = _REDUCTION.findall(written) if "".join(_REDUCTION.findall(written)) == "".join(written.split()) else []
+    else:
+        words = written if isinstance(written, list) and all(isinstance(each, str) for each in written) else []
+    found = [each for word in words for each in SEVERAL.get(word, (word,))]
+    return found if found != words or (len(words) > 1 and words is not written) else None
+
+
 def reduced(text: str) -> dict[str, Any] | None:
     """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
     from declog.language.reductions import DEFAULT  # numpy, which composing alone needs not
@@ -345,6 +405,8 @@ def reduced(text: str) -> dict[str, Any] | None:
     if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not body.args:
         return None
     name = body.func.id
+    if name in SEVERAL and len(body.args) == 1 and not body.keywords:
+        return {"expr": str(ast.get_source_segment(text.strip(), body.args[0])), "reduce": list(SEVERAL[name])}
     try:
         reduction = DEFAULT.named(name)
     except UsageError:  # two packages bring it

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest, nesting
-from declog.language.shorthand import long
+from declog.language.shorthand import GROUPS, long
 from declog.language.spec import (
     IDENTIFIER,
     SECTIONS,
@@ -60,7 +60,7 @@ def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) 
     if (problem := nesting(data)) is not None:
         raise ConfigError([problem])
     longer = long(_with_text_keys(data))
-    data = longer.data
+    data = {key: value for key, value in longer.data.items() if key != GROUPS}  # what is left of them is refused
     deleted |= frozenset(
         f"{section}.{key}"
         for section in SECTIONS

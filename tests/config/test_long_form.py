@@ -215,6 +215,33 @@ def test_show_prints_the_long_form(write_preset: WritePreset, capsys: pytest.Cap
     ]
 
 
+GROUPED = """
+signals: {update: {loss: step}}
+metric_groups:
+  control:
+    defaults: {phase: update, axis: step, reduce: last, name: "control/{id}"}
+    tau:
+    rate: {name: lr}
+"""
+
+
+def test_metrics_of_groups_are_metrics(write_preset: WritePreset, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another file and an override change them by their ids; each key has the place at which it is written."""
+    write_preset("base", GROUPED)
+    directory = write_preset("own", "defaults: [base, _self_]\nmetrics: {tau: {tags: core}, rate: null}\n")
+    plan = declog.plan(declog.compose("own", ["metrics.tau.reduce=max"], config_dir=directory))
+    assert [(op.key, op.reduction.name, op.tags, op.names[0].template) for op in plan.metrics if op.id != "logged"] == [
+        ("tau", "max", ("core",), "control/tau")
+    ]
+    assert main(["show", "base", "--config-dir", str(directory), "--key", "metrics"]) == 0
+    shown = [line.split("#") for line in capsys.readouterr().out.splitlines()]
+    assert [(what.strip(), place[0].strip().rpartition("/")[2]) for what, *place in shown if place] == [
+        ("phase: update", "base.yaml:4:16"), ("axis: step", "base.yaml:4:31"), ("reduce: last", "base.yaml:4:43"),
+        ('name: control/{id}', "base.yaml:4:57"), ("name: lr", "base.yaml:6:12"), ("phase: update", "base.yaml:4:16"),
+        ("axis: step", "base.yaml:4:31"), ("reduce: last", "base.yaml:4:43"),
+    ]  # fmt: skip
+
+
 APPLICATION = """
 import hydra
 
