@@ -342,9 +342,10 @@ class _Metric:
         nodes = (*args, where, by, weight)
         phases = {node.type.phase for node in nodes if node is not None and node.type.phase is not None}
         if not phases:
-            alone = [node.param("name") for node in args if node.op == SIGNAL]
-            homes = [phase for name in alone for phase in draft.signals[name].phases]
-            return (homes or [draft.default_phase])[0], args, where, by, weight
+            named = [draft.signals[item.param("name")].phases for item in walk(*args) if item.op == SIGNAL]
+            named = [phases for phases in named if phases]
+            shared = [phase for phase in (named or [()])[0] if all(phase in each for each in named)]
+            return (shared or [draft.default_phase])[0], args, where, by, weight
         order = {phase: draft.phase_order.get(phase, 0) for phase in phases}
         target = max(phases, key=lambda phase: order[phase])
         fixed = next((node for node in nodes if node is not None and node.type.axis is Axis.TOKEN), None)

@@ -41,9 +41,29 @@ class Policy(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits for the token after each position."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        logits: torch.Tensor = self.head(self.norm(self.blocks(self.token(tokens) + self.position(positions))))
+        logits: torch.Tensor = self.head(self.states(tokens))
         return logits
+
+    def states(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[rows, positions, width] that the heads read."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        states: torch.Tensor = self.norm(self.blocks(self.token(tokens) + self.position(positions)))
+        return states
+
+
+class ActorCritic(Policy):
+    """A policy with a value head: what the rest of the completion is expected to be worth, at each position."""
+
+    def __init__(self, vocabulary: int, positions: int, width: int, heads: int, layers: int) -> None:
+        super().__init__(vocabulary, positions, width, heads, layers)
+        self.value = nn.Linear(width, 1)
+        nn.init.zeros_(self.value.weight)
+        nn.init.zeros_(self.value.bias)
+
+    def both(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits [rows, positions, vocabulary] and values [rows, positions]."""
+        states = self.states(tokens)
+        return self.head(states), self.value(states).squeeze(-1)
 
 
 @torch.no_grad()

@@ -12,13 +12,16 @@ from statistics import mean
 BARS = " ▁▂▃▄▅▆▇█"
 
 
-def report(run: Path, project: str) -> None:
-    """Print a plot of the logged reward and how to open what the run's sinks wrote; any of them may be switched off."""
+def report(run: Path, project: str, reward: str = "reward") -> None:
+    """Print a plot of the logged reward and how to open what the run's sinks wrote; any of them may be switched off.
+
+    ``reward`` is the name that it is logged under.
+    """
     run, commands = shown(run), shown(Path(sys.executable).parent)
     scalars, dataset, dashboard = run / "jsonl" / "scalars.jsonl", run / "parquet" / "scalars", run / "trackio"
     if scalars.exists():
         phases = [json.loads(line)["scalars"] for line in scalars.read_text().splitlines()]
-        rewards = [phase["reward"] for phase in phases if "reward" in phase]
+        rewards = [phase[reward] for phase in phases if reward in phase]
         if rewards:
             first, last = mean(rewards[:10]), mean(rewards[-10:])
             print(f"\nreward by step\n{bar_plot(rewards)}\n")
@@ -40,10 +43,10 @@ def shown(path: Path) -> Path:
 
 
 def bar_plot(values: Sequence[float], width: int = 80, height: int = 6) -> str:
-    """Values of 0 and above as columns of block characters, each the mean of equally many values."""
+    """Values as columns of block characters from 0 up, each the mean of equally many values."""
     size = math.ceil(len(values) / width)
     means = [mean(values[i : i + size]) for i in range(0, len(values), size)]
-    top = max(means)
+    top = max(max(means), 1e-6)
     lines = []
     for level in reversed(range(height)):
         eighths = [round((mean / top * height - level) * 8) for mean in means]

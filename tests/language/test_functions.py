@@ -40,6 +40,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "exp": [("exp(x)", [math.e, M, math.exp(-3), math.exp(4)])],
     "log": [("log(x)", [0, M, M, math.log(4)])],
     "sqrt": [("sqrt(x)", [1, M, M, 2])],
+    "floor": [("floor(x / 2)", [0, M, -2, 2]), ("floor(n)", [3, M, 0, -2])],
     "square": [("square(x)", [1, M, 9, 16])],
     "clip": [("clip(x, 0, y)", [1, M, 0, M])],
     "minimum": [("minimum(x, y)", [1, M, -3, M])],

@@ -98,6 +98,9 @@ BUILTIN.elementwise("log", "x", rule=number, help="the natural logarithm; of a n
 BUILTIN.elementwise("sqrt", "x", rule=number, help="the square root; of a negative number missing")(
     lambda xp, x: xp.sqrt(x)
 )
+BUILTIN.elementwise("floor", "x", rule=number, help="the greatest whole number that is not above x")(
+    lambda xp, x: xp.floor(x)
+)
 BUILTIN.elementwise("square", "x", rule=same, help="x * x")(lambda xp, x: _fitting(xp, operator.mul, x, x))
 
 
