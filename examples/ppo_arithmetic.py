@@ -51,7 +51,7 @@ def main(cfg: DictConfig) -> None:
     algorithm = PPO(
         cfg.beta, cfg.gamma, cfg.lam, cfg.epsilon, cfg.value_clip, cfg.value_weight, cfg.whiten_rewards
     )  # fmt: skip
-    kept: list[object] = []
+    kept: list[tuple[Rollout, list[tuple[Tensor, ...]]]] = []
 
     log = declog.start(cfg)
     with log:
@@ -108,8 +108,8 @@ def generate(cfg: DictConfig, policy: ActorCritic, reference: ActorCritic, algor
 def update(
     cfg: DictConfig, policy: ActorCritic, optimizer: torch.optim.Optimizer, algorithm: PPO, rollout: Rollout
 ) -> list[tuple[Tensor, ...]]:
-    """Take several epochs of gradient steps on one rollout; of each minibatch its rows and what the policy made of it."""
-    seen = []
+    """Take several epochs of gradient steps on one rollout; of each minibatch its rows, and what the policy gave."""
+    seen: list[tuple[Tensor, ...]] = []
     for _ in range(cfg.epochs):
         for rows in torch.randperm(len(rollout.tokens)).split(cfg.minibatch):
             mask, advantages, returns = rollout.mask[rows], rollout.advantages[rows], rollout.returns[rows]
@@ -138,7 +138,7 @@ def update(
 
 
 def token_statistics(policy: ActorCritic, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each completion token its log-probability, the entropy of the distribution it was drawn from, and the value."""
+    """Of each completion token its log-probability, the entropy of its distribution, and the value."""
     logits, values = policy.both(tokens[:, :-1])
     distribution = logits[:, PROMPT_LENGTH - 1 :].log_softmax(-1)
     logprobs = distribution.gather(-1, tokens[:, PROMPT_LENGTH:].unsqueeze(-1)).squeeze(-1)

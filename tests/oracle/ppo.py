@@ -1,4 +1,4 @@
-"""TRL's PPO in numpy: the 17 values of trl.experimental.ppo.PPOTrainer, and those of the preset `ppo`, from raw tensors.
+"""TRL's PPO in numpy: the 17 values of trl.experimental.ppo.PPOTrainer, and those of the preset `ppo`, from tensors.
 
 Written after ``PPOTrainer.train`` of TRL 1.9, step by step, padding included. Imports nothing of declog, and takes only
 what a policy gave: token ids, log-probabilities, values, entropies and scores.
@@ -155,7 +155,8 @@ def pooled(rollout: Rollout, updates: Sequence[Update], settings: Settings) -> d
         gap = (update.logprobs - rollout.logprobs[update.rows])[mask]
         ratio = np.exp(gap)
         low, high = 1 - settings.epsilon, 1 + settings.epsilon
-        new, old, target = (each[mask] for each in (update.values, made["values"][update.rows], made["returns"][update.rows]))
+        old_values, targets = made["values"][update.rows], made["returns"][update.rows]
+        new, old, target = (each[mask] for each in (update.values, old_values, targets))
         near = np.clip(new, old - settings.value_clip, old + settings.value_clip)
         for name, column in {
             "entropy": update.entropy[mask],
