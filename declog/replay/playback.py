@@ -206,6 +206,9 @@ class _Player:
 
     # -- log events
 
+    def _mark(self, call: Call) -> None:
+        """What was left out ended here."""
+
     def _cut(self, call: Call) -> None:
         self._session.cut_logged()
 

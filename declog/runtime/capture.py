@@ -37,6 +37,7 @@ FORMAT = 2
 SUFFIX = ".declog"
 CLOSE_S = 60.0  # how long the end of a run waits for what is still to be written
 _DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and close what must be whole
+_BEGINS, _CLOSES = frozenset({"begin", "enter", "at", "batch"}), frozenset({"end", "leave", "unat", "unbatch"})
 OBSERVING = frozenset({"observe", "packet"})
 _ENDS = frozenset({"end", "leave", "flush", "rewind", "close"})
 
@@ -82,13 +83,15 @@ class CapturingTape(Tape):
         self._now = 0.0
         self._depth = 0
         self._part = 0
-        self._fresh = True  # the next call is the first of its part
-        self._left_out = False  # this part is
+        self._kept = False  # of this part some calls are, those of scopes that are kept
+        self._broken = False  # a call of this part could not be: then none of it is
+        self._scopes: dict[int, bool] = {}  # the open ones, and whether they are kept
         self._told = False
         self._step: tuple[int, int] | None = None  # the open optimizer step's number, and its scope's
         self._ahead = False  # rows were given for a step that was not open: what is left out may be of what is kept
         self._ended = False
         self._events: Counter[str] = Counter()  # log events, by mode
+        self._blocks = {name for name, op in plan.modes.items() if name != "train" and not op.every}  # each is one
         self._writer = _Writer(file_of(folder, rank), op.limit, plan)
         self._writer.begin(_run(plan, op, rank, world_size))
 
@@ -99,13 +102,10 @@ class CapturingTape(Tape):
     def call(self, name: str, *what: Any, at: Scope | Holder | None = None) -> Iterator[None]:
         """Copy what the call was given before it is executed; write it, and whether it raised, when it is."""
         self._now = super().elapsed()
-        if self._fresh:
-            self._fresh = False
-            mode = what[0] if name == "enter" else "train"
-            other = self._op.mode not in (None, mode) or self._events[mode] % self._op.every != 0
-            self._left_out = self._ended or (other and not self._ahead)
         self._follow(name, what, at)
-        made = None if (self._left_out and name != "close") or self._writer.stopped else self._copy(name, what)
+        keep = name == "close" or (self._keeps(name, what, at) and not self._broken and not self._ended)
+        made = self._copy(name, what) if keep and not self._writer.stopped else None
+        self._kept |= made is not None
         if made is not None and at is not None:
             made.origin = at.origin
             made.scope = at.id if isinstance(at, Scope) else 0 if at.scope is None else at.scope.id
@@ -116,18 +116,38 @@ class CapturingTape(Tape):
         finally:
             self._done(name, made, failed)
 
+    def _keeps(self, name: str, what: Sequence[Any], at: Scope | Holder | None) -> bool:
+        """Whether a call is of a log event that is kept: its scope says, and of a scope the one around it."""
+        scope = at if isinstance(at, Scope) else None if at is None else at.scope
+        if scope is None:
+            return self._wanted("train")
+        if name in _BEGINS:
+            around = 0 if name == "at" else what[-1]
+            wanted = self._wanted(what[0]) if name == "enter" else self._scopes.get(around, self._wanted("train"))
+            self._scopes[scope.id] = wanted
+            if name == "enter" and what[0] in self._blocks:
+                self._events[what[0]] += 1
+        elif name in _CLOSES:
+            return self._scopes.pop(scope.id, False)
+        return self._scopes.get(scope.id, self._wanted("train"))
+
+    def _wanted(self, mode: str) -> bool:
+        return self._ahead or (self._op.mode in (None, mode) and self._events[mode] % self._op.every == 0)
+
     def _follow(self, name: str, what: Sequence[Any], at: Scope | Holder | None) -> None:
         """Whose rows come ahead has no parts that could be left out: from then on all are kept."""
+        if self._op.mode not in (None, "train"):
+            return
         if isinstance(at, Scope) and name in ("begin", "end"):
             if name == "begin" and not what[1]:
                 self._step = what[0], at.id
             elif name == "end" and self._step is not None and self._step[1] == at.id:
                 self._step = None
         elif name == "at" and not self._ahead and (self._step is None or self._step[0] != what[0]):
+            self._ended = not self._wanted("train")
             self._ahead = True
             if self._op.every == 1 and self._op.mode is None:
                 return
-            self._ended = self._left_out
             log.warning(
                 "the capture %s: rows come ahead of their steps, with log.at(%s), and would be left out with others; "
                 "capture such a run with `every: 1` and no `mode`",
@@ -135,7 +155,8 @@ class CapturingTape(Tape):
             )  # fmt: skip
 
     def logged(self, mode: str) -> None:
-        self._events[mode] += 1
+        if mode not in self._blocks:
+            self._events[mode] += 1
 
     def in_child(self) -> None:
         self._writer.in_child()
@@ -168,7 +189,7 @@ class CapturingTape(Tape):
             yield from (snapshot.copy(item) for item in what)
 
     def _leave_out(self, why: str) -> None:
-        self._left_out = True
+        self._broken = True
         if not self._told:
             self._told = True
             log.warning("the capture leaves steps out: %s", why)
@@ -177,11 +198,13 @@ class CapturingTape(Tape):
         step = _DEPTH.get(name, 0)
         self._depth += step if step < 0 or not failed else 0
         last = self._depth <= 0 and name in _ENDS
+        if made is None and last and self._kept and not self._broken:
+            made = Call("mark", at=self._now, part=self._part)  # what ends here was left out, and the part is whole
         if made is not None:
             made.failed, made.last = failed, last
             self._writer.put(made)
         if last:
-            self._depth, self._fresh = 0, True
+            self._depth, self._kept, self._broken = 0, False, False
             self._part += 1
 
 

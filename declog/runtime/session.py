@@ -202,11 +202,11 @@ class Session:
 
     def _open_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         mode = scope.mode
+        if scope.number is None:
+            scope.number = self.now if around is None or around.number is None else around.number
         with self.tape.call("enter", mode, scope.number, 0 if around is None else around.id, at=scope):
             if around is not None and me in around.holders:  # what this task had open is of before the block
                 self.intake.close_all([around.holders[me]], quietly=False)
-            if scope.number is None:
-                scope.number = self.now if around is None or around.number is None else around.number
             scope.lane = self._lanes.get(mode)
             if scope.lane is None:
                 scope.lane = Lane(mode, event=self._begun[mode])

@@ -154,3 +154,58 @@ def test_a_capture_ends_where_rows_come_ahead_in_a_part_that_is_left_out(
     assert plain(capture_reader.replay(tmp_path)["<code>"]) == [events[0], events[2]]
     (told,) = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
     assert told.startswith("the capture ends here: rows come ahead of their steps, with log.at(4)")
+
+
+def nested(log: Recorder) -> None:
+    """Evaluations in a step."""
+    for step in range(8):
+        with log.step(step):
+            declog.observe(prompt=["train"], reward=[float(step)])
+            if step % 3 == 1:
+                with log.mode("eval"):
+                    declog.observe(prompt=["eval"], reward=[100.0 + step])
+                    with log.batch():
+                        declog.observe(prompt=["batch"], reward=[200.0 + step])
+            declog.observe(prompt=["train"], reward=[-float(step)])
+
+
+async def in_flight(log: Recorder) -> None:
+    """Evaluations that are begun in a step, go on in others, and overlap."""
+
+    async def evaluate(step: int) -> None:
+        with log.mode("eval", step=step):
+            for at in range(5):
+                declog.observe(prompt=["eval"], reward=[100.0 * step + at])
+                await asyncio.sleep(0)
+
+    tasks = []
+    for step in range(8):
+        with log.step(step):
+            if step % 2 == 0:
+                tasks.append(asyncio.create_task(evaluate(step)))
+            await asyncio.sleep(0)
+            declog.observe(prompt=["train"], reward=[float(step)])
+    await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("how", [nested, in_flight], ids=lambda how: how.__name__)
+@pytest.mark.parametrize(
+    "capture", [{"mode": "eval"}, {"mode": "train"}, {"every": 2}, {"every": 3, "mode": "eval"}], ids=str
+)
+def test_what_is_captured_of_evaluations_in_steps(capture: dict[str, Any], how: Any, tmp_path: Path) -> None:
+    """Each mode is kept or left out by itself, wherever its blocks begin."""
+    sink = MemorySink()
+    with declog.start({**PROFILE, "every": 1}, sinks=[sink], output_dir=tmp_path, capture=capture) as log:
+        if how is nested:
+            nested(log)
+        else:
+            asyncio.run(in_flight(log))
+    events = plain(sink.events)
+    kept = [
+        event
+        for place, event in enumerate(events)
+        if event[0] == capture.get("mode", event[0])
+        and sum(each[0] == event[0] for each in events[:place]) % capture.get("every", 1) == 0
+    ]
+    assert plain(capture_reader.replay(tmp_path)["<code>"]) == kept
+    assert {event[0] for event in kept} == ({capture["mode"]} if "mode" in capture else {"train", "eval"})
