@@ -354,3 +354,30 @@ def test_exports_are_checked(tmp_path: Path) -> None:
             driver.export()
     with pytest.raises(UsageError, match="`role: actor` needs `rank` and `world_size`"):
         declog.start(CONFIG, role="actor")
+
+
+@pytest.mark.parametrize("differ", ["ends", "begins"])
+def test_blocks_of_modes_that_overlap(differ: str, tmp_path: Path) -> None:
+    """They may end in another order on each actor; where they begin in another one that is told."""
+    config = profile(
+        {"x": {"axis": "completion"}}, {"x": "mean(x)"}, modes={"train": {"prefix": "t/"}, "eval": {}}, strict=False
+    )
+    sink = MemorySink()
+    ranks = [declog.start(config, role="actor", rank=rank, world_size=2) for rank in range(2)]
+    with declog.start(config, sinks=[sink], role="driver", world_size=2, output_dir=tmp_path) as log:
+        for rank, actor in enumerate(ranks):
+            turned = (rank == 1, False) if differ == "ends" else (False, rank == 1)
+            blocks = [actor.mode("eval", step=number) for number in ((1, 0) if turned[1] else (0, 1))]
+            for block in blocks:
+                block.__enter__()
+            for block in blocks[::-1] if turned[0] else blocks:
+                block.observe(x=[10.0 * (block.number or 0) + rank])
+                block.__exit__(None, None, None)
+            actor.close()
+        log.merge([actor.export() for actor in ranks])
+    values = [(at, {item.name: item.value for item in records.scalars}) for at, records in sink.events]
+    if differ == "ends":
+        assert (values, log.failures) == ([(0, {"x": 0.5}), (1, {"x": 10.5})], {})
+    else:
+        assert values == [(0, {"x": 0.0, "declog/ranks": 1}), (1, {"x": 10.0, "declog/ranks": 1})]
+        assert ["DL603" in each and "actor 1 sent another log event" in each for each in log.failures] == [True, True]
