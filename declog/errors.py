@@ -22,6 +22,8 @@ DL5xx input at run time, DL6xx sinks and ranks.
 from __future__ import annotations
 
 import difflib
+import json
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,6 +67,8 @@ SYNONYMS: Mapping[str, str] = {
     "variance": "var", "total": "sum", "maximum": "max", "minimum": "min",
     "topk": "top_bottom", "top_k": "top_bottom", "top": "top_bottom", "sample": "random", "distinct": "unique",
     "length": "len", "pass_at_k": "pass_at", "ln": "log",
+    "group_by": "by", "groupby": "by", "label": "by", "agg": "reduce", "aggregate": "reduce", "aggregation": "reduce",
+    "filter": "where", "condition": "where", "if": "where", "description": "help", "doc": "help",
 }  # fmt: skip
 
 
@@ -75,6 +79,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         return synonym
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+_SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")
+
+
+def in_flow(text: str) -> str:
+    """A text as YAML takes it in a flow map, in quotes only where it needs them."""
+    return json.dumps(text, ensure_ascii=False) if _SPECIAL.search(text) or not text else text
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str = "known") -> str:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import ast
-import json
-import re
 from collections.abc import Container
 
-from declog.errors import SYNONYMS
+from declog.errors import SYNONYMS, in_flow
 from declog.language.reductions import Reductions, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import tree_of
 
 _PLAIN = frozenset({"expr", "help", "name", "tags"})  # what a formula may say as well
-_SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")
-
-
-def quoted(text: str) -> str:
-    """A text as YAML takes it in a flow map, in quotes only where it needs them."""
-    return json.dumps(text, ensure_ascii=False) if _SPECIAL.search(text) or not text else text
 
 
 def as_formula(
@@ -33,10 +25,10 @@ def as_formula(
         return None
     if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
-    entries = [f"{name}: {{expr: {quoted(text)}, log: false}}" for name, text in parts.items()]
-    own = [f"{key}: {quoted(str(getattr(spec, key)))}" for key in ("help", "name") if key in spec.model_fields_set]
-    own += [f"tags: [{', '.join(map(quoted, spec.tags))}]"] if spec.tags else []
-    inside = ", ".join([f"formula: {quoted(ast.unparse(rest))}", *own])
+    entries = [f"{name}: {{expr: {in_flow(text)}, log: false}}" for name, text in parts.items()]
+    own = [f"{key}: {in_flow(str(getattr(spec, key)))}" for key in ("help", "name") if key in spec.model_fields_set]
+    own += [f"tags: [{', '.join(map(in_flow, spec.tags))}]"] if spec.tags else []
+    inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *own])
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
 
 

@@ -6,9 +6,9 @@ import re
 
 from declog.compiler import calls
 from declog.compiler.draft import Draft, needs_axis
-from declog.compiler.intended import quoted
 from declog.compiler.metrics import FIELDS
 from declog.compiler.scopes import SignalScope
+from declog.errors import in_flow
 from declog.language import patterns
 from declog.language.dtypes import Axis, DType, per
 from declog.language.expression import compile_expression
@@ -85,7 +85,7 @@ def _typed_column(
         draft.report(
             "DL310.column", path, name=name, axis=per(node.type.axis),
             row="has one value" if row is Axis.COMPLETION else f"is a {ROWS[row.label]}",
-            expr=quoted(coarser(draft, node, row)),
+            expr=in_flow(coarser(draft, node, row)),
         )  # fmt: skip
         return None
     if not type.holds(node.type.dtype):

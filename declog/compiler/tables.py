@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from declog.compiler.draft import Draft, SwitchedOff, needs_axis
 from declog.compiler.formulas import over_metrics
-from declog.compiler.intended import quoted
 from declog.compiler.schemas import ROWS, coarser, columns
 from declog.compiler.scopes import MetricScope
-from declog.errors import Problem, did_you_mean
+from declog.errors import Problem, did_you_mean, in_flow
 from declog.language.dtypes import AXES, Axis, DType, per
 from declog.language.expression import compile_expression
 from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
@@ -120,7 +119,7 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
         if node is not None and not needs_axis(node.type, axis):
             draft.report(
                 "DL310.filter_axis", path, filter=op.id, field=field, axis=per(node.type.axis), table=table,
-                row=ROWS[axis.label], expr=quoted(coarser(draft, node, axis)),
+                row=ROWS[axis.label], expr=in_flow(coarser(draft, node, axis)),
             )  # fmt: skip
     if op.within == "group" and axis is not Axis.COMPLETION:
         draft.report("DL310.filter_group", path, filter=op.id, table=table, row=ROWS[axis.label])
@@ -158,17 +157,20 @@ def alerts(draft: Draft) -> None:
         if f"alerts.{name}" in draft.inactive:
             continue
         path = ("alerts", name)
-        bounds = [f"{spec.metric} > {spec.above!r}"] * (spec.above is not None) + [
-            f"{spec.metric} < {spec.below!r}"
-        ] * (spec.below is not None)
-        if (spec.metric is None) == (spec.when is None) or (spec.metric is not None and not bounds):
+        metric = name if spec.metric is None and spec.when is None else spec.metric
+        bounds = [f"{metric} > {spec.above!r}"] * (spec.above is not None) + [f"{metric} < {spec.below!r}"] * (
+            spec.below is not None
+        )
+        if bool(bounds) == (spec.when is not None) or (metric is not None and not bounds):
             draft.report("DL203.alert", path)
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)
-        with draft.at(*path, "when" if spec.when is not None else "metric", off=f"alerts.{name}"):
+        with draft.at(
+            *path, *(["when"] if metric is None else ["metric"] if spec.metric else []), off=f"alerts.{name}"
+        ):
             scope = MetricScope(draft, optional=spec.optional)
-            if spec.metric is not None:
-                compile_expression(spec.metric, scope, draft.pool, draft.functions)  # an error shows the name alone
+            if metric is not None:
+                compile_expression(metric, scope, draft.pool, draft.functions)  # an error shows the name alone
             node = over_metrics(draft, text, optional=spec.optional)
             if node.type.dtype is not DType.BOOL:
                 draft.report("DL305.alert", (*path, "when"), node=node, dtype=node.type.dtype)

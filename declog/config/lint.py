@@ -63,6 +63,9 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         if not layers or any(not _is_null(layer, known) for layer in layers):
             continue
         above = path[:-1]
+        if above == ("metrics",) and path[-1] in (at(config.data, ("signals",)) or {}):
+            yield Problem.of("DL201.empty_metric", path, name=path[-1])
+            continue
         beside = [
             str(name)
             for name, entry in at(config.data, above).items()

@@ -15,7 +15,7 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from declog.errors import Path
-from declog.language.shorthand import long
+from declog.language.shorthand import listed, long
 
 GROUP = "declog"
 SECTIONS = ("signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks")  # groups of a profile
@@ -75,15 +75,13 @@ def _chosen(
     node: dict[Any, Any], data: dict[Any, Any], name: str, below: Callable[[], Mapping[Any, Any]]
 ) -> dict[Path, Path] | None:
     """``sinks: [console, jsonl]`` as a choice of the group `sinks`, in the place of the one that is extended."""
-    words = node.get("sinks")
-    if (
-        not isinstance(words, list)
-        or not words
-        or not all(isinstance(each, str) and each.isidentifier() for each in words)
-    ):
+    given = node.get("sinks")
+    entries = listed(given) if isinstance(given, list) else None
+    if entries is None:
         return None
     from declog.config.search_path import is_shipped
 
+    words = list(entries)
     if not all(is_shipped(f"{GROUP}/sinks/{each}") for each in words):
         return None
     group = "sinks" if name.startswith(f"{GROUP}/") else f"{GROUP}/sinks"
@@ -93,8 +91,10 @@ def _chosen(
     defaults = list(defaults) if isinstance(defaults, list) else ["_self_"]
     data["defaults"] = [*defaults, entry] if extended else [entry, *defaults]
     prefix: Path = () if name.startswith(f"{GROUP}/") else (GROUP,)
-    del node["sinks"]
-    return {(*prefix, "sinks", each): (*prefix, "sinks", place) for place, each in enumerate(words)}
+    node["sinks"] = {each: options for each, options in entries.items() if options}
+    places = {(*prefix, "sinks", each): (*prefix, "sinks", place) for place, each in enumerate(words)}
+    inside = {(*at, key): (*places[at], at[-1], key) for at in places for key in entries[str(at[-1])]}
+    return places | inside
 
 
 def _parents(data: Mapping[Any, Any], name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, Any]]:

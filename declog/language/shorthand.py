@@ -25,13 +25,28 @@ _WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _CONDITION = re.compile(
     r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)(?:\s+for\s+(?P<patience>\d+)(?:\s+(?:steps?|log events?|times))?)?\Z"
 )
-_BROKEN = ("nan", ".nan", "inf", "not finite", "nonfinite")
+_BROKEN = ("nan", ".nan", "inf", "isnan", "is nan", "not finite", "nonfinite")
 _REDUCTION = re.compile(r"[^\s(,]+(?:\([^)]*\))?")
 SEVERAL = {  # words that stand for several reductions
     "quantiles": ("p05", "p25", "p50", "p75", "p95"),
     "summary": ("mean", "std", "min", "max"),
 }
 GROUPS, DEFAULTS = "metric_groups", "defaults"
+# What other libraries call an axis; in a signal such a word alone is no expression.
+_AXIS_WORDS = {
+    "per_token": "token",
+    "tokens": "token",
+    "sample": "completion",
+    "samples": "completion",
+    "sequence": "completion",
+    "row": "completion",
+    "per_sample": "completion",
+    "rollout": "completion",
+    "scalar": "step",
+    "batch": "step",
+    "per_step": "step",
+    "per_group": "group",
+}
 _COUNTED = ("random", "first")  # kinds of filter that take so many rows: `random: 8`
 
 
@@ -57,7 +72,7 @@ def long(data: Mapping[Any, Any], below: Callable[[], Mapping[Any, Any]] = dict,
     ``whole`` is false for one layer of several, whose entries may be completed by others. ``below`` are the layers that
     a layer extends, in their long form: what a word or a list replaces there is set to null.
     """
-    writer = _Writer(below, whole)
+    writer = _Writer(below, whole, frozenset(_signals_of(data)))
     made = {key: writer.section(key, value) for key, value in data.items() if key != GROUPS}
     if data.get(GROUPS) is not None:
         made |= writer.groups(data[GROUPS], data.get("metrics"))
@@ -69,10 +84,11 @@ def long(data: Mapping[Any, Any], below: Callable[[], Mapping[Any, Any]] = dict,
 
 @dataclass
 class _Writer:
-    """Writes sections; ``beside`` are entries of other sections that tables hold in place."""
+    """Writes sections. ``signals`` are this layer's; ``beside`` entries of other sections that tables hold in place."""
 
     below: Callable[[], Mapping[Any, Any]]
     whole: bool
+    signals: frozenset[Any] = frozenset()
     origins: dict[Path, Path] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     beside: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -80,13 +96,15 @@ class _Writer:
     def section(self, name: Any, value: Any) -> Any:
         if name == "sinks":
             value = self._sinks(value)
+        elif name == "modes":
+            value = self._modes(value)
         if not isinstance(value, Mapping):
             return value
         if name == "signals":
             return self._signals(value)
         entry = {
             "metrics": self._metric, "filters": self._filter, "tables": self._table, "profiles": self._profile,
-            "alerts": self._alert,
+            "alerts": self._alert, "axes": self._axis,
         }.get(name)  # fmt: skip
         if entry is None:
             return value
@@ -145,11 +163,16 @@ class _Writer:
         if isinstance(value, str) and ("${" in value or value == "???"):
             return value
         said = {"expr": value}
-        if isinstance(value, str) and (words := value.replace("?", " ? ").split()) and words[0] in AXES:
+        words = value.replace("?", " ? ").split() if isinstance(value, str) else []
+        if words and words[0] in AXES:
             found = self._words(words, at)
             if found is not None and not found:
                 return value
             said = found or said
+        elif words and not self._declares(words[0]) and (axis := _axis_of(words)) is not None:
+            fix = f"{path[-1]}: {axis}"
+            self.problems.append(Problem.of("DL202.no_axis", at, words=value, fix=fix))
+            return value
         if phase is None or "axis" not in said:
             return self._said(path, said, at)
         made = self._said(path, {**said, "phase": phase}, at)
@@ -220,6 +243,8 @@ class _Writer:
 
     def _metric(self, path: Path, value: Any) -> Any:
         if isinstance(value, str) and "${" not in value and value != "???":
+            if self._names_reduction(value):
+                return self._said(path, {"reduce": list(SEVERAL.get(value, ())) or value})
             return self._said(path, reduced(value) or {"expr": value})
         if not isinstance(value, Mapping):
             return value if isinstance(value, str) else self._said(path, {"expr": value})
@@ -236,6 +261,14 @@ class _Writer:
         if isinstance(made.get("alias"), list):
             made["alias"] = self._names((*path, "alias"), made["alias"], lambda each: each)
         return made
+
+    def _names_reduction(self, word: str) -> bool:
+        """Whether a word is a reduction, of the metric's own signal: ``lr: last``; a signal of that name goes first."""
+        return bool(_WORD.match(word)) and not self._declares(word) and (word in SEVERAL or _reduction(word, 1))
+
+    def _declares(self, signal: str) -> bool:
+        below = self.below().get("signals")
+        return signal in self.signals or (isinstance(below, Mapping) and signal in below)
 
     def _names(self, path: Path, items: Any, value: Callable[[Any], Any]) -> Any:
         """A list as a map, whose ids are the entries' own names."""
@@ -370,13 +403,65 @@ class _Writer:
         return self._said(path, {**said, **({"patience": int(found["patience"])} if found["patience"] else {})})
 
     def _sinks(self, value: Any) -> Any:
-        """``[console, jsonl]``: an entry of each kind, and none of the layers below."""
-        words = [value] if isinstance(value, str) and _WORD.match(value) else value
-        if not isinstance(words, list) or not all(isinstance(each, str) and _WORD.match(each) for each in words):
+        """``[console, {wandb: {project: mine}}]``: an entry of each kind, and none of the layers below."""
+        entries = listed(value)
+        if entries is None:
             return value
-        made: dict[str, Any] = {each: {"kind": each} for each in words}
-        self.origins.update({("sinks", each): ("sinks", place) for place, each in enumerate(words)})
+        made: dict[str, Any] = {each: {"kind": each, **given} for each, given in entries.items()}
+        for place, (each, given) in enumerate(entries.items()):
+            self.origins[("sinks", each)] = ("sinks", place)
+            self.origins.update({("sinks", each, key): ("sinks", place, each, key) for key in given})
         return {**made, **dict.fromkeys(self._left(("sinks",), made))}
+
+    # -- axes, modes
+
+    def _axis(self, path: Path, value: Any) -> Any:
+        """``group: 4``, ``group: prompt_id``, ``token: completion_mask``."""
+        if isinstance(value, bool) or not isinstance(value, int | str) or value == "???" or "${" in str(value):
+            return value
+        words = {"group": "size" if isinstance(value, int) else "of", "token": "mask", "completion": "ids"}
+        return self._said(path, {words[str(path[-1])]: value}) if path[-1] in words else value
+
+    def _modes(self, value: Any) -> Any:
+        """``[train, eval]``: modes whose names stand before those of their values; train's as they are."""
+        if not isinstance(value, list) or not all(isinstance(each, str) and _WORD.match(each) for each in value):
+            return value
+        self.origins.update({("modes", each): ("modes", place) for place, each in enumerate(value)})
+        return {each: {} if each == "train" else {"prefix": f"{each}/"} for each in value}
+
+
+def listed(value: Any) -> dict[str, dict[str, Any]] | None:
+    """Kinds of sinks in a list, each a word or a word with its options; None for anything else."""
+    items = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+    made: dict[str, dict[str, Any]] = {}
+    for each in items:
+        pairs = list(each.items()) if isinstance(each, Mapping) else [(each, None)]
+        if len(pairs) != 1:
+            return None
+        ((name, given),) = pairs
+        if not isinstance(name, str) or not _WORD.match(name) or not isinstance(given, Mapping | None) or name in made:
+            return None
+        made[name] = dict(given or {})
+    return made or None
+
+
+def _axis_of(words: list[str]) -> str | None:
+    """The words of a signal that names no axis, or another library's, with one; None for an expression."""
+    if words[0] in _AXIS_WORDS:
+        meant = [_AXIS_WORDS[words[0]], *words[1:]]
+    elif words[0] in TYPES or words[0] == "family":
+        meant = ["completion", *words]
+    else:
+        return None
+    known = all(each in TYPES or each in ("?", "optional", "family") for each in meant[1:])
+    return " ".join(meant).replace(" ?", "?") if known else None
+
+
+def _signals_of(data: Mapping[Any, Any]) -> set[Any]:
+    """Names that may be signals of a profile: those of its phases too."""
+    signals = data.get("signals")
+    entries = signals.items() if isinstance(signals, Mapping) else ()
+    return {name for key, each in entries for name in (key, *(each if isinstance(each, Mapping) else ()))}
 
 
 def _joined(selector: Any) -> Any:
@@ -394,10 +479,19 @@ def reductions(written: Any) -> list[str] | None:
     return found if found != words or (len(words) > 1 and words is not written) else None
 
 
-def reduced(text: str) -> dict[str, Any] | None:
-    """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
+def _reduction(name: str, arity: int) -> bool:
+    """Whether it is a reduction of so many expressions."""
     from declog.language.reductions import DEFAULT  # numpy, which composing alone needs not
 
+    try:
+        found = DEFAULT.named(name)
+    except UsageError:  # two packages bring it
+        return False
+    return found is not None and found.arity == arity
+
+
+def reduced(text: str) -> dict[str, Any] | None:
+    """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
     try:
         body = tree_of(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -407,11 +501,7 @@ def reduced(text: str) -> dict[str, Any] | None:
     name = body.func.id
     if name in SEVERAL and len(body.args) == 1 and not body.keywords:
         return {"expr": str(ast.get_source_segment(text.strip(), body.args[0])), "reduce": list(SEVERAL[name])}
-    try:
-        reduction = DEFAULT.named(name)
-    except UsageError:  # two packages bring it
-        return None
-    if reduction is None or len(body.args) != reduction.arity:
+    if not _reduction(name, len(body.args)):
         return None
     if any(item.arg in (None, "over", "within") for item in body.keywords):
         return None

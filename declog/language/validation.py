@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from declog.errors import ConfigError, Path, Problem, did_you_mean, nearest, nesting
+from declog.errors import ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
 from declog.language.shorthand import GROUPS, long
 from declog.language.spec import (
     IDENTIFIER,
@@ -91,7 +91,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         given = data[key]
         if isinstance(given, str) and (entry := re.match(r"([a-z_]\w*):(\S.*)", given)):
             return replace(problem, source=given, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
-        return replace(problem, fix=f"{key}: {{my_id: ...}}")
+        return replace(problem, fix=f"{key}: {_as_map(key, given)}")
     if problem.code != "DL201":
         return problem
     inside = data.get(key)
@@ -110,6 +110,21 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     ):
         return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
     return problem
+
+
+def _as_map(section: str, given: Any) -> str:
+    """A list of words with an id for each, as a map in flow style."""
+    words = given if isinstance(given, list) and all(isinstance(each, str) for each in given) else []
+    entries = []
+    for word in words[:3]:
+        called = re.match(r"[a-z_]\w*\Z", word)
+        id = "_".join(re.findall(r"[a-z_]\w*", word)) or "my_id"
+        if section in ("signals", "metrics") and called:
+            word = "completion" if section == "signals" else "mean"
+        elif section == "alerts" and (condition := re.fullmatch(r"(\w+)\s*([<>]=?\s*\S+)", word)):
+            id, word = condition[1], condition[2]
+        entries.append(f"{id}: {in_flow(word)}")
+    return "{" + ", ".join(entries or ["my_id: ..."]) + ", ..." * (len(words) > 3) + "}"
 
 
 def _period(every: Any) -> list[Problem]:

@@ -14,6 +14,8 @@ CODES = {
     """, {
     "DL201.deletes_nothing": ("`{name}: null` deletes nothing: there is no such entry in {what}",
         Known("entries of {what}")),
+    "DL201.empty_metric": ("`{name}:` without a value is `null`, which would delete the metric, and there is none",
+        "for the mean of the signal: `{name}: mean`"),
     "DL201.key": ("unknown key `{key}`", "{fix}"),
     "DL201.project": ("unknown key `{key}` in [{table}]", "keys: imports"),
     "DL201.sink_option": ("the sink kind `{kind}` has no option `{name}`", Known("options")),
@@ -60,6 +62,8 @@ CODES = {
         "{axis: completion, family: true, any: true}"),
     "DL202.labels": ("`by` names no label", "by: source"),
     "DL202.signal_twice": ("the signal `{name}` is declared twice", "write it once, under its phase or without"),
+    "DL202.no_axis": ("`{words}` does not say what the signal has one value per: step, group, completion or token",
+        "{fix}"),
     "DL202.word": ("`{word}` says nothing of a signal", "{fix}"),
     "DL202.no_map": ("a profile is a map, not {type}", "write `metrics: {...}`"),
     "DL202.node": "the node `{group}` is {kind}; a profile is a mapping",

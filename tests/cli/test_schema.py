@@ -21,13 +21,16 @@ from declog.language.shorthand import long
 from declog.language.spec import (
     SECTIONS,
     AlertSpec,
+    CompletionAxis,
     FilterSpec,
+    GroupAxis,
     LogSpec,
     MetricSpec,
     ProfileSpec,
     SelectorSpec,
     SignalSpec,
     TableSpec,
+    TokenAxis,
 )
 from tests.docs.markdown import ALL, ROOT
 
@@ -171,8 +174,9 @@ def test_parts_of_profiles_fit(text: str) -> None:
 
 
 LONG = {  # of which entry of which section a model is
-    SignalSpec: "signals", MetricSpec: "metrics", FilterSpec: "filters", TableSpec: "tables", ProfileSpec: "profiles",
-    AlertSpec: "alerts",
+    SignalSpec: ("signals", "it"), MetricSpec: ("metrics", "it"), FilterSpec: ("filters", "it"),
+    TableSpec: ("tables", "it"), ProfileSpec: ("profiles", "it"), AlertSpec: ("alerts", "it"),
+    GroupAxis: ("axes", "group"), CompletionAxis: ("axes", "completion"), TokenAxis: ("axes", "token"),
 }  # fmt: skip
 
 
@@ -184,7 +188,10 @@ def test_short_forms_are_those_of_the_models(value: object) -> None:
         if model is SelectorSpec:
             entry = long({"profiles": {"it": {"include": {"it": value}}}}).data["profiles"]["it"]
             return isinstance(entry["include"]["it"], str)
-        given = long({LONG[model]: {"it": value}}).data[LONG[model]]["it"] if model in LONG else value
+        section, id = LONG.get(model, ("signals", ""))
+        profile: dict[str, dict[str, Any]] = {"signals": {"float": {}}}
+        profile.setdefault(section, {})[id] = value
+        given = long(profile).data[section][id] if id else value
         try:
             model.model_validate({**given, "kind": "all"} if model is FilterSpec and isinstance(given, dict) else given)
         except ValidationError:

@@ -15,8 +15,7 @@ import yaml
 
 import declog
 from declog.cli import main
-from declog.compiler.intended import quoted
-from declog.errors import ConfigError, Problem
+from declog.errors import ConfigError, Problem, in_flow
 from declog.testing import MemorySink
 
 REWARD = np.array([0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 3.0, 9.0])
@@ -256,7 +255,7 @@ def test_a_fix_takes_no_name_that_is_taken() -> None:
 )
 def test_a_quoted_text_is_read_as_it_was(text: str) -> None:
     """Inside of a flow map."""
-    assert yaml.safe_load(f"{{a: {quoted(text)}, b: 1}}") == {"a": text, "b": 1}
+    assert yaml.safe_load(f"{{a: {in_flow(text)}, b: 1}}") == {"a": text, "b": 1}
 
 
 FLOW = {

@@ -88,6 +88,18 @@ def test_null_for_what_exists_deletes_it(section: str, tmp_path: Path) -> None:
     assert declog.plan(declog.compose("mine", overrides, config_dir=folder)).warnings == ()
 
 
+def test_a_metric_without_a_value_is_told_how_to_say_the_mean(tmp_path: Path) -> None:
+    """`reward:` is null in YAML: of a signal that there is, the mean is meant."""
+    folder = written(tmp_path, mine="signals: {reward: completion}\nmetrics:\n  reward:\n")
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(declog.compose("mine", config_dir=folder))
+    expected = [("DL201", "metrics.reward", "for the mean of the signal: `reward: mean`")]
+    assert [(each.code, each.key, each.fix) for each in raised.value.problems] == expected
+    mended = written(tmp_path, mine="signals: {reward: completion}\nmetrics:\n  reward: mean\n")
+    plan = declog.plan(declog.compose("mine", config_dir=mended))
+    assert [(op.id, op.reduction.name) for op in plan.metrics][:1] == [("reward", "mean")]
+
+
 def test_an_override_and_a_second_layer_are_told_apart_too(tmp_path: Path) -> None:
     """What one layer deleted, another need not find; what an override nulls must be there."""
     folder = written(tmp_path, full=FULL, mine=nulled("alerts", "low"), last="defaults: [mine]\nalerts: {low: null}\n")

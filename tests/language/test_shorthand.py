@@ -107,6 +107,25 @@ SAME = {
         "alerts: {kl: {metric: kl, above: 0.5}, reward: {metric: reward, below: 0.1, patience: 20},"
         " loss: {when: not isfinite(loss)}, n: {when: n >= 3}, mine: {when: kl > 1 and reward < 0}}",
     ),
+    "a reduction of its own signal": ("metrics: {lr: last, n: p95}", "metrics: {lr: {reduce: last}, n: {reduce: p95}}"),
+    "a signal that is called as a reduction is": (
+        "signals: {update: {count: {axis: step}, n: {axis: step}}}\nmetrics: {n: count}",
+        "signals: {count: {axis: step, phase: update}, n: {axis: step, phase: update}}\nmetrics: {n: {expr: count}}",
+    ),
+    "a signal that is called as a type is": (
+        "signals: {float: {axis: step}, row: {axis: step}, a: float, b: row}",
+        "signals: {float: {axis: step}, row: {axis: step}, a: {expr: float}, b: {expr: row}}",
+    ),
+    "axes": (
+        "axes: {group: 4, token: mask, completion: id}",
+        "axes: {group: {size: 4}, token: {mask: mask}, completion: {ids: id}}",
+    ),
+    "groups by name": ("axes: {group: prompt_id}", "axes: {group: {of: prompt_id}}"),
+    "modes": ("modes: [train, eval]", "modes: {train: {}, eval: {prefix: eval/}}"),
+    "sinks with options": (
+        "sinks: [console, {wandb: {project: p}}, {mine: {kind: jsonl}}]",
+        "sinks: {console: {kind: console}, wandb: {kind: wandb, project: p}, mine: {kind: jsonl}}",
+    ),
     "sinks": ("sinks: [console, jsonl]", "sinks: {console: {kind: console}, jsonl: {kind: jsonl}}"),
     "a sink": ("sinks: console", "sinks: {console: {kind: console}}"),
     "what is deleted": (
@@ -211,13 +230,37 @@ def test_a_layer_replaces_what_it_says_as_a_whole(layer: str, expected: str) -> 
              "defaults: {phase: update, reduce: last}"),
         ),
         (
+            "signals: {reward: float}",
+            ("signals.reward",
+             "`float` does not say what the signal has one value per: step, group, completion or token",
+             "reward: completion float"),
+        ),
+        (
+            "signals: {update: {kl: per_token optional, a: step}}",
+            ("signals.update.kl",
+             "`per_token optional` does not say what the signal has one value per: step, group, completion or token",
+             "kl: token optional"),
+        ),
+        (
+            "signals: [reward, kl]",
+            ("signals", "`signals` must be a map", "signals: {reward: completion, kl: completion}"),
+        ),
+        (
+            "signals: {a: step}\nmetrics: [a, 'p95(a)', a * 2, a]",
+            ("metrics", "`metrics` must be a map", "metrics: {a: mean, p95_a: p95(a), a: \"a * 2\", ...}"),
+        ),
+        (
+            "signals: {a: step}\nmetrics: {a: mean}\nalerts: ['a > 0.5', a < 1 and a > 0]",
+            ("alerts", "`alerts` must be a map", "alerts: {a: \"> 0.5\", a_and_a: \"a < 1 and a > 0\"}"),
+        ),
+        (
             "signals: {reward: {axs: completion}}",
             ("signals.reward.axs", "unknown key `axs`", "did you mean `axis`?"),
         ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(profile: str, problem: tuple[str, str, str]) -> None:
-    """A word too many, two declarations of one signal: each with the edit that works, once."""
+    """A word too many, two declarations of one signal, no axis, a list: each with the edit that works, once."""
     with pytest.raises(ConfigError) as caught:
         declog.validate(yaml.safe_load(profile))
     assert [(each.key, each.message, each.fix) for each in caught.value.problems] == [problem]
