@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from tests import forks
 
 # No test depends on the machine's speed. `make soak` takes the long one: pytest --hypothesis-profile soak
-DEV = 25
+DEV = 15
 UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=DEV, derandomize=True, **UNTIMED)  # soak draws anew
 settings.register_profile("soak", max_examples=1000, print_blob=True, **UNTIMED)

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigSource
 from hydra.types import RunMode
 
 from declog.config.composed import Composed
@@ -110,11 +111,11 @@ def clashes(config: Composed) -> list[Problem]:
         return []
     with current_hydra():
         loader = config_loader(origin.config_dir)
-        homes: dict[str, list[str]] = {}
+        homes: dict[str, list[ConfigSource]] = {}
         for source, group in shipped_sources(loader):
             for name in source.list(group, ObjectType.CONFIG):
-                homes.setdefault(f"{group}/{name}", []).append(str(home_of(source, None)))
-        twice = {name: places for name, places in homes.items() if len(places) > 1}
+                homes.setdefault(f"{group}/{name}", []).append(source)
+        twice = {name: sources for name, sources in homes.items() if len(sources) > 1}
         if not twice:
             return []  # as good as always: which options a profile uses takes Hydra a while to say
         try:
@@ -122,7 +123,8 @@ def clashes(config: Composed) -> list[Problem]:
         except HYDRA_ERRORS:
             return []
     names = dict.fromkeys(str(each.config_path) for each in used if each.config_path in twice)
-    return [Problem.of("DL101.two_packages", name=name, packages=" and by ".join(twice[name])) for name in names]
+    packages = {name: " and by ".join(str(home_of(source, None)) for source in twice[name]) for name in names}
+    return [Problem.of("DL101.two_packages", name=name, packages=packages[name]) for name in names]
 
 
 def self_first(config: Composed) -> Iterator[str]:
@@ -190,15 +192,14 @@ def columns_settled(config: Composed, data: Mapping[str, Any]) -> Mapping[str, A
     """
     if (known := config.provenance) is None:
         return data
-    folders = [FilePath(place) for place in preset_folders()]
+    packaged = _packaged(known)
     settled = dict(data)
     for section in ("signals", "metrics"):
         entries = data.get(section)
         homes = _declared(config, section, known)
         for name, entry in entries.items() if isinstance(entries, Mapping) else ():
-            file = homes.get(str(name))
-            packaged = file is not None and any(FilePath(file).is_relative_to(folder) for folder in folders)
-            if packaged and isinstance(entry, Mapping) and entry.get("axis") and entry.get("extra") is None:
+            here = homes.get(str(name)) in packaged
+            if here and isinstance(entry, Mapping) and entry.get("axis") and entry.get("extra") is None:
                 settled[section] = {**settled[section], name: {**entry, "extra": False}}
     return settled
 
@@ -210,21 +211,24 @@ def own(config: Composed) -> frozenset[str]:
     """
     if (known := config.provenance) is None:
         return frozenset()
-    folders = [FilePath(place) for place in preset_folders()]
-
-    def mine(file: str | None) -> bool:
-        return file is None or not any(FilePath(file).is_relative_to(folder) for folder in folders)
-
-    metrics = {f"metrics.{name}" for name, file in _declared(config, "metrics", known).items() if mine(file)}
+    packaged = _packaged(known)
+    declared = _declared(config, "metrics", known)
+    metrics = {f"metrics.{name}" for name, file in declared.items() if file not in packaged}
     size = len(config.prefix)
     profiles = {
         f"profiles.{path[size + 1]}"
         for path, layers in known.layers.items()
         if path[: size + 1] == (*config.prefix, "profiles") and path[size + 2 : size + 3] == ("include",)
         for layer in layers
-        if mine(layer.place.file if isinstance(layer.place, FilePlace) else None)
+        if not isinstance(layer.place, FilePlace) or layer.place.file not in packaged
     }
     return frozenset(metrics | profiles)
+
+
+def _packaged(known: Provenance) -> frozenset[str]:
+    """The files that are an installed package's."""
+    folders = [FilePath(place) for place in preset_folders()]
+    return frozenset(file for file in known.texts if any(FilePath(file).is_relative_to(folder) for folder in folders))
 
 
 def _declared(config: Composed, section: str, known: Provenance) -> dict[str, str | None]:

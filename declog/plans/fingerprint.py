@@ -84,6 +84,8 @@ def expressions(value: Any) -> Iterator[Node]:
         yield value
         for node in walk(value):
             yield from node.mask
+    elif value is None or isinstance(value, str | int | float):
+        return  # as most of them are
     elif is_dataclass(value):
         for item in fields(value):
             yield from expressions(getattr(value, item.name))

@@ -32,19 +32,19 @@ class Case:
     method: str = "grpo"
     args: Mapping[str, Any] = field(default_factory=dict)
     rewards: str = "plain"
-    ranks: tuple[int, ...] = (1, 2)  # with how many it is run; groups that are split need two
+    ranks: tuple[int, ...] = (1, 2)  # with how many it is run: two where ranks share what is computed in another way
     over: tuple[str, ...] = ()  # values that must be above 0 somewhere, or the case would show nothing
     served: str = ""  # how importance weights correct what a server sampled
 
 
 CASES = {
-    "grpo_default": Case(args={"beta": 0.0}),
+    "grpo_default": Case(ranks=(1,), args={"beta": 0.0}),
     "grpo_kl": Case(args={"beta": 0.05, "learning_rate": 0.1}, over=("kl",)),
     "grpo_clipping": Case(args=CLIPPING, over=("clip_ratio/low_mean", "clip_ratio/high_max")),
     "grpo_sequence": Case(args={**CLIPPING, "importance_sampling_level": "sequence"}, over=("clip_ratio/region_mean",)),
-    "grpo_delta": Case(args={**CLIPPING, "delta": 1.1}),
+    "grpo_delta": Case(ranks=(1,), args={**CLIPPING, "delta": 1.1}),
     "grpo_batch": Case(args={"scale_rewards": "batch"}),
-    "grpo_none": Case(args={"scale_rewards": "none"}),
+    "grpo_none": Case(ranks=(1,), args={"scale_rewards": "none"}),
     "grpo_missing": Case(rewards="missing", args={"beta": 0.05}),
     "grpo_weights": Case(rewards="two", args={"reward_weights": [1.0, 0.3]}),
     "grpo_off_policy": Case(
@@ -73,8 +73,8 @@ CASES = {
         ("sapo", {"loss_type": "sapo"}, (1,)), ("dr_grpo", {"loss_type": "dr_grpo"}, (1,)),
         ("dapo", {"loss_type": "dapo"}, (1, 2)),
         ("luspo", {**SEQUENCE, "loss_type": "luspo"}, (1,)),
-        ("cispo", {"loss_type": "cispo", "epsilon_high": 0.9}, (1,)), ("vespo", {"loss_type": "vespo"}, (1, 2)),
-        ("sequence", {**SEQUENCE, "loss_type": "grpo"}, (1, 2)),
+        ("cispo", {"loss_type": "cispo", "epsilon_high": 0.9}, (1,)), ("vespo", {"loss_type": "vespo"}, (1,)),
+        ("sequence", {**SEQUENCE, "loss_type": "grpo"}, (1,)),
         ("sequence_kl", {**SEQUENCE, "beta": 0.05, "use_bias_correction_kl": True}, (1,)),
         ("sequence_dapo", {**SEQUENCE, "loss_type": "dapo", "epsilon": 0.001}, (1,)),
         ("sequence_cispo", {**SEQUENCE, "loss_type": "cispo", "epsilon_high": 0.9}, (1, 2)),
@@ -84,12 +84,12 @@ CASES = {
     **{f"served_{name}": Case(args={**MASKED, **args}, served=mode, ranks=ranks, over=(*CUT, WEIGHT))
        for name, mode, args, ranks in (
         ("sequence_mask", "sequence_mask", {}, (1, 2)), ("sequence_truncate", "sequence_truncate", {}, (1,)),
-        ("token_mask", "token_mask", {}, (1, 2)), ("token_truncate", "token_truncate", {}, (1,)),
+        ("token_mask", "token_mask", {}, (1,)), ("token_truncate", "token_truncate", {}, (1,)),
         ("masked", "token_mask", {"max_completion_length": 6}, (2,)),  # all that one of the ranks generated
         ("vespo", "token_truncate", {"loss_type": "vespo"}, (1, 2)),
         ("vespo_clipped", "token_mask", {"loss_type": "vespo", "vllm_importance_sampling_clip_max": 0.9}, (1,)),
     )},
-    "rloo_default": Case("rloo", {"beta": 0.05, "learning_rate": 0.1}),
+    "rloo_default": Case("rloo", {"beta": 0.05, "learning_rate": 0.1}, ranks=(1,)),
     "rloo_clipping": Case("rloo", {**CLIPPING, "beta": 0.05}, over=("clip_ratio/low_mean", "clip_ratio/high_max")),
     "rloo_missing": Case("rloo", {"beta": 0.05}, rewards="missing"),
     "rloo_beta0": Case("rloo", {"beta": 0.0, "reward_clip_range": [2.0, 6.0], "normalize_advantages": True}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,13 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the tiny model."""
+    """The folder of the tiny model; what is imported for it stays, since each training collects all garbage."""
+    import trl.trainer.grpo_trainer
+    import trl.trainer.rloo_trainer  # noqa: F401
+
     from tests.integrations.trl import tiny
 
-    return tiny.build(tmp_path_factory.mktemp("model"))
+    folder = tiny.build(tmp_path_factory.mktemp("model"))
+    gc.collect()
+    gc.freeze()
+    return folder

@@ -37,7 +37,7 @@ FAULTS: dict[str, tuple[type[Any], str]] = {
 CASE = Case(
     rewards="two",
     args={
-        "max_steps": 4, "logging_steps": 2, "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "beta": 0.05,
+        "max_steps": 2, "logging_steps": 1, "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "beta": 0.05,
         "max_completion_length": 5,
     },
 )  # fmt: skip
@@ -55,7 +55,7 @@ class Outcome:
 
 @contextmanager
 def striking(name: str, *, late: bool, error: type[BaseException]) -> Iterator[list[int]]:
-    """The method fails from now on, or once two steps are done."""
+    """The method fails from now on, or from its second call on."""
     owner, method = FAULTS[name]
     original = getattr(owner, method)
     struck: list[int] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,20 +12,19 @@ from typing import Any
 
 import declog
 from tests import forks
-from tests.faults.jobs import run
+from tests.faults.jobs import Ended, run
+
+
+def job(name: str, model: Path, folder: Path, *, env: Mapping[str, str] | None = None) -> Ended:
+    """Run a job to its end."""
+    command: list[str | Path] = ["-m", "tests.integrations.trl.jobs", name, model, folder]
+    return run(folder, 2, command, env=env, imports=forks.TRL, limit_s=4 * forks.PATIENCE_S)
 
 
 def two_ranks(name: str, model: Path, folder: Path) -> None:
     """Run a job to its end; it must succeed."""
-    command: list[str | Path] = ["-m", "tests.integrations.trl.jobs", name, model, folder]
-    ended = run(folder, 2, command, imports=forks.TRL, limit_s=4 * forks.PATIENCE_S)
+    ended = job(name, model, folder)
     assert ended.codes == (0, 0), "\n".join(text[-9000:] for text in ended.outputs)
-
-
-def torchrun(name: str, model: Path, folder: Path, *, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a job under torchrun, whose agent ends the others when a rank has died."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.integrations.trl.jobs"]
-    return forks.run([*command, name, model, folder], env=forks.environment(env), cwd=folder)
 
 
 def keep(folder: Path, name: str, result: object) -> None:
@@ -80,7 +78,7 @@ def killed(model: Path, folder: Path) -> None:
 
     trainer = cases.trainer_of(cases.BEST, model, folder, rewards=[reward])
     if os.environ["ATTACHED"] == "yes":
-        declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]", cases.SURPRISE])
+        declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]", cases.SURPRISE], wait_s=1.0)
     trainer.train()
 
 

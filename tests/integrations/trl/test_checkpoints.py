@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from tests.integrations.trl import cases
-from tests.integrations.trl.jobs import torchrun, two_ranks
+from tests.integrations.trl.jobs import job, two_ranks
 
 # What transformers and the clock say of a part of a run.
 OF_A_PART = ("time", "per_second", "train_loss", "total_flos")
@@ -72,15 +73,12 @@ def test_the_best_model_by_a_metric_of_declogs_own(model: Path, tmp_path: Path) 
         torch.testing.assert_close(weights, saved.detach())
 
 
-@pytest.mark.parametrize("attached", ["yes", "no"])
-def test_a_rank_is_killed(attached: str, model: Path, tmp_path: Path) -> None:
+def test_a_rank_is_killed(model: Path, tmp_path: Path) -> None:
     """No hang: the job ends as it does without declog, and what was logged is kept."""
-    done = torchrun("killed", model, tmp_path, env={"ATTACHED": attached})
-    assert done.returncode == 1
-    assert "SIGKILL" in done.stderr
-    if attached == "yes":
-        files = (tmp_path / "declog" / "jsonl").rglob("*.jsonl")
-        assert {json.loads(line)["step"] for file in files for line in file.read_text().splitlines()} >= {2}
+    codes = [job("killed", model, tmp_path / word, env={"ATTACHED": word}).codes for word in ("yes", "no")]
+    assert codes == [(1, -signal.SIGKILL)] * 2
+    files = (tmp_path / "yes" / "declog" / "jsonl").rglob("*.jsonl")
+    assert {json.loads(line)["step"] for file in files for line in file.read_text().splitlines()} >= {2}
 
 
 def test_the_state_is_beside_the_checkpoint(model: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""TRL is never ended by its logger: whatever fails in declog, training is what it would be without, and it is told."""
+"""TRL is never ended by its logger: whatever fails in declog is reported, and training is what it would be without."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ LENIENT = "declog/sinks=[]"
 SHORT = Case(args={"max_steps": 3, "logging_steps": 1, "eval_strategy": "no", "gradient_accumulation_steps": 1})
 
 
-def columns(model: Path, folder: Path, *rewards: Callable[..., Any], overrides: Sequence[str] = ()) -> Any:
-    """A run with these reward functions: its rows at each step, its failures, and its history."""
-    trainer = cases.trainer_of(SHORT, model, folder, rewards=list(rewards))
+def columns(
+    model: Path, folder: Path, *rewards: Callable[..., Any], overrides: Sequence[str] = (), **options: Any
+) -> Any:
+    """A run with these reward functions: its rows at each step, its failures, its history, and its sink."""
+    trainer = cases.trainer_of(SHORT, model, folder, rewards=list(rewards), **options)
     sink = MemorySink()
     with declog.attach(trainer, cases.composed("trl_grpo", LENIENT, *overrides), sinks=[sink]) as log:
         trainer.train()
@@ -44,7 +46,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 @pytest.mark.parametrize("name", faults.FAULTS)
 def test_a_fault_in_a_hook(name: str, late: bool, alone: Any, model: Path, tmp_path: Path) -> None:
-    """Weights and history are those of a run without declog, and the fault is told."""
+    """Weights and history are those of a run without declog, and the fault is reported."""
     found = faults.outcome(model, tmp_path, name, late=late)
     assert found.struck > 0
     assert faults.differences(alone, found) == []
@@ -145,13 +147,6 @@ def test_the_best_model_by_a_metric_that_does_not_come(model: Path, tmp_path: Pa
 # ---- what reward functions give -------------------------------------------------------------------------
 
 
-def plain(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
-    log_extra("fine", [each.upper() for each in completions])
-    log_extra("col", LOGGED[0](len(completions)))
-    return [float(len(each)) for each in completions]
-
-
-LOGGED: list[Callable[[int], Any]] = [np.zeros]
 GIVEN: Mapping[str, tuple[Callable[[int], Any], Any]] = {
     "too few": (lambda n: [1], None), "too many": (lambda n: [1] * (n + 1), None), "none": (lambda n: [], None),
     "a tensor": (lambda n: torch.arange(n) / 2, [0.0, 0.5, 1.0, 1.5]),
@@ -163,53 +158,67 @@ GIVEN: Mapping[str, tuple[Callable[[int], Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def given(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run whose reward function logs a column of each of these, beside a good one."""
+
+    def plain(completions: Sequence[str], log_extra: Any, **others: Any) -> list[float]:
+        log_extra("fine", [each.upper() for each in completions])
+        for name, (values, _) in GIVEN.items():
+            log_extra(name, values(len(completions)))
+        return [float(len(each)) for each in completions]
+
+    return columns(model, tmp_path_factory.mktemp("given"), plain)
+
+
 @pytest.mark.parametrize("name", GIVEN)
-def test_a_column_of_log_extra(name: str, model: Path, tmp_path: Path) -> None:
-    """Whatever TRL takes is a column, or is told with the function's name and left out; other columns are there."""
-    LOGGED[0], expected = GIVEN[name]
-    found, failures, _, _ = columns(model, tmp_path, plain)
+def test_a_column_of_log_extra(name: str, given: Any) -> None:
+    """Whatever TRL takes is a column, or is reported with the function's name and left out; other columns are there."""
+    expected = GIVEN[name][1]
+    found, failures, _, _ = given
     assert [len(data["fine"]) for data in found] == [4, 4, 4]
-    assert [list(data["col"]) if "col" in data else None for data in found] == [expected] * 3
-    told = [text for text in failures if "the column `col` of the reward function `plain`" in text]
-    assert len(told) == len(failures) == (1 if expected is None else 0)
+    assert [list(data[name]) if name in data else None for data in found] == [expected] * 3
+    reported = [text for text in failures if f"the column `{name}` of the reward function `plain`" in text]
+    assert len(reported) == (1 if expected is None else 0)
+    assert len(failures) == sum(expected is None for _, expected in GIVEN.values())
 
 
 class Judge:
     """An object, which its class names."""
 
     def __call__(self, completions: Sequence[str], log_extra: Any, log_metric: Any, **given: Any) -> list[float]:
-        log_extra("col", [1])
+        log_extra("object", [1])
         log_metric("score", "high")
         return [1.0] * len(completions)
 
     def method(self, completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
-        log_extra("col", [1])
+        log_extra("method", [1])
         return [1.0] * len(completions)
 
 
-def helped(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
-    list(map(functools.partial(log_extra, "col"), [[1]]))
+def helper(column: str, completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
+    list(map(functools.partial(log_extra, column), [[1]]))
     return [1.0] * len(completions)
+
+
+def helped(**given: Any) -> list[float]:
+    return helper("helped", **given)
 
 
 async def awaited(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
-    log_extra("col", [1])
+    log_extra("awaited", [1])
     return [1.0] * len(completions)
 
 
-NAMED: Mapping[str, Callable[..., Any]] = {
-    "method": Judge().method,
-    "helped": helped,
-    "awaited": awaited,
-    "<lambda>": lambda **given: helped(**given),
-}
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_the_function_is_named(name: str, model: Path, tmp_path: Path) -> None:
-    """A function, a method, an object, a partial, one that is awaited, one that calls from further below."""
-    _, failures, _, _ = columns(model, tmp_path, NAMED[name])
-    assert [f"of the reward function `{name}`: 1 of" in text for text in failures] == [True]
+def test_the_function_is_named(model: Path, tmp_path: Path) -> None:
+    """A function, a method, a partial, one that is awaited, one that calls from further below."""
+    rewards = [Judge().method, helped, awaited, lambda **given: helper("lambda", **given)]
+    _, failures, _, _ = columns(model, tmp_path, *rewards)
+    named = {"method": "method", "helped": "helped", "awaited": "awaited", "lambda": "<lambda>"}
+    for column, function in named.items():
+        text = f"the column `{column}` of the reward function `{function}`: 1 of"
+        assert [text in failure for failure in failures].count(True) == 1, failures
+    assert len(failures) == 4
 
 
 def test_one_column_of_two_functions(model: Path, tmp_path: Path) -> None:
@@ -292,17 +301,18 @@ NUMBERS: Mapping[str, tuple[Any, float | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "expected"), NUMBERS.values(), ids=NUMBERS.keys())
-def test_a_number_of_log_metric(value: Any, expected: float | None, model: Path, tmp_path: Path) -> None:
-    """TRL's value, in its log and in declog's."""
+def test_numbers_of_log_metric(model: Path, tmp_path: Path) -> None:
+    """TRL's values, in its log and in declog's."""
 
     def reward(completions: Sequence[str], log_metric: Any, **given: Any) -> list[float]:
-        log_metric("score", value)
+        for name, (value, _) in NUMBERS.items():
+            log_metric(name, value)
         return [1.0] * len(completions)
 
     _, failures, history, sink = columns(model, tmp_path, reward)
-    assert [entry["score"] for entry in history[:3]] == [expected] * 3
-    assert [values.get("score") for _, _, values in cases.events(sink)[:3]] == [expected] * 3
+    for name, (_, expected) in NUMBERS.items():
+        assert [entry[name] for entry in history[:3]] == [expected] * 3, name
+        assert [values.get(name) for _, _, values in cases.events(sink)[:3]] == [expected] * 3, name
     assert failures == []
 
 
@@ -359,51 +369,65 @@ def extra(column: Any, *values: Any) -> Callable[[int], None]:
 
 
 MISTAKES: Mapping[str, tuple[Callable[[int], None], str]] = {
-    "too few": (extra("col", [1]), "the column `col` of the reward function `mistaken`: the column `col` has 1 values"),
-    "too many": (extra("col", np.zeros(9)), "the column `col` of the reward function `mistaken`"),
-    "no list": (extra("col", 3), "the column `col` of the reward function `mistaken`"),
+    "too few": (extra("few", [1]), "the column `few` of the reward function `mistaken`: the column `few` has 1 values"),
+    "too many": (extra("many", np.zeros(9)), "the column `many` of the reward function `mistaken`"),
+    "no list": (extra("three", 3), "the column `three` of the reward function `mistaken`"),
     "no name": (extra(7, [1, 2, 3, 4]), "the column `7` of the reward function `mistaken`"),
-    "no values": (extra("col", torch.empty(4, device="meta")), "is on the meta device"),
-    "twice": (extra("col", [1] * 4, [2] * 4), "the column `col` was given twice"),
+    "no values": (extra("meta", torch.empty(4, device="meta")), "is on the meta device"),
+    "twice": (extra("twice", [1] * 4, [2] * 4), "the column `twice` was given twice"),
     "a declared one": (extra("mine", [1.0] * 3), "the column `mine` of the reward function `mistaken`"),
-    "a declared one of texts": (extra("mine", ["a"] * 4), "the column `mine` of the reward function `mistaken`"),
+    "a declared one of texts": (extra("number", ["a"] * 4), "the column `number` of the reward function `mistaken`"),
     "a metric": (lambda count: declog.log_metric("score", "high"), "`score` of the reward function `mistaken`"),
     "an unknown signal": (observed(wrong=[1.0]), "`wrong` of the reward function `mistaken`"),
-    "another length": (observed(mine=[1.0]), "`mine` of the reward function `mistaken`"),
+    "another length": (observed(size=[1.0]), "`size` of the reward function `mistaken`"),
     "the trainer's": (observed(length=[9] * 4), "`length` is a signal that the trainer is observed for"),
 }  # fmt: skip
-MINE = ["+declog.signals.mine={axis: completion, phase: rollout, optional: true}", "+declog.metrics.mine='mean(mine)'"]
+MINE = [
+    override
+    for name in ("mine", "number", "size")
+    for override in (
+        f"+declog.signals.{name}={{axis: completion, phase: rollout, optional: true}}",
+        f"+declog.metrics.{name}='mean({name})'",
+    )
+]
 
 
-def mistaken(completions: Sequence[str], **given: Any) -> list[float]:
+def mistaken(completions: Sequence[str], trainer_state: Any, **given: Any) -> list[float]:
     declog.log_extra("fine", [each.upper() for each in completions])
-    MISTAKE[0](len(completions))
+    list(MISTAKES.values())[trainer_state.global_step][0](len(completions))
     return [float(len(each)) for each in completions]
 
 
-MISTAKE: list[Callable[[int], None]] = [extra("col")]
+@pytest.fixture(scope="module")
+def mistakes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run with one of these mistakes in each of its steps."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    return columns(model, folder, mistaken, overrides=MINE, args={"max_steps": len(MISTAKES)})
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_with_declog_itself(name: str, model: Path, tmp_path: Path) -> None:
+def test_a_mistake_with_declog_itself(name: str, mistakes: Any) -> None:
     """It is reported with the function's name, and takes nothing with it: neither the training nor another column."""
-    MISTAKE[0], expected = MISTAKES[name]
-    found, failures, history, sink = columns(model, tmp_path, mistaken, overrides=MINE)
-    assert [data["fine"] for data in found] == [[each.upper() for each in data["completion"]] for data in found]
-    assert (len(found), len(history)) == (3, 4)
-    (told,) = failures
-    assert expected in told and "DL608" in told
-    for (_, _, values), data in zip(cases.events(sink)[:3], found, strict=True):
-        assert values["reward"] == pytest.approx(np.mean([len(each) for each in data["completion"]]))
-        assert values["completions/mean_length"] > 0
+    found, failures, history, sink = mistakes
+    assert (len(found), len(history), len(failures)) == (len(MISTAKES), len(MISTAKES) + 1, len(MISTAKES))
+    at = [*MISTAKES].index(name)
+    assert found[at]["fine"] == [each.upper() for each in found[at]["completion"]]
+    assert MISTAKES[name][1] in failures[at] and "DL608" in failures[at]
+    _, _, values = cases.events(sink)[at]
+    assert values["reward"] == pytest.approx(np.mean([len(each) for each in found[at]["completion"]]))
+    assert values["completions/mean_length"] > 0
 
 
 @pytest.mark.parametrize("name", ["too few", "a metric", "an unknown signal"])
 def test_strict_raises_a_mistake_with_declog_itself(name: str, model: Path, tmp_path: Path) -> None:
     """Whoever asks for it."""
-    MISTAKE[0], _ = MISTAKES[name]
+
+    def reward(completions: Sequence[str], **given: Any) -> list[float]:
+        MISTAKES[name][0](len(completions))
+        return [1.0] * len(completions)
+
     with pytest.raises(declog.DeclogError):
-        columns(model, tmp_path, mistaken, overrides=["+declog.strict=true"])
+        columns(model, tmp_path, reward, overrides=["+declog.strict=true"])
 
 
 def test_columns_beside_rewards(model: Path, tmp_path: Path) -> None:
@@ -469,22 +493,36 @@ def test_a_prediction_is_not_recorded(model: Path, tmp_path: Path) -> None:
     assert log.failures == {}
 
 
-@pytest.mark.parametrize("broken", [math.nan, math.inf], ids=["NaN", "infinite"])
-@pytest.mark.parametrize("merge", ["replace", "prefix", None])
-def test_a_diverging_run(broken: float, merge: str | None, model: Path, tmp_path: Path) -> None:
-    """What declog says of it is in declog's sinks; the trainer's own log is that of a run without declog."""
+DIVERGING = Case(args={**SHORT.args, "scale_rewards": "none"})
+
+
+def diverging(broken: float) -> Callable[..., list[float]]:
+    """A reward function that is not finite in the second step."""
 
     def reward(completions: Sequence[str], trainer_state: Any, **given: Any) -> list[float]:
         return [broken if trainer_state.global_step == 1 else float(len(each)) for each in completions]
 
-    case = Case(args={**SHORT.args, "scale_rewards": "none"})
-    own = cases.trainer_of(case, model, tmp_path / "own", rewards=[reward])
+    return reward
+
+
+@pytest.fixture(scope="module", params=[math.nan, math.inf], ids=["NaN", "infinite"])
+def diverged(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What such a run logs without declog, with its reward function."""
+    reward = diverging(request.param)
+    own = cases.trainer_of(DIVERGING, model, tmp_path_factory.mktemp("own"), rewards=[reward])
     own.train()
-    trainer = cases.trainer_of(case, model, tmp_path / "attached", rewards=[reward])
+    return reward, own.state.log_history
+
+
+@pytest.mark.parametrize("merge", ["replace", "prefix", None])
+def test_a_diverging_run(diverged: Any, merge: str | None, model: Path, tmp_path: Path) -> None:
+    """What declog says of it is in declog's sinks; the trainer's own log is that of a run without declog."""
+    reward, own = diverged
+    trainer = cases.trainer_of(DIVERGING, model, tmp_path, rewards=[reward])
     sink = MemorySink()
     with declog.attach(trainer, "trl_grpo", [LENIENT], sinks=[sink], merge=merge):
         trainer.train()
-    for mine, theirs in zip(trainer.state.log_history, own.state.log_history, strict=True):
+    for mine, theirs in zip(trainer.state.log_history, own, strict=True):
         extra = {name for name in mine if name.startswith("declog/")} if merge == "prefix" else set()
         assert not [name for name in mine if "nonfinite" in name or "broken" in name]
         assert set(mine) - extra == set(theirs)
