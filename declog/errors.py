@@ -38,6 +38,7 @@ Severity = Literal["error", "warning"]
 
 MAX_DEPTH = 48  # how deep a profile's maps and lists may be nested
 MAX_VALUES = 200_000  # how many values they may hold, those of YAML's aliases counted each time
+LAYERS = 3  # how many layers below the one that is wrong are named
 
 
 def nesting(data: object) -> Problem | None:
@@ -213,7 +214,9 @@ class Problem:
                 carets = paint(_SEVERITY[self.severity], "^" * max(1, _width(marked)))
                 lines.append(f"    {paint('2', ' ' * len(label) + bar)}{_blank(before)}{carets}")
         if self.where is not None and self.where.earlier:
-            lines.append(f"  also set in: {visible(', '.join(map(str, self.where.earlier)))}")
+            places = [*map(str, self.where.earlier)]
+            places[LAYERS:] = [f"{len(places) - LAYERS} more"] if len(places) > LAYERS else []
+            lines.append(f"  also set in: {visible(', '.join(places))}")
         if self.where is not None:
             lines += [f"  see: {visible(str(where))} ({visible(key)})" for key, where in self.where.related]
         if self.fix:

@@ -84,7 +84,7 @@ def test_a_preset_composes_from_the_wheel(python: Path, preset: str) -> None:
         "import json; from declog.config.compose import compose, profile_of;"
         f"print(json.dumps(profile_of(compose({preset!r}, {overrides!r}))))",
     )
-    assert installed == profile_of(compose(preset, overrides))
+    assert json.dumps(installed) == json.dumps(profile_of(compose(preset, overrides)))  # a test of it gives NaN
     assert list(installed["sinks"]) == ["console", "trackio"]
 
 

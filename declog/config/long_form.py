@@ -6,6 +6,7 @@ it is written shorter (``language/shorthand.py``). Imports Hydra and OmegaConf.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -42,10 +43,11 @@ def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
     for key in prefix:
         node = node[key]
     found = [name] if name.startswith(f"{GROUP}/") else []
+    here = bool(found) and not section and _here(data)
     below = cache(lambda: _merged(_parents(data, name, read, [*found])))
     chosen = None if section else _chosen(node, data, name, below)
     made = long({section: node} if section else node, below, whole=False)
-    if not made.origins and chosen is None:
+    if not made.origins and chosen is None and not here:
         return result
     origins = {(*prefix, *new): (*prefix, *old) for new, old in made.origins.items()}
     node.clear()
@@ -69,6 +71,31 @@ def _profile(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:
         return None
     section, slash, _ = rest.partition("/")
     return (), section if slash and section in SECTIONS else ""
+
+
+def _here(data: dict[Any, Any]) -> bool:
+    """`packs: [rewards]` and `packs/rewards` in the defaults as Hydra has them, `packs@_here_`; whether there was one.
+
+    So it is with every group that is no section of the profile: its files are parts of a profile.
+    """
+    defaults = data.get("defaults")
+    made = [_placed(entry) for entry in defaults] if isinstance(defaults, list) else defaults
+    data |= {} if defaults is None else {"defaults": made}
+    return made != defaults
+
+
+def _placed(entry: Any) -> Any:
+    if isinstance(entry, Mapping):
+        return {f"{key}@_here_" if _is_part(str(key).split()[-1:]) else key: value for key, value in entry.items()}
+    group, slash, _ = entry.rpartition("/") if isinstance(entry, str) else ("", "", "")
+    return f"{entry}@_here_" if slash and "@" not in entry and _is_part([group]) else entry
+
+
+def _is_part(group: list[str]) -> bool:
+    """Whether files of a group are parts of a profile: it is no section of it, and no place is named."""
+    from declog.language.spec import LogSpec  # `import declog` does not pay for it
+
+    return all(re.fullmatch(r"\w+", word) and word not in (GROUP, *LogSpec.model_fields) for word in group)
 
 
 def _chosen(
@@ -106,9 +133,10 @@ def _parents(data: Mapping[Any, Any], name: str, read: Read, seen: list[str]) ->
             options = value if isinstance(value, list) else [value]
             if words in ("sinks", f"{GROUP}/sinks"):
                 yield {"sinks": {str(each): {"kind": each} for each in options}}
-            elif (words == GROUP) if group is not None else name.startswith(f"{GROUP}/"):
+            elif words == GROUP or (name.startswith(f"{GROUP}/") and (group is None or _is_part([words]))):
+                here = f"{GROUP}/" if group is None or words == GROUP else f"{GROUP}/{words}/"
                 for option in options:
-                    parent = f"{GROUP}/{str(option).removeprefix(f'/{GROUP}/')}"
+                    parent = here + str(option).removeprefix(f"/{GROUP}/").partition("@")[0]
                     if option != "_self_" and parent not in seen:
                         yield from _extended(parent, read, [*seen, parent])
 

@@ -52,7 +52,8 @@ def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin],
         if key.partition(".")[0] != "hydra" and re.split("[./@]", key)[0] != GROUP:
             if _is_choice(key, value, groups) and not sign:
                 chosen.append(len(lines))
-            key = f"{GROUP}/{key}" if _is_choice(key, value, groups) else f"{GROUP}.{key}"
+            here = f"@{GROUP}" if sign and key not in ADDS else ""  # a part of the profile, and no section of it
+            key = f"{GROUP}/{key}{here}" if _is_choice(key, value, groups) else f"{GROUP}.{key}"
         if sign in ("+", "++") and value.startswith("{"):
             added.add(_path(key)[:2])
         elif equals and not sign and "/" not in key:

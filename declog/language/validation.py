@@ -101,7 +101,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     if nearest(key, ["defaults"]):
         return replace(problem, fix="did you mean `defaults`?")
     if key in ("packs", "pack"):
-        return replace(problem, fix="a pack is chosen in the defaults list as `packs@_here_: [...]`")
+        return replace(problem, fix="a pack is chosen in the defaults list: defaults: [grpo, packs: [...], _self_]")
     if (
         empty
         and key not in _keys(LogSpec)

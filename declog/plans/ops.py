@@ -416,6 +416,11 @@ class Plan:
         """Metrics and formulas together."""
         return (*self.metrics, *self.formulas)
 
+    def taken(self, signals: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that may be observed: where a family takes `any` name, all."""
+        every = any(op.any for ops in self.sources.values() for op in ops)
+        return {name: value for name, value in signals.items() if every or name in self.known}
+
     @cached_property
     def sources(self) -> dict[str, tuple[SignalOp, ...]]:
         """The needed signals by the name they are observed under; one may be needed in several phases."""

@@ -190,9 +190,9 @@ class _Player:
             self._session.take(holder, [Packet(self._known(signals))], {})
 
     def _known(self, signals: Mapping[str, Any]) -> dict[str, Any]:
-        known = self._recorder.plan.known
-        self._unknown("signal", signals.keys() - known)
-        return {name: value for name, value in signals.items() if name in known}
+        known = self._recorder.plan.taken(signals)
+        self._unknown("signal", signals.keys() - known.keys())
+        return known
 
     def _metric(self, call: Call, name: str, value: Any) -> None:
         holder = self._holder(call)

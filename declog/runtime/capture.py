@@ -78,7 +78,7 @@ class CapturingTape(Tape):
 
     def __init__(self, plan: Plan, op: CaptureOp, folder: Path, rank: int, world_size: int) -> None:
         super().__init__()
-        self._known = plan.known
+        self._plan = plan
         self._op = op
         self._now = 0.0
         self._depth = 0
@@ -180,8 +180,8 @@ class CapturingTape(Tape):
 
     def _given(self, name: str, what: Sequence[Any], snapshot: Snapshot) -> Iterator[Any]:
         if name in OBSERVING:
-            yield {key: snapshot.copy(value) for key, value in what[0].items() if key in self._known}
-        elif name == "extra" and what[0] not in self._known:
+            yield {key: snapshot.copy(value) for key, value in self._plan.taken(what[0]).items()}
+        elif name == "extra" and what[0] not in self._plan.known:
             yield what[0]
             with suppress(InputError):  # it has its say when the call is executed, where the column is kept
                 yield snapshot.copy(plain_column(what[0], what[1]))
@@ -217,6 +217,7 @@ class _Writer:
         self._path = path
         self._limit = limit
         self._redact = {name: _redactor(patterns) for name, patterns in plan.redactions.items()}
+        self._known = plan.known
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._whole = 0  # where the last whole part ends
@@ -286,8 +287,9 @@ class _Writer:
 
     def _encoded(self, call: Call, packer: Packer) -> list[Any]:
         if call.name in OBSERVING:
-            values = call.what[0].items()
-            return [{"map": [[key, encode(value, packer, self._redact.get(key))] for key, value in values]}]
+            undeclared = self._redact.get("*")  # texts that nobody declared are columns, as those of log_extra
+            redacts = {key: self._redact.get(key, None if key in self._known else undeclared) for key in call.what[0]}
+            return [{"map": [[key, encode(value, packer, redacts[key])] for key, value in call.what[0].items()]}]
         redact = self._redact.get(call.what[0], self._redact.get("*")) if call.name == "extra" else None
         return [encode(item, packer, redact if place else None) for place, item in enumerate(call.what)]
 

@@ -16,7 +16,7 @@ from tests import forks
 from tests.conftest import WritePreset
 
 ROOT = Path(__file__).parents[2]
-PRESET = ROOT / "conf" / "declog" / "grpo.yaml"
+PRESETS = ROOT / "conf" / "declog"
 ROLLOUT = {"rewards": {"a": torch.arange(8.0)}, "length": [1] * 8}
 
 
@@ -24,13 +24,14 @@ def golden(text: str) -> str:
     return textwrap.dedent(text).strip("\n")
 
 
-def in_preset(section: str, key: str) -> str:
-    """Where the shipped preset sets a key of an entry, as errors name it."""
-    lines = PRESET.read_text(encoding="utf-8").splitlines()
-    start = next(row for row, line in enumerate(lines) if line == f"{section.split('.')[0]}:")
-    entry = f"  {section.split('.')[1]}: "
-    row = next(row for row in range(start, len(lines)) if lines[row].startswith(entry))
-    return f"{shown_path(str(PRESET))}:{row + 1}:{lines[row].index(f'{key}:') + 1}"
+def in_preset(name: str, section: str, key: str) -> str:
+    """Where a file of the shipped presets sets a key of an entry, as errors name it."""
+    file = PRESETS / f"{name}.yaml"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    start = next(row for row, line in enumerate(lines) if line.startswith(f"{section.split('.')[0]}:"))
+    entry = next(row for row in range(start, len(lines)) if lines[row].startswith(f"  {section.split('.')[1]}:"))
+    row = next(row for row in range(entry, len(lines)) if f"{key}:" in lines[row])
+    return f"{shown_path(str(file))}:{row + 1}:{lines[row].index(f'{key}:') + 1}"
 
 
 # ---- from a file
@@ -160,7 +161,7 @@ def test_an_unknown_signal_of_an_override() -> None:
           unknown signal `rewrd`
             declog.metrics.reward.expr=rewrd
                                        ^^^^^
-          also set in: {in_preset("metrics.reward", "expr")}
+          also set in: {in_preset("packs/rewards", "metrics.reward", "expr")}
           fix: did you mean `reward`?
     """)
 
@@ -172,7 +173,7 @@ def test_a_wrong_axis_of_an_override() -> None:
           filters.extremes.key is per token; a filter needs one value per completion
             declog.filters.extremes.key='2 * kl'
                                          ^^^^^^
-          also set in: {in_preset("filters.extremes", "key")}
+          also set in: {in_preset("grpo", "filters.extremes", "key")}
           fix: mean(2 * kl, over=token)
     """)
 
@@ -184,7 +185,7 @@ def test_a_bad_reduction_of_an_override() -> None:
           unknown reduction `p950`: quantiles are p0 to p100
             declog.metrics.reward.reduce=p950
                                          ^^^^
-          also set in: {in_preset("metrics.reward", "reduce")}
+          also set in: {in_preset("packs/rewards", "metrics.reward", "reduce")}
           fix: did you mean `p95`?
     """)
 

@@ -287,3 +287,47 @@ def test_an_application_of_hydra_reads_them_too(tmp_path: Path) -> None:
     assert (done.stdout.splitlines(), done.returncode) == (
         ["int {'expr': 'reward', 'reduce': 'p10'}", "['console', 'jsonl'] {'metric': 'kl', 'above': 0.5}", "2"], 0,
     ), done.stderr  # fmt: skip
+
+
+PACK = """
+signals: {rollout: {judge: completion}}
+metrics:
+  judge: {expr: judge, reduce: mean, title: Judge, name: judges/mean}
+"""
+
+
+@pytest.mark.parametrize("entry", ["packs: [quality]", "packs: quality", "packs/quality", "packs@_here_: [quality]"])
+def test_parts_of_a_profile(write_preset: WritePreset, entry: str) -> None:
+    """A group that is no section of the profile holds parts of it; a preset's own packs stay."""
+    write_preset("packs/quality", PACK)
+    folder = write_preset("mine", f"defaults: [grpo, {entry if ':' not in entry else '{' + entry + '}'}, _self_]")
+    metrics = profile_of(compose("mine", config_dir=folder))["metrics"]
+    assert metrics["judge"] == {"expr": "judge", "reduce": "mean", "title": "Judge", "name": "judges/mean"}
+    assert {**profile_of("grpo")["metrics"], "judge": metrics["judge"]} == metrics
+
+
+def test_other_parts_than_the_presets(write_preset: WritePreset) -> None:
+    """`override` chooses all of them anew, as Hydra's word does for every group."""
+    folder = write_preset("mine", "defaults: [grpo, override packs: [rewards, optimisation], _self_]")
+    assert set(profile_of(compose("mine", config_dir=folder))["metrics"]) == {
+        "reward", "reward_std", "rewards", "loss", "learning_rate", "grad_norm",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("word", ["packs=[sources,tools]", "+packs=[sources,tools]"])
+def test_more_parts_in_a_word(word: str) -> None:
+    """On the command line they come on top of the preset's own."""
+    metrics = profile_of(compose("grpo", [word]))["metrics"]
+    assert metrics.keys() > {"reward", "reward_of_source", "turns"}
+
+
+def test_a_word_replaces_what_a_part_says(write_preset: WritePreset) -> None:
+    """As it does what any layer below says of the entry."""
+    write_preset("packs/quality", PACK)
+    text = "defaults: [grpo, packs: [quality], _self_]\nmetrics: {judge: p95(judge), reward: p95(reward)}"
+    folder = write_preset("mine", text)
+    plan = declog.plan(compose("mine", config_dir=folder))
+    assert {op.id: [name.template for name in op.names] for op in plan.metrics if op.id in ("judge", "reward")} == {
+        "judge": ["judge"], "reward": ["reward"],
+    }  # fmt: skip
+    assert next(op for op in plan.metrics if op.id == "reward").tags == ()

@@ -44,8 +44,9 @@ with declog.start(config, output_dir=folder) as log:
         with log.step(step):
             log.observe(prompt=["p"] * 8, completion=["c"] * 8, rewards={"a": torch.rand(8)},
                         length=torch.ones(8, dtype=torch.int64), truncated=torch.zeros(8, dtype=torch.bool))
-            log.observe(completion_mask=torch.ones(8, 6, dtype=torch.bool), logprobs=-torch.rand(8, 6) * k,
-                        old_logprobs=-torch.rand(8, 6), ref_logprobs=-torch.rand(8, 6), entropy=torch.rand(8, 6) * k,
+            logprobs = -torch.rand(8, 6)
+            log.observe(completion_mask=torch.ones(8, 6, dtype=torch.bool), logprobs=logprobs * k,
+                        old_logprobs=logprobs, ref_logprobs=-torch.rand(8, 6), entropy=torch.rand(8, 6) * k,
                         learning_rate=1e-6, advantages=torch.randn(8), loss=torch.tensor(k), grad_norm=k)
 from trackio.sqlite_storage import SQLiteStorage
 import trackio

@@ -19,7 +19,7 @@ from declog.language.functions import BUILTIN, Functions
 from declog.replay.profile_tests import Result
 from declog.testing import MemorySink, profile_tests, run_profile_tests
 
-PRESETS = ("grpo", "rloo", "trl_grpo", "trl_rloo", "trl_async_grpo")
+PRESETS = tuple(declog.presets())
 PROFILE: dict[str, Any] = {
     "name": "t", "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
     "constants": {"beta": {"default": 0.0}},
@@ -326,7 +326,8 @@ def test_the_tests_of_a_preset_go_nowhere(preset: str) -> None:
     ("override", "wrong"),
     [
         ("declog.metrics.reward.reduce=sum", {"expect.reward"}),
-        ("declog.signals.high_clipped='ratio > 1 + epsilon_high'", set()),
+        ("declog.signals.high_clipped='ratio > 1 + epsilon_high'", {"expect.clip_ratio/high_mean"}),
+        ("declog.signals.high_clipped='advantages > 0 and ratio > 1 + epsilon_high'", set()),
         ("declog.signals.low_clipped='ratio < 1 - epsilon_low and advantages > 0'", {"expect.clip_ratio/low_mean"}),
         ("declog.signals.kl='ref_gap - 1'", {"expect.kl"}),
         ("+declog.metrics.loss.pool=batch", set()),
@@ -393,7 +394,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     file.write_text(TEAM)
     assert main(["test", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "ok   p95" in out and "unweighted" not in out and out.endswith("9 tests: all passed\n")
+    assert "ok   p95" in out and "unweighted" not in out and out.endswith("25 tests: all passed\n")
 
     assert main(["test", str(file), "-k", "p95", "metrics.reward_p95=p50(reward)"]) == 2
     assert capsys.readouterr().out == (

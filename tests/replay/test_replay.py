@@ -291,3 +291,20 @@ def test_constants_of_the_adapter_go_with_the_capture(tmp_path: Path) -> None:
     assert live.scalars[2] == {"score": 6.0} and same(None, tmp_path, live.events)
     other = capture_reader.replay(tmp_path, {**config, "metrics": {"twice": "mean(2 * beta * score)"}})["<code>"]
     assert other[2][1].scalars[0].value == 12.0
+
+
+def test_what_nobody_declared_is_captured_where_any_name_is_taken(tmp_path: Path) -> None:
+    """Numbers, rows and texts of `minimal`; what its table redacts of columns that nobody declared is redacted."""
+    profile = declog.profile_of(declog.compose("minimal", ["sinks=[]", "tables.samples.every=1"]))
+    profile["schemas"] = {"samples": {"extra": {"undeclared": "keep", "redact": {"n": "[0-9]+"}}}}
+
+    def train_anything(log: Recorder, rank: int) -> None:
+        for step in range(2):
+            with log.step(step):
+                log.observe(loss=float(step), reward=[1.0, 2.0], completion=["secret 4711", "b"])
+
+    live = captured(profile, train_anything, tmp_path)
+    assert live.scalars[1] == {"loss": 1.0, "reward/mean": 1.5, "reward/std": pytest.approx(0.5**0.5)}
+    assert same(None, tmp_path, live.events)
+    written = b"".join(file.read_bytes() for file in tmp_path.rglob("capture/*"))
+    assert (b"secret" in written, b"4711" in written) == (True, False)
