@@ -38,15 +38,18 @@ class SignalOp:
     unmasked: bool = False  # per token, and nothing says which tokens exist
     any: bool = False  # a family of what no other signal is
 
-    # what every `observe` asks of a signal, ready to read: its column's key, its shape by name, what rows are
+    # what every `observe` asks of a signal, ready to read: its column's key, its shape by name, what rows are, and
+    # whether a float is recorded as it is
     key: tuple[str, None] = field(init=False, repr=False, compare=False)
     shape_name: str = field(init=False, repr=False, compare=False)
     counted: str = field(init=False, repr=False, compare=False)
+    number: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         counted = "groups" if self.axis is Axis.GROUP else "tokens" if self.packed else "completions"
-        ready = {
+        ready: dict[str, Any] = {
             "key": (self.name, None), "shape_name": "packed" if self.packed else self.axis.label, "counted": counted,
+            "number": self.axis is Axis.STEP and self.dtype is DType.FLOAT and self.recorded and not self.folded,
         }  # fmt: skip
         for name, value in ready.items():
             object.__setattr__(self, name, value)

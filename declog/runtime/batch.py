@@ -7,7 +7,7 @@ computed from rows, nothing is copied to the host. Imports torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,24 +20,16 @@ from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import FoldOp, Grouping, PhaseOp
 from declog.runtime import token_fold
 from declog.runtime.given import Counts, Given, Place, Tokens, of_other_tokens
+from declog.runtime.packs import Pack
 from declog.runtime.streams import Streams
 from declog.runtime.tensors import HALF
 from declog.runtime.timing import Timed
 
 Tensor = torch.Tensor
+_ROWS = Axis.COMPLETION.label
 
 
-@dataclass
-class Pack:
-    """Columns of one axis and dtype: ``data[k, rows]`` on the device, or on the host once copied."""
-
-    axis: Axis
-    keys: tuple[Key, ...]
-    data: Tensor
-    ready: Any = None  # the CUDA event after which it is whole
-
-
-@dataclass
+@dataclass(slots=True)
 class BatchRecord:
     """One closed batch of one phase."""
 
@@ -51,6 +43,14 @@ class BatchRecord:
     texts: dict[Key, tuple[Axis, list[Any] | Pack]]  # a pack where a tensor was given
     sketches: list[Pack] = field(default_factory=list)  # histograms of tokens, one column each
     timed: bool = False  # whether a number is a duration that is not known yet
+
+    def tensors(self) -> Iterator[Pack]:
+        """All that is tensors."""
+        yield from self.packs
+        yield from self.sketches
+        for _, given in self.texts.values():
+            if isinstance(given, Pack):
+                yield given
 
     def read_timers(self) -> None:
         """Wait for the ends of what was timed. Called by the worker."""
@@ -81,7 +81,7 @@ class OpenBatch:
         self.misfits: list[InputError] = []  # columns that were left out when it closed
         self.failures: list[RuntimeFailure] = []  # what could not be computed
         self._tokens: Tokens | None = None
-        self._columns: dict[Place, tuple[list[Key], list[Tensor]]] = {}  # copies, of one column or several, end to end
+        self._packs: dict[Place, Pack] = {}
         self._numbers: dict[Key, float | int | Timed] = {}
         self._timed = False
         self._texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
@@ -106,6 +106,8 @@ class OpenBatch:
             known = self.counts.get(what)
             if known is not None and known[0] != count[0]:
                 raise given.uneven(what, known, count)
+        if not given.inputs:
+            return
         if given.tokens is not None and self._tokens is not None and given.tokens[0] != self._tokens[0]:
             raise of_other_tokens(self._tokens, given.tokens)
         if self.phase.lengths is not None:
@@ -124,27 +126,30 @@ class OpenBatch:
         if not self.names:
             self.began = given.names
         self.names |= given.names
-        self._numbers |= given.numbers
-        self._texts |= given.texts
-        self._timed |= given.timed
+        if given.numbers or given.texts:
+            self._numbers |= given.numbers
+            self._texts |= given.texts
+            self._timed |= given.timed
         for what, count in given.counts.items():
-            self.counts.setdefault(what, count)
-        self._tokens = self._tokens or given.tokens
-        for place, (keys, values) in given.columns.items():
-            self._put(place, keys, values)
-        if self._waiting and given.inputs:
-            self._streams.join(self._kept.values())
-            self._fold({**self._kept, **given.inputs}, functions)
-        self._streams.made(given.devices)
-
-    def _put(self, place: Place, keys: list[Key], values: list[Tensor]) -> None:
-        copied = torch.cat(values) if values[0].ndim else torch.stack(values)
-        columns = self._columns.get(place)
-        if columns is None:
-            self._columns[place] = keys, [copied]
-        else:
-            columns[0].extend(keys)
-            columns[1].append(copied)
+            if what not in self.counts:
+                self.counts[what] = count
+        packs = self._packs
+        if type(given) is not Given:
+            given.copy()
+        for place, axis, keys, data in given.copies:
+            pack = packs.get(place)
+            if pack is None:
+                packs[place] = Pack(axis, list(keys), [data])
+            else:
+                pack.keys.extend(keys)
+                pack.parts.append(data)
+        if given.inputs:
+            self._tokens = self._tokens or given.tokens
+            if self._waiting:
+                self._streams.join(self._kept.values())
+                self._fold({**self._kept, **given.inputs}, functions)
+        if given.devices:
+            self._streams.made(given.devices)
 
     def add_extra(self, column: str, values: list[Any] | Tensor) -> None:
         """Keep a column of log_extra, which is a copy already."""
@@ -179,20 +184,22 @@ class OpenBatch:
                 self.misfits.append(misfit)
                 continue
             key = (f"extra:{column}", None)
-            kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, (key,), values)
+            kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, [key], [values])
             self._texts[key] = (Axis.COMPLETION, kept)
-        self._streams.join([*self._kept.values(), *(part for _, parts in self._columns.values() for part in parts)])
+        if self._streams:
+            parts = (part for pack in self._packs.values() for part in pack.parts)
+            self._streams.join([*self._kept.values(), *parts])
         if self._waiting:
             self._fold(self._kept, functions, last=True)
-        packs = [_pack(place, keys, parts) for place, (keys, parts) in self._columns.items()]
-        whole = self._streams.whole()
-        if whole:
-            given = (kept for _, kept in self._texts.values() if isinstance(kept, Pack))
-            for pack in (*packs, *self._sketches, *given):
-                pack.ready = whole.get(pack.data.device)
-        return BatchRecord(
-            -1, -1, rows, elapsed, self.order, packs, self._numbers, self._texts, self._sketches, self._timed
-        )
+        record = BatchRecord(
+            -1, -1, rows, elapsed, self.order, [*self._packs.values()], self._numbers, self._texts, self._sketches,
+            self._timed,
+        )  # fmt: skip
+        if self._streams:
+            whole = self._streams.whole()
+            for pack in record.tensors():
+                pack.ready = whole.get(pack.device)
+        return record
 
     def _misfit(self, column: str, count: int, rows: int) -> InputError | None:
         if not self.names or not self.counts:
@@ -237,15 +244,16 @@ class OpenBatch:
             failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self.phase.name, error=error_text(error))
             failure.__cause__ = error
             self.failures.append(failure)
-        places: dict[Place, tuple[list[Key], list[Tensor]]] = {}
         for key, column in folded.columns.items():
-            place = (Axis.COMPLETION, column.dtype, column.get_device())
-            keys, columns = places.setdefault(place, ([], []))
-            keys.append(key)
-            columns.append(column)
-        self._sketches += [Pack(Axis.STEP, (key,), counts.unsqueeze(0)) for key, counts in folded.sketches.items()]
-        for place, (keys, columns) in places.items():
-            self._put(place, keys, columns)
+            column = column.float() if column.dtype in HALF else column
+            place = (_ROWS, column.dtype, column.get_device())
+            pack = self._packs.get(place)
+            if pack is None:
+                self._packs[place] = Pack(Axis.COMPLETION, [key], [column])
+            else:
+                pack.keys.append(key)
+                pack.parts.append(column)
+        self._sketches += [Pack(Axis.STEP, [key], [counts]) for key, counts in folded.sketches.items()]
 
     def _complete(self, elsewhere: Collection[str]) -> None:
         here = self.names.union(elsewhere)
@@ -273,9 +281,3 @@ class OpenBatch:
                 "DL505.groups", name=self.groups[1], count=self.groups[0], phase=self.phase.name, rows=rows,
                 size=grouping.size,
             )  # fmt: skip
-
-
-def _pack(place: Place, keys: list[Key], parts: list[Tensor]) -> Pack:
-    data = parts[0] if len(parts) == 1 else torch.cat(parts)
-    data = data.view(len(keys), len(data) // len(keys))
-    return Pack(place[0], tuple(keys), data.float() if place[1] in HALF else data)

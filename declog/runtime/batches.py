@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from declog.language.functions import Functions
 from declog.plans.ops import Plan, SignalOp
 from declog.runtime.batch import BatchRecord, OpenBatch
 from declog.runtime.call_log import Tape
+from declog.runtime.calls import Known
 from declog.runtime.extras import Undeclared, plain_column
 from declog.runtime.failures import Failures
-from declog.runtime.given import Given
+from declog.runtime.given import Given, Read
 from declog.runtime.inputs import undeclared
 from declog.runtime.scopes import Scope
 from declog.runtime.timing import Timed
@@ -29,6 +31,8 @@ from declog.runtime.timing import Timed
 log = logging.getLogger("declog")
 _NONE: frozenset[str] = frozenset()
 Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
+LEARNED = 8  # how often calls of the same names are learned: those whose dtypes change are read value by value
+CALLS = 1000  # and how many names of calls
 TIMERS = "timers"  # the signal that blocks' durations feed
 
 
@@ -88,6 +92,8 @@ class Intake:
         self._undeclared = Undeclared(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
         self._given: set[str] = set()  # signals that came at all
+        self._calls: dict[tuple[str, ...], Sequence[Known]] = {}  # by the names of their values
+        self._learned: Counter[tuple[str, ...]] = Counter()  # how often calls with these names were learned
         self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is said once
 
     # -- values
@@ -103,12 +109,36 @@ class Intake:
             fix = f"it is observed as `{sources[name]}`"
         raise UnknownSignalError.of("DL501.signal", profile=self._plan.name, name=name, fix=fix)
 
-    def observe(self, holder: Holder, signals: Mapping[str, Any]) -> None:
-        """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all."""
+    def observe(self, holder: Holder, signals: Mapping[str, Any], *, strict: bool = False) -> None:
+        """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all.
+
+        With ``strict`` a name that the profile does not know is an error.
+        """
+        known = self._calls.get(tuple(signals))
+        if known is not None:
+            values = [*signals.values()]
+            if len(known) == 1:
+                given = known[0].given(values)
+                if given is not None:
+                    self._give(holder, self._chosen(holder, given), given)
+                    return
+            else:
+                made = [one for each in known if (one := each.given(values)) is not None]
+                if len(made) == len(known):
+                    self._take(holder, made)
+                    return
+        if strict:
+            self.check(signals)
+        self._read(holder, signals)
+
+    def _read(self, holder: Holder, signals: Mapping[str, Any]) -> None:
+        """Keep a call's values, read one by one; the next one with the same names is like it, mostly."""
         sources, homes = self._plan.sources, self._homes
-        given: dict[str, Given] = {}
+        chosen: list[tuple[int, SignalOp]] = []
+        # whether neither the values nor what came before decide which signals are meant
+        alike = not self._any and self._plan.known.issuperset(signals)
         intended: Mapping[str, Sequence[SignalOp]] | None = None
-        for source, value in signals.items():
+        for place, (source, value) in enumerate(signals.items()):
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
             if self._any and not ops and source not in self._plan.known:
                 self._undeclared_signal(holder, source, value)
@@ -116,15 +146,29 @@ class Intake:
             if source not in homes and ops:  # it belongs to the phase of what it is observed with
                 if intended is None:
                     intended = self._intended(holder, signals)
+                alike = alike and len(ops) == 1
                 ops = intended[source]
             if len(ops) > 1:
+                alike = alike and len({op.axis is Axis.STEP for op in ops}) == 1
                 ops = _fitting(ops, value)
-            for op in ops:
-                one = given.get(op.phase)
-                if one is None:
-                    one = given[op.phase] = Given(self._plan.phases[op.phase])
-                one.add(op, value)
-        self._take(holder, given.values())
+            chosen += [(place, op) for op in ops]
+        values = [*signals.values()]
+        made = {
+            phase: Read(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase})
+            for phase in dict.fromkeys(op.phase for _, op in chosen)
+        }
+        for place, op in chosen:
+            made[op.phase].add(op, values[place])
+        self._take(holder, made.values())
+        for given in made.values():
+            self._given |= given.names
+        names = tuple(signals)
+        if alike and self._learned[names] < LEARNED and len(self._calls) < CALLS:
+            self._learned[names] += 1
+            self._calls[names] = [
+                Known(given, [(place, op) for place, op in chosen if op.phase == phase], values)
+                for phase, given in made.items()
+            ]
 
     def _undeclared_signal(self, holder: Holder, name: str, value: Any) -> None:
         """Keep what nobody declared: numbers and rows of numbers by name, texts for tables, each member for itself."""
@@ -138,10 +182,10 @@ class Intake:
             if kind is Axis.COMPLETION and op is None:
                 return
             if op is not None:
-                given = Given(self._plan.phases[op.phase])
+                given = Read(self._plan.phases[op.phase], {name})
                 given.add(op, {name: plain})
-                given.names = {name}
                 self._take(holder, [given])
+                self._given.add(name)
             if kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
                 self.extra(holder, name, value if kind is None else plain)
         except InputError as error:  # of other rows than the batch's: nobody said what they are
@@ -153,40 +197,49 @@ class Intake:
         """Keep a value of ``log_metric``, where the profile shows those."""
         op = self._plan.logged
         if op is not None:
-            given = Given(self._plan.phases[op.phase])
+            given = Read(self._plan.phases[op.phase], {name})  # each is given, and given again, for itself
             given.add(op, {name: value})
-            given.names = {name}  # each of them is given, and given again, for itself
             self._take(holder, [given])
+            self._given.add(name)
 
-    def _take(self, holder: Holder, calls: Collection[Given]) -> None:
+    def _take(self, holder: Holder, calls: Iterable[Given]) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
-        found, begun = [], []
-        for given in calls:
-            name = given.phase.name
-            batch = holder.get(name)
-            if batch is None:
-                again = True
-            elif twice := batch.names & given.names:
-                if holder.once or batch.size is not None:
-                    raise _given_twice(f"`{min(twice)}`", batch)
-                again = True
-            else:  # the signal that begins each batch came, and this one began without it
-                again = self._openers.get(name) in given.names
-                again = again and bool(batch.names) and batch.size is None and not holder.once
-            if again or batch is None:
-                batch = OpenBatch(given.phase, self._came[given.phase.name])
-                begun.append(batch)
-            batch.check(given)
-            found.append((batch, given))
+        found = [(self._chosen(holder, given), given) for given in calls]
+        begun = [batch for batch, _ in found if holder.get(batch.phase.name) is not batch]
         for batch in begun:
             self.close(holder, batch.phase.name)
         for batch in begun:
             self._begin(holder, batch)
         for batch, given in found:
-            self._given |= given.names
-            batch.take(given, self._functions)
-            if batch.failures:
-                self._tell(batch)
+            self._give(holder, batch, given)
+
+    def _chosen(self, holder: Holder, given: Given) -> OpenBatch:
+        """The batch that takes a call's values: the open one, or one that is not open yet. Raises for wrong rows."""
+        name = given.phase.name
+        batch = holder.get(name)
+        if batch is None or self._begins(holder, batch, given.names):
+            batch = OpenBatch(given.phase, self._came[name])
+        batch.check(given)
+        return batch
+
+    def _give(self, holder: Holder, batch: OpenBatch, given: Given) -> None:
+        name = given.phase.name
+        if holder.get(name) is not batch:
+            if name in holder:
+                self.close(holder, name)
+            self._begin(holder, batch)
+        batch.take(given, self._functions)
+        if batch.failures:
+            self._tell(batch)
+
+    def _begins(self, holder: Holder, batch: OpenBatch, names: Set[str]) -> bool:
+        """Whether a call begins the next batch: it gives something again, or what begins each batch."""
+        if not batch.names.isdisjoint(names):
+            if holder.once or batch.size is not None:
+                raise _given_twice(f"`{min(batch.names & names)}`", batch)
+            return True
+        opener = self._openers.get(batch.phase.name)  # it came, and this batch began without it
+        return opener in names and bool(batch.names) and batch.size is None and not holder.once
 
     def extra(self, holder: Holder, column: str, values: Any) -> None:
         """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""

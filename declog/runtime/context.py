@@ -52,7 +52,9 @@ def enter(recorder: Recorder) -> None:
 def leave(recorder: Recorder) -> None:
     """Take back the recorder's latest ``enter``, if it was not forgotten meanwhile."""
     with _lock:
-        if recorder in _open:
+        if _open and _open[-1] is recorder:
+            _open.pop()
+        elif recorder in _open:
             place = len(_open) - 1 - _open[::-1].index(recorder)
             del _open[place]
 

@@ -1,11 +1,12 @@
-"""What one call of ``observe`` gave to one phase: checked, and not yet copied. It is taken by one batch, or by none.
+"""What one call of ``observe`` gave to one phase, checked. It is taken by one batch, or by none.
 
 Imports torch and the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,34 +17,75 @@ from declog.errors import InputError
 from declog.language.dtypes import Axis
 from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.inputs import DTYPES, NDIM, Observed, accept, describe, length
+from declog.runtime.tensors import HALF
 from declog.runtime.timing import Timed
 
 Tensor = torch.Tensor
-Place = tuple[Axis, torch.dtype, int]  # the columns that are packed together: of one axis, dtype and device
+Place = tuple[str, torch.dtype, int]  # the columns that are packed together: of one axis, by name, dtype and device
+Copy = tuple[Place, Axis, Sequence[Key], Tensor]  # columns of one place, one above the other
 Counts = dict[str, tuple[int, str]]  # how many of what, and which signal said so first
 Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
+_NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Given:
-    """The values of one call; ``add`` raises ``InputError`` where one is not what was declared."""
+    """The values of one call: copies of columns, and here nothing else."""
 
-    __slots__ = ("columns", "counts", "devices", "inputs", "names", "numbers", "phase", "texts", "timed", "tokens")
+    tokens: Tokens | None = None
+    timed = False
+    numbers: Mapping[Key, float | int | Timed] = _NONE
+    texts: Mapping[Key, tuple[Axis, list[Any]]] = _NONE
+    inputs: Mapping[str, Tensor] = _NONE  # what folds read
+    devices: Set[torch.device] = frozenset()  # of CUDA
 
-    def __init__(self, phase: PhaseOp) -> None:
+    def __init__(self, phase: PhaseOp, names: Set[str]) -> None:
         self.phase = phase
-        self.names: set[str] = set()
+        self.names = names
         self.counts: Counts = {}
-        self.tokens: Tokens | None = None
-        self.columns: dict[Place, tuple[list[Key], list[Tensor]]] = {}
+        self.copies: list[Copy] = []  # which nothing the training code does later can change
+
+    def put(self, place: Place, axis: Axis, keys: Sequence[Key], data: Tensor) -> None:
+        """Take copies of columns of one place; of halves, as float32."""
+        if data.is_cuda:
+            self.devices = {*self.devices, data.device}
+        if place[1] in HALF:
+            place, data = (place[0], torch.float32, place[2]), data.float()
+        self.copies.append((place, axis, keys, data))
+
+    def copy(self) -> None:
+        """Copy what is no copy yet."""
+
+    def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
+        """The error of values that describe other rows than those before: all of one batch describe the same."""
+        (fewer, few), (more, _) = sorted((known, other))
+        if what == "completions" and few.isidentifier() and fewer > 1 and more % fewer == 0:  # one per group, mostly
+            return InputError.of(
+                "DL505.repeated", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
+                other_count=other[0], few=few, times=more // fewer,
+            )  # fmt: skip
+        return InputError.of(
+            "DL505.counts", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
+            other_count=other[0],
+        )  # fmt: skip
+
+
+class Read(Given):
+    """Values that are read one by one; ``add`` raises ``InputError`` where one is not what was declared."""
+
+    def __init__(self, phase: PhaseOp, names: Set[str]) -> None:
+        super().__init__(phase, names)
         self.numbers: dict[Key, float | int | Timed] = {}
         self.texts: dict[Key, tuple[Axis, list[Any]]] = {}
-        self.inputs: dict[str, Tensor] = {}  # what folds read
-        self.devices: set[torch.device] = set()  # of CUDA
-        self.timed = False
+        self.inputs: dict[str, Tensor] = {}
+        self._columns: dict[Place, tuple[Axis, list[Key], list[Tensor]]] = {}
+
+    def copy(self) -> None:
+        for place, (axis, keys, values) in self._columns.items():
+            self.put(place, axis, keys, torch.stack(values))
+        self._columns.clear()
 
     def add(self, op: SignalOp, value: Any) -> None:
         """Check a signal's value."""
-        self.names.add(op.name)
         if not op.family:
             self._put(op, op.key, op.source, value)
             return
@@ -57,6 +99,9 @@ class Given:
             self._put(op, (op.name, member), f"{op.source}[{member!r}]", values)
 
     def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:
+        if type(value) is float and op.number:
+            self.numbers[key] = value
+            return
         checked: Observed = value
         if (  # the common case, without a call
             type(value) is not Tensor
@@ -71,7 +116,7 @@ class Given:
         if isinstance(checked, Tensor):
             shape = checked.shape
             if checked.is_cuda:
-                self.devices.add(checked.device)
+                self.devices = {*self.devices, checked.device}
             if shape:
                 counted = self.counts.get(op.counted)
                 if counted is None:
@@ -79,13 +124,13 @@ class Given:
                 elif counted[0] != shape[0]:
                     raise self.uneven(op.counted, counted, (shape[0], label))
             if op.recorded:
-                place = (op.axis, checked.dtype, checked.get_device())
-                columns = self.columns.get(place)
+                place = (op.shape_name, checked.dtype, checked.get_device())
+                columns = self._columns.get(place)
                 if columns is None:
-                    self.columns[place] = [key], [checked]
+                    self._columns[place] = op.axis, [key], [checked]
                 else:
-                    columns[0].append(key)
-                    columns[1].append(checked)
+                    columns[1].append(key)
+                    columns[2].append(checked)
             if op.folded:
                 self.inputs[op.name] = checked
                 if op.axis is Axis.TOKEN:
@@ -116,19 +161,6 @@ class Given:
                 self.inputs[op.name] = torch.tensor(value, dtype=torch.float64, device="cpu")
             if op.recorded:
                 self.numbers[key] = value
-
-    def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
-        """The error of values that describe other rows than those before: all of one batch describe the same."""
-        (fewer, few), (more, _) = sorted((known, other))
-        if what == "completions" and few.isidentifier() and fewer > 1 and more % fewer == 0:  # one per group, mostly
-            return InputError.of(
-                "DL505.repeated", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
-                other_count=other[0], few=few, times=more // fewer,
-            )  # fmt: skip
-        return InputError.of(
-            "DL505.counts", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
-            other_count=other[0],
-        )  # fmt: skip
 
 
 def of_other_tokens(known: Tokens, other: Tokens) -> InputError:

@@ -25,27 +25,26 @@ class RunsAhead:
     """Watches for the one mistake that looks as if all were right: a task of step k that works for step k + 1."""
 
     def __init__(self) -> None:
-        self._came: dict[str, tuple[int, int]] = {}  # by signal: in how many steps, and the last of them
-        self._steps = 0
+        self.came: dict[str, tuple[int, int]] = {}  # by signal: in how many steps, and the last of them
+        self.steps = 0
         self._last: tuple[int | None, int | None] = (None, None)  # the one before the last, and the last
 
     def observed(self, scope: Scope, signals: Iterable[str]) -> None:
         """A task that was started inside a scope observed there."""
         if scope.kind == "step" and scope.mode == "train" and scope.number is not None:
             for name in signals:
-                count, last = self._came.get(name, (0, None))
+                count, last = self.came.get(name, (0, None))
                 if last != scope.number:
-                    self._came[name] = count + 1, scope.number
+                    self.came[name] = count + 1, scope.number
 
     def ended(self, step: int) -> None:
-        """A step has ended."""
-        self._steps += 1
+        """A step has ended; before the first such signal came nothing is missed by not saying so."""
         self._last = self._last[1], step
 
     def tell(self) -> None:
         """Where the last step alone has nothing of what came from tasks in all before, say how it is given its step."""
-        for name, (count, last) in self._came.items():
-            if count > 1 and count == self._steps - 1 and last == self._last[0]:
+        for name, (count, last) in self.came.items():
+            if count > 1 and count == self.steps - 1 and last == self._last[0]:
                 log.warning(
                     "`%s` came from tasks that were started inside steps, and step %s has none: "
                     "where they run ahead, give them their step: with log.at(k)", name, self._last[1],

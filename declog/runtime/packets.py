@@ -95,10 +95,7 @@ class Packets:
 
     def __init__(self) -> None:
         self._live: weakref.WeakSet[Packet] = weakref.WeakSet()
-        self._lost: list[Fate] = []  # collected as garbage; told by the run's own thread
-
-    def __bool__(self) -> bool:
-        return bool(self._lost)
+        self.lost: list[Fate] = []  # collected as garbage; told by the run's own thread
 
     def watch(self, packet: Packet) -> None:
         """Note a packet that was made, or came from another process."""
@@ -107,11 +104,11 @@ class Packets:
 
     def _gone(self, fate: Fate) -> None:
         if not fate.settled:
-            self._lost.append(fate)
+            self.lost.append(fate)
 
     def unused(self, *, ended: bool = False) -> list[Fate]:
         """Those that can be consumed no more, each once; when the run has ``ended``, those that are left, too."""
-        lost, self._lost = self._lost, []
+        lost, self.lost = self.lost, []
         if ended:
             lost += [packet._fate for packet in self._live if not packet._fate.settled]
         for fate in lost:

@@ -195,11 +195,13 @@ class Recorder:
 
     def _open(self, scope: Scope, me: Origin) -> None:
         """A block begins."""
-        self._alive()
+        session = self._session
+        if session.closed:
+            self._alive()
         if scope.kind != "run":
             self._records()
-            around = here(self)
-            self._session.open(scope, None if around is None or around.closed else around, me)
+            around = None if scope.parent is None else here(self)
+            session.open(scope, None if around is None or around.closed else around, me)
             if scope.kind == "batch" and scope.phase is not None and scope.phase == self._session.intake.explicit:
                 self._generation = scope
         context.enter(self)
@@ -211,7 +213,7 @@ class Recorder:
                 self._generation = None
             if scope.kind != "run":
                 self._session.end(scope, failed=failed)
-                if self._packets:
+                if self._packets.lost:
                     self._count_packets()
         finally:
             scope.closed = True
@@ -259,12 +261,12 @@ class Recorder:
         scope they are left out, which is counted in ``failures`` and told once (``strict: true``: raised).
         """
         began = time.perf_counter()
+        session = self._session
         if self._caller is None:
             scope = None if packets or step is not None else here(self)
             if scope is None or scope.closed:
                 self._observe(packets, signals, step)
             else:
-                session = self._session
                 with session.lock:
                     session.observe(session.holder(scope, origin()), signals)
         elif not self._idle:
@@ -273,7 +275,7 @@ class Recorder:
                 if own:
                     raise InputError.of("DL509.signal", name=min(own))
                 self._observe(packets, signals, step)
-        self._session.meter.recording += time.perf_counter() - began
+        session.meter.recording += time.perf_counter() - began
 
     def _observe(
         self, packets: Sequence[Packet], signals: Mapping[str, Any], step: Any = None, *,
@@ -505,6 +507,8 @@ class Recorder:
 
 def _number(step: Any) -> int:
     """A step's number; raises ``UsageError`` for what is none."""
+    if type(step) is int and -GREATEST < step < GREATEST:
+        return step
     try:
         number = operator.index(step)
     except TypeError:

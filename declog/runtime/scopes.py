@@ -135,7 +135,10 @@ def here(recorder: Recorder | None = None) -> Scope | None:
     One that has ended is passed over by whoever opened it. Inherited, it is what is returned: the rows of a task that
     outlives its scope belong nowhere, and not to the scope around it.
     """
-    scope, me = _scope.get(), None
+    scope = _scope.get()
+    if scope is not None and scope.recorder is recorder and not scope.closed and scope.kind != "run":
+        return scope  # the common case
+    me = None
     while scope is not None:
         if scope.recorder is recorder or (recorder is None and not scope.recorder.closed):
             if not scope.closed:

@@ -100,7 +100,8 @@ class Session:
     def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         """A scope begins, inside the one ``around`` it, if there is one. Raises ``UsageError`` where it cannot."""
         with self.lock:
-            scope.origin = self._number(me)
+            known = self._latest
+            scope.origin = known[1] if known[0] is me else self._number(me)
             _OPEN[scope.kind](self, scope, around, me)
             scope.owner = me
             self._open[scope.id] = scope
@@ -136,14 +137,21 @@ class Session:
                 raise UsageError.of("DL510.nested", step=number, open=self.step.number, fix=_AHEAD.format(step=number))
             if lane.last is not None and number <= lane.last:
                 raise UsageError.of("DL510.rises", step=number, last=lane.last, next=lane.last + 1, back=number - 1)
-        with self.tape.call("begin", number, 0 if around is None else around.id, at=scope):
-            scope.mode, scope.lane = lane.mode, lane
-            lane.enter(number)
-            scope.owner = me
-            if lane.ordered:
-                self.step, self.home = scope, me
-                if self._next:
-                    self._adopt(scope, me)
+        if not self.tape.keeps:
+            self._begin_step(scope, lane, number, me)
+        else:
+            with self.tape.call("begin", number, 0 if around is None else around.id, at=scope):
+                self._begin_step(scope, lane, number, me)
+
+    def _begin_step(self, scope: Scope, lane: Lane, number: int, me: Origin) -> None:
+        scope.mode, scope.lane = lane.mode, lane
+        lane.enter(number)
+        scope.owner = me
+        if lane.ordered:
+            self.step, self.home = scope, me
+            if self._next:
+                self._adopt(scope, me)
+        if lane.edges:
             self._advance(lane)
 
     def _adopt(self, scope: Scope, me: Origin) -> None:
@@ -154,32 +162,44 @@ class Session:
             self.holder(scope, me)[phase] = early.pop(phase)
 
     def _end_step(self, scope: Scope, failed: bool) -> None:
+        if not self.tape.keeps:
+            self._finish_step(scope, failed)
+        else:
+            with self.tape.call("end", failed, at=scope):
+                self._finish_step(scope, failed)
+
+    def _finish_step(self, scope: Scope, failed: bool) -> None:
         began = time.perf_counter()
         lane, number = scope.lane, scope.number
         assert lane is not None and number is not None
-        with self.tape.call("end", failed, at=scope):
-            broken = True
-            try:
+        broken = True
+        try:
+            if scope.timed:
                 self._keep_timers(scope)
-                if lane.ordered and (self._next or self._early):
-                    self._bind_next(lane, number, quietly=failed, owner=scope.owner)
+            if lane.ordered and (self._next or self._early):
+                self._bind_next(lane, number, quietly=failed, owner=scope.owner)
+            if scope.holders:
                 self._close(scope, quietly=failed)
-                broken = failed
-            finally:  # a step that fails is a step all the same: ranks stay at one count
-                scope.closed = True
-                lane.leave(number)
-                self._last_step = lane.last = number
-                if lane.ordered:
+            broken = failed
+        finally:  # a step that fails is a step all the same: ranks stay at one count
+            scope.closed = True
+            lane.leave(number)
+            self._last_step = lane.last = number
+            if lane.ordered:
+                self.step = None
+                self._ahead.steps += 1
+                if self._ahead.came:
                     self._ahead.ended(number)
-                    self.step = None
-                self._counts[lane.mode] += 1
-                self.meter.steps += 1
-                self.meter.recording += time.perf_counter() - began
-                every, count = self.plan.modes[lane.mode].every, self._counts[lane.mode]
-                if every and count % every == 0:
-                    lane.edges.append(Edge(number, count, failed=broken))
-                elif count % PART == 0:  # a long window goes to rank 0 in parts
-                    lane.edges.append(Edge(number, count, part=True))
+            count = self._counts[lane.mode] = self._counts[lane.mode] + 1
+            self.meter.steps += 1
+            self.meter.recording += time.perf_counter() - began
+            every = self.plan.modes[lane.mode].every
+            steps = count % every if every else count  # of the window that is open
+            if every and not steps:
+                lane.edges.append(Edge(number, count, failed=broken))
+            elif steps % PART == 0:  # a long window goes to rank 0 in parts
+                lane.edges.append(Edge(number, count, part=True))
+            if lane.edges:
                 self._advance(lane)
 
     def _open_at(self, scope: Scope, around: Scope | None, me: Origin) -> None:
@@ -277,11 +297,11 @@ class Session:
 
     def observe(self, holder: Holder, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Record signals; with ``strict`` a name that the profile does not know is an error."""
-        if strict:
-            self.intake.check(signals)
         if not self.tape.keeps:
-            self.intake.observe(holder, signals)
+            self.intake.observe(holder, signals, strict=strict)
         else:
+            if strict:
+                self.intake.check(signals)
             with self.tape.call("observe", signals, at=holder):
                 self.intake.observe(holder, signals)
         if holder.piece and holder.scope is not None:

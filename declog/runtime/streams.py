@@ -1,6 +1,7 @@
 """Streams of CUDA: what is made on one is read on another only when it is whole, and its memory kept until then.
 
-The host waits for nothing here. Nothing of it is used where there is no GPU. Imports torch only.
+The host waits for nothing here, and who waits for an event sleeps. Nothing of it is used where there is no GPU.
+Imports torch only.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ class Streams:
     def __init__(self) -> None:
         self._events: dict[Any, Any] = {}  # by stream
 
+    def __bool__(self) -> bool:
+        """Whether there were any."""
+        return bool(self._events)
+
     def made(self, devices: Iterable[torch.device]) -> None:
         """Something was made just now, on the devices' current streams."""
         for device in devices:
             stream = torch.cuda.current_stream(device)
-            self._events.setdefault(stream, torch.cuda.Event()).record(stream)
+            self._events.setdefault(stream, torch.cuda.Event(blocking=True)).record(stream)
 
     def join(self, tensors: Iterable[Tensor]) -> None:
         """Before tensors are read on the current streams: these wait for the others."""

@@ -19,7 +19,7 @@ def begin() -> Callable[[], Seconds]:
     if not torch.cuda.is_initialized():
         started = time.perf_counter()
         return lambda: _known(time.perf_counter() - started)
-    first: Any = torch.cuda.Event(enable_timing=True)
+    first: Any = torch.cuda.Event(enable_timing=True, blocking=True)
     first.record()
     return lambda: _between(first)
 
@@ -29,7 +29,7 @@ def _known(seconds: float) -> Seconds:
 
 
 def _between(first: Any) -> Seconds:
-    last: Any = torch.cuda.Event(enable_timing=True)
+    last: Any = torch.cuda.Event(enable_timing=True, blocking=True)
     last.record()
 
     def read() -> float:

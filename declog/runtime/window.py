@@ -1,6 +1,6 @@
 """The window: the closed batches since the last log event, and how they reach the host.
 
-On CUDA the hand-off starts a copy to pinned memory on the training thread, and the worker waits for its phase.
+On CUDA the hand-off starts one copy to pinned memory on the training thread, and the worker waits for it.
 Imports torch and the plan.
 """
 
@@ -19,7 +19,8 @@ from declog.errors import RuntimeFailure, error_text
 from declog.language import sketch
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import Grouping, PhaseOp
-from declog.runtime.batch import BatchRecord, Pack
+from declog.runtime.batch import BatchRecord
+from declog.runtime.packs import Pack, land
 
 Report = Callable[[BaseException], None]
 
@@ -33,24 +34,15 @@ class Window:
     whole: bool = True  # whether all that should have been recorded was
 
     def hand_off(self) -> None:
-        """Start copying what is on a CUDA device to pinned memory, after it is whole; returns at once."""
-        events: dict[torch.device, Any] = {}
+        """Start the copy of what is on a CUDA device to pinned memory, one for all of it; returns at once."""
+        devices: dict[torch.device, list[Pack]] = {}
         for records in self.batches.values():
             for record in records:
-                given = (values for _, values in record.texts.values() if isinstance(values, Pack))
-                for pack in (*record.packs, *record.sketches, *given):
-                    device = pack.data.device
-                    if device.type != "cuda":
-                        continue
-                    here = torch.cuda.current_stream(device)
-                    here.wait_event(pack.ready)
-                    pack.data.record_stream(here)
-                    host = torch.empty(pack.data.shape, dtype=pack.data.dtype, pin_memory=True)
-                    host.copy_(pack.data, non_blocking=True)
-                    pack.data = host
-                    pack.ready = events.setdefault(device, torch.cuda.Event())
-        for device, event in events.items():
-            event.record(torch.cuda.current_stream(device))
+                for pack in record.tensors():
+                    if pack.parts[0].is_cuda:
+                        devices.setdefault(pack.device, []).append(pack)
+        for device, packs in devices.items():
+            land(device, packs)
 
     def frames(
         self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report
@@ -124,9 +116,9 @@ def _counted(
 
 def _groups_given(record: BatchRecord) -> dict[str, int]:
     """How many values each signal per group has in a batch."""
-    packs = {name: pack.data.shape[-1] for pack in record.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
+    packs = {name: pack.rows for pack in record.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
     texts = {
-        name: len(given) if isinstance(given, list) else given.data.shape[-1]
+        name: len(given) if isinstance(given, list) else given.rows
         for (name, _), (axis, given) in record.texts.items() if axis is Axis.GROUP
     }  # fmt: skip
     return packs | texts
@@ -135,7 +127,7 @@ def _groups_given(record: BatchRecord) -> dict[str, int]:
 def _layout(record: BatchRecord) -> tuple[object, ...]:
     """What must be equal for the columns of two batches to be laid one after the other."""
     return (
-        [(pack.axis, pack.keys, pack.data.dtype) for pack in record.packs],
+        [pack.layout for pack in record.packs],
         [(key, type(number)) for key, number in record.numbers.items()],
         [(key, axis) for key, (axis, _) in record.texts.items()],
         [pack.keys for pack in record.sketches],
@@ -165,8 +157,9 @@ def _joined(
     blocks = []
     for place, pack in enumerate(first.packs):
         with guarded(*pack.keys):
-            parts = [_on_host(record.packs[place]) for record in records]
-            blocks.append(Block(pack.axis, pack.keys, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)))
+            parts = [record.packs[place].columns() for record in records]
+            data = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+            blocks.append(Block(pack.axis, tuple(pack.keys), data))
     by_type: dict[type, list[Key]] = {}
     for key, number in first.numbers.items():
         by_type.setdefault(type(number), []).append(key)
@@ -183,7 +176,7 @@ def _joined(
                 texts[key] = axis, values
     for place, pack in enumerate(first.sketches):
         with guarded(pack.keys[0]):
-            found = [sketch.sparse(_on_host(record.sketches[place])[0]) for record in records]
+            found = [sketch.sparse(record.sketches[place].columns()[0]) for record in records]
             texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
     entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
     return Frame(phase.name, batches_of(entries), blocks, texts, grouping)
@@ -192,11 +185,5 @@ def _joined(
 def _items(values: list[Any] | Pack) -> list[Any]:
     if isinstance(values, list):
         return values
-    items: list[Any] = _on_host(values).tolist()
+    items: list[Any] = values.on_host()[0].tolist()
     return items
-
-
-def _on_host(pack: Pack) -> np.ndarray[Any, Any]:
-    if pack.ready is not None:
-        pack.ready.synchronize()
-    return pack.data.numpy(force=True)  # also of views that are lazily conjugated or negated

@@ -24,8 +24,9 @@ import torch
 
 import declog
 from declog.language.dtypes import Axis
-from declog.runtime.batch import BatchRecord, Pack
+from declog.runtime.batch import BatchRecord
 from declog.runtime.extras import plain_value
+from declog.runtime.packs import Pack
 from declog.runtime.recorder import Recorder
 from declog.runtime.window import Window
 from declog.testing import MemorySink
@@ -223,8 +224,8 @@ def test_what_cannot_be_read_later_takes_its_own_column_only() -> None:
     made = declog.plan({"name": "t", "signals": {"a": {"axis": "completion"}, "b": {"axis": "completion"}},
                         "metrics": {"a": "mean(a)", "b": "mean(b)"}})  # fmt: skip
     packs = [
-        Pack(Axis.COMPLETION, (("a", None),), torch.ones(1, 2)),
-        Pack(Axis.COMPLETION, (("b", None),), torch.ones(1, 2, device="meta")),
+        Pack(Axis.COMPLETION, [("a", None)], [torch.ones(2)]),
+        Pack(Axis.COMPLETION, [("b", None)], [torch.ones(2, device="meta")]),
     ]
     window = Window({"default": [BatchRecord(0, 0, 2, 0.0, 1, packs, {}, {})]})
     reported: list[BaseException] = []

@@ -11,11 +11,12 @@ import torch
 import declog
 from declog.language.dtypes import Axis
 from declog.runtime.batch import BatchRecord, OpenBatch
-from declog.runtime.given import Given
+from declog.runtime.given import Read
 from declog.runtime.window import Window
 from tests.running import logged, profile
 
 DEVICE = torch.device("cuda", 0)
+EMPTY = torch.empty
 SIGNALS = {
     "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},
     "kl": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"},
@@ -33,19 +34,34 @@ class Cuda:
     def __init__(self) -> None:
         self.queued: list[tuple[str, str, str]] = []  # what, the stream, and the stream of what it is about
         self.current = "default"
+        self.awaited: list[Event] = []  # by the host
+        self.pinned: list[int] = []  # the bytes of each buffer
 
     def current_stream(self, device: torch.device) -> Stream:
         assert device == DEVICE
         return Stream(self, self.current)
 
-    def event(self) -> Event:
-        return Event()
+    def event(self, *, blocking: bool = False) -> Event:
+        return Event(self, blocking=blocking)
+
+    def empty(self, *size: Any, pin_memory: bool = False, **named: Any) -> torch.Tensor:
+        made: torch.Tensor = EMPTY(*size, **named)
+        if pin_memory:
+            self.pinned.append(made.nbytes)
+        return made
 
 
 class Event:
     """The place on a stream after which it has happened."""
 
     stream = "nowhere"
+
+    def __init__(self, cuda: Cuda, *, blocking: bool) -> None:
+        self._cuda = cuda
+        self.blocking = blocking
+
+    def synchronize(self) -> None:
+        self._cuda.awaited.append(self)
 
     def record(self, stream: Stream) -> None:
         self.stream = stream.name
@@ -94,22 +110,22 @@ class OnDevice(torch.Tensor):
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     """The fake, in the place of torch's; what would be pinned is plain memory."""
-    made, empty = Cuda(), torch.empty
+    made = Cuda()
     monkeypatch.setattr(torch.cuda, "current_stream", made.current_stream)
     monkeypatch.setattr(torch.cuda, "Event", made.event)
-    monkeypatch.setattr(torch, "empty", lambda *args, pin_memory=False, **named: empty(*args, **named))
+    monkeypatch.setattr(torch, "empty", made.empty)
     monkeypatch.setattr(OnDevice, "used", [])
     return made
 
 
 def take(batch: OpenBatch, **values: torch.Tensor) -> None:
     """Give a batch what one call gave, as if it were on a device."""
-    given = Given(batch.phase)
+    given = Read(batch.phase, set(values))
     for name, value in values.items():
         [signal] = [signal for signal in batch.phase.signals if signal.name == name]
         given.add(signal, value)
-    for place, (keys, parts) in given.columns.items():
-        given.columns[place] = keys, [part.as_subclass(OnDevice) for part in parts]
+    given.copy()
+    given.copies = [(place, axis, keys, data.as_subclass(OnDevice)) for place, axis, keys, data in given.copies]
     given.inputs = {name: value.as_subclass(OnDevice) for name, value in given.inputs.items()}
     given.devices = {DEVICE}
     batch.take(given)
@@ -155,8 +171,28 @@ def test_what_was_observed_inside_a_side_stream_is_copied_after_it(cuda: Cuda) -
     window = Window({"default": [record]})
     window.hand_off()
     assert set(cuda.queued) == {("waits", "default", "closing")}
-    assert [pack.ready.stream for pack in record.packs] == ["default"] * 2
-    assert [pack.data.tolist() for pack in record.packs] == [[[1.0, 2.0]], [[3, 4]]]
+    assert [event.stream for event in cuda.awaited] == []
+    assert [pack.columns().tolist() for pack in record.packs] == [[[1.0, 2.0]], [[3, 4]]]
+    assert {event.stream for event in cuda.awaited} == {"default"}
+
+
+def test_a_log_event_is_one_copy_to_the_host(cuda: Cuda) -> None:
+    """However many batches, columns and types there are: each is found in it again, and the waits for it sleep."""
+    values = {**VALUES, "kl": torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])}
+    records = []
+    for _ in range(3):
+        batch = opened()
+        for name in values:
+            take(batch, **{name: values[name]})
+        records.append(closed(batch))
+    expected = [[pack.columns().tolist() for pack in record.packs] for record in records]
+    assert [pack.layout[2] for pack in records[0].packs] == [torch.float32, torch.int64]
+    cuda.awaited.clear()
+    window = Window({"default": records})
+    window.hand_off()
+    assert cuda.pinned == [3 * 2 * (4 + 4 + 4 + 8)]  # reward, the sum of kl, the number of tokens, length
+    assert [[pack.columns().tolist() for pack in record.packs] for record in records] == expected
+    assert {event.blocking for event in cuda.awaited} == {True}
 
 
 def test_copies_that_waited_for_others_are_folded_after_they_are_whole(cuda: Cuda) -> None:

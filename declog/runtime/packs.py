@@ -1,0 +1,126 @@
+"""Columns as they are recorded, on their device, and their way to the host: one copy for all of a log event.
+
+The training thread lays columns together and starts the copy, the worker waits for its end. Imports torch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.engine.frame import Key
+from declog.language.dtypes import Axis
+
+Tensor = torch.Tensor
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class Pack:
+    """Columns of one axis, dtype and device, or one tensor of any shape.
+
+    Each of the ``parts`` has some of the columns, one after the other. Once they were copied to the host there are no
+    parts any more, and it is ``landed`` that has them.
+    """
+
+    axis: Axis
+    keys: list[Key]
+    parts: list[Tensor]
+    ready: Any = None  # the CUDA event after which the parts are whole
+    landed: Sequence[Landed] = ()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the columns were made."""
+        return self.parts[0].device
+
+    @property
+    def layout(self) -> tuple[Axis, list[Key], torch.dtype]:
+        """What must be equal for the rows of two packs to be laid one after the other."""
+        return self.axis, self.keys, self.landed[0].dtype if self.landed else self.parts[0].dtype
+
+    @property
+    def rows(self) -> int:
+        """How many rows the columns have."""
+        sizes = [one.count for one in self.landed] or [part.numel() for part in self.parts]
+        return sum(sizes) // len(self.keys)
+
+    def on_host(self) -> list[Array]:
+        """The parts in numpy. Called by the worker: it waits for the device."""
+        if self.landed:
+            return [one.array() for one in self.landed]
+        if self.ready is not None:
+            self.ready.synchronize()
+        return [part.numpy(force=True) for part in self.parts]  # also of views that are lazily conjugated or negated
+
+    def columns(self) -> Array:
+        """The columns ``[k, rows]`` in numpy. Called by the worker."""
+        flat = [part.reshape(-1) for part in self.on_host()]
+        whole = flat[0] if len(flat) == 1 else np.concatenate(flat)
+        return whole.reshape(len(self.keys), len(whole) // len(self.keys))
+
+
+class Landing:
+    """One buffer of pinned memory, to which all that a log event has on one device is copied.
+
+    The memory goes back to torch's allocator, which uses it again, with the last array that was read from it.
+    """
+
+    def __init__(self, source: Tensor, stream: Any) -> None:
+        self._host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+        self._host.copy_(source, non_blocking=True)
+        self._here: Any = torch.cuda.Event(blocking=True)  # who waits for it sleeps
+        self._here.record(stream)
+
+    def bytes(self) -> Array:
+        """What was copied. Called by the worker: it waits for the device."""
+        self._here.synchronize()
+        return self._host.numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Where in a ``Landing`` a tensor is."""
+
+    landing: Landing
+    dtype: torch.dtype
+    shape: torch.Size
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """How many values it has."""
+        return self.shape.numel()
+
+    def array(self) -> Array:
+        """The tensor in numpy. Called by the worker: it waits for the device."""
+        found = torch.from_numpy(self.landing.bytes()[self.start : self.end])
+        return found.view(self.dtype).view(self.shape).numpy()
+
+
+def land(device: torch.device, packs: Sequence[Pack]) -> None:
+    """Start the copy of packs of one device to the host, after they are whole; returns at once."""
+    stream = torch.cuda.current_stream(device)
+    for event in {id(pack.ready): pack.ready for pack in packs}.values():
+        stream.wait_event(event)
+    by_size = sorted({part.dtype for pack in packs for part in pack.parts}, key=lambda dtype: -dtype.itemsize)
+    chosen = {dtype: [part for pack in packs for part in pack.parts if part.dtype is dtype] for dtype in by_size}
+    for pack in packs:
+        for part in pack.parts:
+            part.record_stream(stream)
+    runs = [torch.cat([part.reshape(-1) for part in parts]).view(torch.uint8) for parts in chosen.values()]
+    landing = Landing(runs[0] if len(runs) == 1 else torch.cat(runs), stream)
+    places: dict[int, Landed] = {}
+    start = 0
+    for dtype, parts in chosen.items():  # the greatest first, so that each lies at a multiple of its size
+        for part in parts:
+            end = start + part.numel() * dtype.itemsize
+            places[id(part)] = Landed(landing, dtype, part.shape, start, end)
+            start = end
+    for pack in packs:
+        pack.landed, pack.parts = [places[id(part)] for part in pack.parts], []
