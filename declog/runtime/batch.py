@@ -1,8 +1,8 @@
 """The batch that is open: the training thread's side of ``observe``, kept short.
 
-What a call gave is copied at once, and laid together per dtype when the batch closes. Tokens are folded as soon as all
-that folds read in the batch before has come; until then copies wait: nothing of the trainer's is kept. Nothing is
-computed from rows, nothing is copied to the host. Imports torch and the plan.
+What a call gave is copied at once. Tokens are folded as soon as all that folds read in the batch before has come; until
+then copies wait: nothing of the trainer's is kept. Nothing is computed from rows, nothing is copied to the host.
+Imports torch and the plan.
 """
 
 from __future__ import annotations
