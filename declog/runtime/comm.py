@@ -17,7 +17,7 @@ import socket
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -33,6 +33,7 @@ Via = Literal["store", "clone"]
 CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
 MOST_CHUNKS = 2**14  # 64 GiB: what says more is no message
 POLL = 0.001
+NOTICE_S = 3.0  # who waits longer at the start says for whom: no rank can know what another one is about to do
 KEPT_ANSWERS = 16  # log events whose published values may still be read
 _TIMEOUT = timedelta(seconds=30)
 
@@ -182,7 +183,7 @@ class StoreComm:
             job_store.set(place, json.dumps(address))
             return made
         try:
-            job_store.wait([place], timedelta(seconds=deadline_s))
+            _wait(job_store, [place], deadline_s, lambda: f"rank {rank} waits for rank 0")
         except (RuntimeError, ValueError) as error:
             raise CommError.of("DL603.start", rank=rank, deadline_s=f"{deadline_s:g}") from error
         address = json.loads(job_store.get(place))
@@ -218,11 +219,14 @@ class StoreComm:
             if not self.double:
                 self._store.set(keys[self.rank], text)
             try:
-                self._store.wait(keys, timedelta(seconds=deadline_s))
+                _wait(self._store, keys, deadline_s, lambda: f"rank {self.rank} waits for ranks {self._absent(keys)}")
             except (RuntimeError, ValueError, TimeoutError) as error:
-                missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+                missing = self._absent(keys)
                 raise CommError.of("DL603.ranks", missing=missing, deadline_s=f"{deadline_s:g}") from error
             return [bytes(self._store.get(key)).decode() for key in keys]
+
+    def _absent(self, keys: Sequence[str]) -> list[int]:
+        return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
 
     # -- ranks above 0
 
@@ -372,6 +376,20 @@ def _new_connection(port: int | None) -> Iterator[list[Connection]]:
     yield opened
     own = [one for one in _connections() - before if one[2][1:2] == (port,)]
     opened += own if len(own) == 1 else []
+
+
+def _wait(store: Any, keys: list[str], deadline_s: float, who: Callable[[], str]) -> None:
+    """Wait for keys; after a while say who waits for whom. Raises what the store raises."""
+    if deadline_s > NOTICE_S:
+        with contextlib.suppress(RuntimeError, ValueError, TimeoutError):
+            store.wait(keys, timedelta(seconds=NOTICE_S))
+            return
+        log.warning(
+            "%s to start declog, %g s at most: declog.start, or declog.attach, is called on every rank",
+            who(), deadline_s,
+        )  # fmt: skip
+        deadline_s -= NOTICE_S
+    store.wait(keys, timedelta(seconds=deadline_s))
 
 
 def _port(store: Any) -> int | None:

@@ -82,6 +82,19 @@ def test_a_rank_that_says_nothing_is_named(ranks: list[StoreComm]) -> None:
     )
 
 
+def test_who_waits_at_the_start_says_for_whom(
+    ranks: list[StoreComm], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Long before it is an error: nobody can know whether the others will come."""
+    monkeypatch.setattr(comm, "NOTICE_S", 0.05)
+    with caplog.at_level("WARNING", "declog"), pytest.raises(CommError, match=r"ranks \[1, 2\] did not start declog"):
+        ranks[0].agree("t", "x", 0.2)
+    assert [record.getMessage() for record in caplog.records] == [
+        "rank 0 waits for ranks [1, 2] to start declog, 0.2 s at most: "
+        "declog.start, or declog.attach, is called on every rank"
+    ]
+
+
 def test_a_slow_rank_costs_one_wait_until_it_is_back(ranks: list[StoreComm]) -> None:
     """After a missed deadline a rank is only checked; when what it missed arrives, it is waited for again."""
     for event in range(2):

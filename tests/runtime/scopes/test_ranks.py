@@ -50,9 +50,8 @@ async def train(log: Recorder, rank: int) -> None:
     for place, step in enumerate(numbers):
         with log.step(step):
             if place < 2:
-                evaluations.append(
-                    asyncio.create_task(evaluate(step, 60 * (1 + rank) if place == 0 else 40 - 35 * rank))
-                )
+                delays = (10, 60) if rank % 2 else (120, 10)
+                evaluations.append(asyncio.create_task(evaluate(step, delays[place])))
             await turns(1)
             log.observe(x=[0.5])
             if place + 1 < len(numbers):  # it may end long after the step that it is for
