@@ -212,6 +212,31 @@ def test_a_reward_function_logs_through_declog(model: Path, tmp_path: Path) -> N
     assert table.data["theirs"] == [each.upper() for each in table.data["completion"]]
 
 
+@pytest.mark.parametrize("method", ["grpo", "rloo"])
+def test_what_trl_promises_reward_functions(method: str, model: Path, tmp_path: Path) -> None:
+    """As its own tests say: a column is in its logs, a metric in its history; each has its argument."""
+    steps = []
+
+    def reward(completions: Sequence[str], **kwargs: Any) -> list[float]:
+        steps.append(kwargs["trainer_state"].global_step)
+        kwargs["log_extra"]("test_column", [completion[:5] for completion in completions])
+        kwargs["log_metric"]("custom_accuracy", 0.75)
+        return [float(len(completion)) for completion in completions]
+
+    case = Case(method, args={"log_completions": True, "max_completion_length": 8, "max_steps": 2})
+    trainer = cases.trainer_of(case, model, tmp_path, rewards=[reward])
+    sink = MemorySink()
+    with declog.attach(trainer, overrides=STRICT, sinks=[sink]):
+        trainer.train()
+    logged = {name for entry in trainer.state.log_history for name in entry}
+    assert {"custom_accuracy", "eval_custom_accuracy"} <= logged and {0, 2} <= set(steps)
+    assert {entry["custom_accuracy"] for entry in trainer.state.log_history if "custom_accuracy" in entry} == {0.75}
+    kept = list(trainer._logs["extra"]["test_column"])
+    assert kept == [completion[:5] for completion in trainer._logs["completion"]] != []
+    (_, table), *_ = sink.tables("completions")
+    assert table.data["test_column"] == [completion[:5] for completion in table.data["completion"]]
+
+
 @pytest.mark.parametrize("how", ["a pool", "bare threads"])
 def test_reward_functions_that_work_in_threads(how: str, model: Path, tmp_path: Path) -> None:
     """What they record there, and inherits no scope, is of the reward call that is under way: as without threads."""

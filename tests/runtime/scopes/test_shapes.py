@@ -622,6 +622,27 @@ def test_threads_of_a_pool_inside_a_step(how: str, tmp_path: Path) -> None:
         assert logged.failures == {}
 
 
+def test_a_coroutine_in_another_threads_loop(tmp_path: Path) -> None:
+    """Bound, it has the scope of where that was, and what ran in its loop before keeps its own: none."""
+
+    async def score(value: float) -> None:
+        await asyncio.sleep(0)
+        declog.observe(reward=[value])
+
+    def body(log: Recorder) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            for number in range(2):
+                with log.step(number):
+                    bound = declog.bind(score)
+                    pool.submit(asyncio.run, bound(float(number))).result()
+                    pool.submit(asyncio.run, score(50.0)).result()
+                pool.submit(asyncio.run, bound(60.0)).result()
+
+    logged = run(body, tmp_path)
+    assert logged.of("reward", "n") == {("train", step): (float(step), 1) for step in range(2)}
+    assert Counter(logged.failures) == {OUTSIDE: 2, ENDED: 2}
+
+
 def test_counts_of_what_was_lost_are_logged(tmp_path: Path) -> None:
     """Rows outside of any step stand in the next log event as `declog/dropped`, late ones as `declog/late`."""
 
