@@ -5,7 +5,7 @@ Nothing is imported from the rest of declog, so that a sink can be written again
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -59,6 +59,45 @@ class Histogram:
     counts: Sequence[int]
     edges: Sequence[float]
     metric: str
+
+
+class Image(dict[str, Any]):
+    """An image in the value of an ``object`` column: as data ``{"type": "image", "width": 640, "height": 480}``.
+
+    What writes values as JSON writes that. A sink whose tracker shows images asks for ``encoded()``. It is not changed
+    once it is made, and copies of it are itself.
+    """
+
+    def __init__(self, what: Mapping[str, Any], encode: Callable[[], bytes | None] | None = None) -> None:
+        super().__init__({"type": "image", **what})
+        self._encode = encode
+
+    def encoded(self) -> bytes | None:
+        """The image as a small PNG or JPEG file; None where it is not held, or cannot be read."""
+        return None if self._encode is None else self._encode()
+
+    def with_keys(self, keys: Mapping[str, Any]) -> Image:
+        """The same image with what else is known of it."""
+        return Image({**self, **keys}, self._encode)
+
+    def __copy__(self) -> Image:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Image:
+        return self
+
+    def __reduce__(self) -> Any:
+        return Image, (dict(self),)  # as data
+
+
+def images_in(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Image]]:
+    """The images in a value of lists and maps, each with its place."""
+    if isinstance(value, Image):
+        yield above, value
+    elif isinstance(value, list | dict):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(item, list | dict):
+                yield from images_in(item, (*above, key))
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,11 @@ class Room:
 # From the ground up: a room stands above all that it imports.
 ROOMS = (
     Room("errors registry records messages"),  # what everybody may know
-    Room("sinks", "errors", lazily="pydantic rich"),
+    Room("sinks", "errors", lazily="PIL numpy pydantic rich"),
     Room("language", "errors", "numpy pydantic pydantic_core"),
     Room("plans", "errors language"),
     Room("engine", "errors language plans", "numpy", lazily="torch"),
-    Room("runtime", "errors sinks language plans engine", "numpy torch yaml"),
+    Room("runtime", "errors sinks language plans engine", "numpy torch yaml", lazily="PIL"),
     Room("compiler", "errors sinks language plans", lazily="torch"),
     Room("config", "errors language", "hydra omegaconf yaml"),
     Room("api", "errors sinks language plans engine runtime compiler config"),  # where the arrows meet

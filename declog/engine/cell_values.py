@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from declog.language.patterns import redacted
 from declog.plans.ops import ColumnOp
-from declog.records import Column, DType
+from declog.records import Column, DType, Image
 
 INT64 = range(-(2**63), 2**63)
 
@@ -98,6 +98,8 @@ def shortened(column: ColumnOp, value: Any) -> Any:
         return value
     if isinstance(value, list | tuple):
         return [shortened(column, item) for item in value]
+    if isinstance(value, Image):
+        return value.with_keys({key: shortened(column, item) for key, item in value.items()})
     if isinstance(value, Mapping):
         return {key: shortened(column, item) for key, item in value.items()}
     return value

@@ -1,8 +1,8 @@
-"""accelerate: a tracker by which ``Accelerator.log`` reaches declog's profiles and sinks.
+"""accelerate: a tracker by which ``Accelerator.log`` reaches declog's profiles and sinks, and a start on all processes.
 
-accelerate's trackers live on the main process, so this is one recorder of one rank: what the loop logs there is what
-there is. A loop whose ranks have rows of their own calls ``declog.start`` and ``observe`` on each. Uses declog's public
-API as a stranger would.
+accelerate's trackers live on the main process, so ``DeclogTracker`` is one recorder of one rank: what the loop logs
+there is what there is. A loop whose processes have rows of their own calls ``start`` and observes on each; the sink
+``accelerate`` then logs to the Accelerator's trackers. Uses declog's public API as a stranger would.
 """
 
 from __future__ import annotations
@@ -17,8 +17,21 @@ from accelerate.tracking import GeneralTracker, on_main_process
 
 import declog
 from declog.sinks import Sink
+from declog.sinks.accelerate import open_trackers
 
-__all__ = ["DeclogTracker"]
+__all__ = ["DeclogTracker", "start"]
+
+
+def start(accelerator: Any, config: Any = "minimal", overrides: Sequence[str] = (), **options: Any) -> declog.Recorder:
+    """``declog.start`` for a loop with an ``Accelerator``, on every process, after ``accelerator.init_trackers``.
+
+    The ranks are the Accelerator's processes. A sink of the kind ``accelerate`` that names no trackers logs to those
+    that the Accelerator has open. ``options`` are those of ``declog.start``. Close the recorder before
+    ``accelerator.end_training()``, which finishes the trackers.
+    """
+    with open_trackers(accelerator.trackers if accelerator.is_main_process else ()):
+        ranks = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
+        return declog.start(config, overrides, **{**ranks, **options})
 
 
 class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not typed here

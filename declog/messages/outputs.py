@@ -35,6 +35,12 @@ CODES = {
     "DL601.kind": ("unknown sink kind `{name}`", Known("kinds")),
     "DL601.leaves": ("the folder `{folder}` leaves the run's, {output_dir}", "give an absolute `dir`"),
     "DL601.load": "the sink kind `{kind}` could not be loaded from `{module}:{name}`: {cause}",
+    "DL601.no_trackers": (
+        "no Accelerator has given its trackers",
+        "start with `declog.integrations.accelerate.start(accelerator, ...)` after `accelerator.init_trackers()`, or "
+        "name them: `trackers: [tensorboard]`"),
+    "DL601.no_accelerator": (
+        "accelerate's trackers need its state", "make the `Accelerator`, or an `accelerate.PartialState()`, before"),
     "DL601.no_class": "the sink kind `{kind}` is `{module}:{name}`, which is not a class",
     "DL601.nul": ("a folder's name cannot hold a NUL character", "give it another `dir`"),
     "DL601.options": "{reasons}",
@@ -44,6 +50,8 @@ CODES = {
     "DL601.run_folder": ("the run's folder cannot be made: {error}", "set `output_dir`"),
     "DL601.sink": ("sink `{sink}` could not be {what}: {reason}", "{fix}"),
     "DL601.slow": ("it did not open within {timeout_s} s", "see why, or raise `start_s`"),
+    "DL601.tracker": ("accelerate knows no tracker `{name}`", Known("trackers")),
+    "DL601.tracker_settings": ("`settings` has `{name}`, which `trackers` does not name", Known("trackers")),
     "DL601.trackio": ("no trackio run is open", "call trackio.init() before, or use `run: auto`"),
     "DL601.trackio_folder": (
         "trackio was imported before this sink and keeps its data in {used}, not in {requested}",

@@ -24,6 +24,7 @@ import torch
 
 from declog.errors import InputError
 from declog.plans.ops import Plan
+from declog.runtime import media
 from declog.runtime.tensors import FLOATS, HALF, INTEGERS, readable
 
 log = logging.getLogger("declog")
@@ -73,10 +74,14 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
         values = values.tolist()  # of pandas and the like
     if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
         raise InputError.of("DL509.scalar", column=column, type=type(values).__name__)
-    return [item if type(item) in _PLAIN else plain_value(item) for item in values]
+    return [item if type(item) in _PLAIN and not _is_data(item) else plain_value(item) for item in values]
 
 
 _KEPT = INTEGERS | FLOATS
+
+
+def _is_data(item: Any) -> bool:
+    return type(item) is str and item.startswith("data:")
 
 
 def _is_number(value: Any) -> bool:
@@ -99,8 +104,8 @@ def plain_value(item: Any, above: tuple[int, ...] = ()) -> Any:
     """A copy of a value as JSON holds it; what JSON does not know is made readable. Never fails.
 
     Tensors and arrays are lists, data classes and maps are maps, sets are sorted lists. Dates and times are in ISO
-    8601, bytes UTF-8 or else hexadecimal; enums are their values, where those are plain, or names. Of anything else
-    it is what `repr` says, shortened.
+    8601, bytes UTF-8 or else hexadecimal; enums are their values, where those are plain, or names. An image is a
+    ``records.Image``, other data is described. Of anything else it is what `repr` says, shortened.
     """
     try:
         return _copied(item, above)
@@ -110,6 +115,12 @@ def plain_value(item: Any, above: tuple[int, ...] = ()) -> Any:
 
 def _copied(item: Any, above: tuple[int, ...]) -> Any:
     kind = type(item)
+    if _is_data(item) or kind not in _PLAIN:
+        image = media.picture(item)
+        if image is not None:
+            return image
+        item = media.described(item)
+        kind = type(item)
     if kind in _PLAIN:
         return item if kind is not int or item.bit_length() < 10_000 else hex(item)  # Python prints no longer ones
     if len(above) > DEPTH or id(item) in above:
@@ -140,7 +151,8 @@ def _copied(item: Any, above: tuple[int, ...]) -> Any:
         return _text(bytes(item))
     inside = (*above, id(item))
     if isinstance(item, Mapping):
-        return {_key(key): plain_value(value, inside) for key, value in item.items()}
+        given = media.without_data(item)
+        return media.image_part({_key(key): plain_value(value, inside) for key, value in given.items()})
     if isinstance(item, set | frozenset):
         return sorted((plain_value(value, inside) for value in item), key=lambda value: (str(type(value)), str(value)))
     if isinstance(item, list | tuple | deque | range):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from declog.engine.frame import PARTS, Batches, Block, Frame, texts_of
 from declog.errors import CommError
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
+from declog.records import Image, images_in
 from declog.runtime.wire import UNREADABLE, VERSION, Container, Packer
 
 __all__ = ["VERSION", "Envelope", "decode", "encode"]
@@ -71,15 +73,23 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
                 | ({} if block.valid is None else {"valid": packer.put(block.valid)})
                 for block in frame.blocks
             ],
-            "texts": [[*key, axis.value, _sparse(values)] for key, (axis, values) in frame.texts.items()],
+            "texts": [[*key, axis.value, _sparse(packer, values)] for key, (axis, values) in frame.texts.items()],
         }
     return packer.seal({"meta": dict(meta), "phases": phases})
 
 
-def _sparse(values: NDArray[Any]) -> dict[str, Any]:
-    """An object column as its length, and its distinct values with where they stand."""
+def _sparse(packer: Packer, values: NDArray[Any]) -> dict[str, Any]:
+    """An object column as its length, its distinct values with where they stand, and the images in them."""
     places = [place for place, item in enumerate(values) if item is not None]
-    return {"rows": len(values), "places": places, "values": [values[place] for place in places]}
+    given = [values[place] for place in places]
+    images = [
+        [place, path, packer.put(np.frombuffer(data, np.uint8))]
+        for place, item in enumerate(given)
+        if isinstance(item, list | dict)
+        for path, image in images_in(item)
+        if (data := image.encoded()) is not None
+    ]
+    return {"rows": len(values), "places": places, "values": given} | ({"images": images} if images else {})
 
 
 def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
@@ -99,7 +109,9 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
                 for block in phase["blocks"]
             ]
             _check(batches, blocks, phase["texts"], 64 * len(data) + EMPTY_CELLS)
-            texts = {(key, member): (Axis(axis), _dense(sparse)) for key, member, axis, sparse in phase["texts"]}
+            texts = {
+                (key, member): (Axis(axis), _dense(message, sparse)) for key, member, axis, sparse in phase["texts"]
+            }
             frames[name] = Frame(name, batches, blocks, texts, grouping)
         return frames, message.header["meta"]
     except UNREADABLE as error:
@@ -138,7 +150,15 @@ def _check(batches: Batches, blocks: list[Block], texts: list[Any], most: int) -
         raise ValueError("its texts have more rows than could be")
 
 
-def _dense(sparse: Mapping[str, Any]) -> NDArray[Any]:
+def _dense(message: Container, sparse: Mapping[str, Any]) -> NDArray[Any]:
     values = np.full(sparse["rows"], None, object)
-    values[sparse["places"]] = texts_of(sparse["values"])
+    given = {0: sparse["values"]}  # so that an image that is a whole value has a place, too
+    for place, path, item in sparse.get("images", ()):
+        data = message.get(item).tobytes()
+        *above, last = 0, place, *list(path)
+        inside: Any = given
+        for key in above:
+            inside = inside[key]
+        inside[last] = Image(inside[last], partial(bytes, data))
+    values[sparse["places"]] = texts_of(given[0])
     return values

@@ -1,7 +1,8 @@
 """The tensorboard sink, through tensorboard's own event writer (torch's would import torch).
 
 Scalars are float32, which is all that the format's scalars hold; ``parquet`` keeps them exactly. A histogram
-keeps its own edges. A table is a Markdown table under the Text tab, an alert and the run config are texts too.
+keeps its own edges. A table is a Markdown table under the Text tab, the first images in it are under the Images tab, an
+alert and the run config are texts too.
 Files go to ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise.
 
 A resumed run writes a new event file. What the earlier ones hold of later steps is taken out of them: the format's
@@ -13,16 +14,17 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 from declog.records import Alert, DType, Histogram, Records, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._files import fsync, put
 from declog.sinks._shared import SinkFolder, as_float, clean_text, json_text, require, tracker_config
 
 FLOAT32_MAX = 3.4028234663852886e38
+IMAGES = 8  # most images of a column at one log event
 REWOUND = "rewound"  # while it is written; tensorboard reads what has `tfevents` in its name
 # An event file is a row of records: the length and its checksum, the event, and the event's checksum.
 RECORD_LENGTH, LENGTH_CHECKSUM, EVENT_CHECKSUM = struct.Struct("<Q"), 4, 4
@@ -108,6 +110,7 @@ class TensorboardSink(BaseSink):
         ]
         values += [self._histogram(histogram) for histogram in records.histograms]
         values += [self._text(table.name, markdown(table, self._max_chars)) for table in records.tables]
+        values += [image for table in records.tables for image in self._images(table)]
         values += [self._text(f"alerts/{alert.name}", _alert(alert)) for alert in records.alerts]
         self._add(step, records.time, values)
 
@@ -127,6 +130,17 @@ class TensorboardSink(BaseSink):
         tensor = self._tensors.TensorProto(dtype=self._types.DT_STRING, string_val=[clean_text(text).encode()])
         metadata = self._summaries.SummaryMetadata(plugin_data=plugin)
         return self._summaries.Summary.Value(tag=clean_text(tag), metadata=metadata, tensor=tensor)
+
+    def _images(self, table: Table) -> Iterator[Any]:
+        """The first images of a table's columns, each under a number of its own."""
+        for name, rows in _images.shown(table).items():
+            for place, image in enumerate(islice(chain.from_iterable(rows), IMAGES)):
+                width, height = _images.opened(image).size
+                data = self._summaries.Summary.Image(
+                    width=width, height=height, colorspace=3, encoded_image_string=image.encoded()
+                )
+                tag = clean_text(f"{table.name}/{name}/{place}")
+                yield self._summaries.Summary.Value(tag=tag, image=data)
 
     def _histogram(self, histogram: Histogram) -> Any:
         counts, edges = histogram.counts, [float(edge) for edge in histogram.edges]

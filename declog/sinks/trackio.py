@@ -2,7 +2,8 @@
 
 Scalars, histograms and tables of a log event go in one call at its step. A table is a ``trackio.Table`` whose
 ``object`` columns are text, or with ``as: trace`` one ``trackio.Trace`` per row: its messages, and its other columns as
-metadata. An integer beyond 64 bits is text in a table, and a float as a scalar.
+metadata. An integer beyond 64 bits is text in a table, and a float as a scalar. Images in a table's column ``prompt``
+are in a column ``prompt_images`` beside it; those of a trace are where they are in its messages.
 
 trackio reads ``TRACKIO_DIR`` once, when it is imported, so the option ``dir`` works only where declog imports it
 first (in ``open``, which knows the run's folder), and is an error elsewhere. trackio prints through ``print`` at
@@ -21,15 +22,15 @@ import sqlite3
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.messages.visible import visible, visible_lines
-from declog.records import DType, Number, Records, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
+from declog.records import DType, Image, Number, Records, RunInfo, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._conversations import conversation
 from declog.sinks._shared import (
     as_float,
@@ -95,8 +96,18 @@ class TrackioSink(BaseSink):
         self._trackio: Any = None
         self._run: Any = None
         self._joined = None if run == "new" else _open_run()  # trackio's is of the thread that opened it
+        self._alone = self._joined is None  # nobody else logs into the run
         if run == "join" and self._joined is None:
             raise SinkError.of("DL601.trackio")
+
+    @classmethod
+    def on(cls, run: Any, *, own: bool) -> TrackioSink:
+        """A sink on a run that somebody else opened, and will finish; ``own``: nobody else logs into it."""
+        sink = cls()
+        sink._joined, sink._alone = run, own
+        if own:
+            _opened.add(run)
+        return sink
 
     def open(self, run: RunInfo) -> None:
         """Join the run, or start or resume one, with the run config."""
@@ -142,10 +153,10 @@ class TrackioSink(BaseSink):
             pair = (list(histogram.counts), list(histogram.edges))
             values[clean_text(histogram.name)] = self._trackio.Histogram(np_histogram=pair)
         for table in filter(attrgetter("rows"), records.tables):
-            key = table.name if self._joined is None else f"{OURS}{table.name}"  # a trainer's may have that name
+            key = table.name if self._alone else f"{OURS}{table.name}"  # a trainer's may have that name
             values[clean_text(key)] = self._traces(table) if table.as_trace else self._table(table)
         at = step
-        if self._joined is not None:  # its steps are of whoever opened it, and go on as if nobody else were there
+        if not self._alone:  # its steps are of whoever opened it, and go on as if nobody else were there
             at = max(0, self._run._next_step - 1)
             values = {STEP: step, **values} if values else values
         if values:
@@ -156,15 +167,24 @@ class TrackioSink(BaseSink):
                 self._run.alert(title=visible(alert.name), text=visible_lines(alert.text), level=level, step=at)
 
     def _table(self, table: Table) -> Any:
-        return self._trackio.Table(data=rows(table))
+        made = rows(table)
+        for name, images in _images.shown(table).items():
+            key = clean_text(_images.column_name(name, table))
+            for row, found in zip(made, images, strict=True):
+                row[key] = [self._image(image) for image in found] or None
+        return self._trackio.Table(data=made)
+
+    def _image(self, image: Image) -> Any:
+        return self._trackio.Image(_images.opened(image))
 
     def _traces(self, table: Table) -> list[Any]:
         """A row is a trace: its messages, and everything else it has as metadata."""
         made = []
         for row in range(table.rows):
             messages, others = conversation(table, row)
-            metadata = {clean_text(name): storable(value) for name, value in others.items()}
-            made.append(self._trackio.Trace([storable(message) for message in messages], metadata=metadata))
+            metadata = {clean_text(name): storable(value, self._image) for name, value in others.items()}
+            said = [storable(message, self._image) for message in messages]
+            made.append(self._trackio.Trace(said, metadata=metadata))
         return made
 
     def close(self) -> None:
@@ -199,16 +219,21 @@ def finite_width(value: Number) -> Number:
     return value if isinstance(value, float) or value in INT64 else as_float(value)
 
 
-def storable(value: Any) -> Any:
-    """A value that trackio can store, at any depth: what it cannot, it would drop with all that is beside it."""
+def storable(value: Any, shown: Callable[[Image], Any] | None = None) -> Any:
+    """A value that trackio can store, at any depth: what it cannot, it would drop with all that is beside it.
+
+    ``shown``: what stands for an image.
+    """
+    if shown is not None and isinstance(value, Image) and value.encoded() is not None:
+        return shown(value)
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, int) and value not in INT64:
         return str(value)
     if isinstance(value, dict):
-        return {clean_text(str(key)): storable(item) for key, item in value.items()}
+        return {clean_text(str(key)): storable(item, shown) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [storable(item) for item in value]
+        return [storable(item, shown) for item in value]
     return strict(value)
 
 

@@ -9,6 +9,7 @@ since wandb drops what comes with a step that has passed. In a joined run a tabl
 A table is a ``wandb.Table`` in incremental mode: each log event adds one increment with its rows only. wandb
 shows the last 100 increments and names all earlier ones in each row of history, so a new table object follows
 after 100; every row stays in the table's artifact. A table whose columns change continues under ``<name>_2``.
+Images in a column ``prompt`` are in a column ``prompt_images`` beside it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.messages.visible import visible, visible_lines
-from declog.records import DType, Histogram, Number, Records, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
+from declog.records import DType, Histogram, Image, Number, Records, RunInfo, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._shared import clean_text, json_text, require, tracker_config
 
 OURS = "declog/"  # before a table's key in a run that was joined: whoever opened it may have one of that name
@@ -67,15 +68,30 @@ class WandbSink(BaseSink):
         self._options = {"entity": entity, "id": id, "group": group, "mode": mode}
         self._project, self._name = project, name
         self._run: Any = None
+        self._given: Any = None
         self._owned = False
         self._own_steps = False
+        self._before = OURS  # a table's name
         self._open_row: tuple[int, int, frozenset[str]] = (-1, -1, frozenset())
         self._defined: set[str] = set()
+        self._pictured: dict[str, dict[str, str]] = {}
         self._tables: dict[tuple[str, tuple[str, ...]], tuple[str, Any, int]] = {}
+
+    @classmethod
+    def on(cls, run: Any, *, own: bool) -> WandbSink:
+        """A sink on a run that somebody else opened, and will finish; ``own``: nobody else logs into it."""
+        sink = cls()
+        sink._given = run
+        if own:
+            sink._own_steps, sink._before = True, ""
+            _opened.add(run)
+        return sink
 
     def open(self, run: RunInfo) -> None:
         """Join or start the run, and send the run config once."""
-        joined = None if self._choice == "new" or self._wandb.run in _opened else self._wandb.run
+        joined = self._given
+        if joined is None and self._choice != "new" and self._wandb.run not in _opened:
+            joined = self._wandb.run
         if joined is None and self._choice == "join":
             raise SinkError.of("DL601.wandb")
         config = tracker_config(run)
@@ -95,6 +111,7 @@ class WandbSink(BaseSink):
         )
         _opened.add(self._run)
         self._owned = self._own_steps = True
+        self._before = ""
 
     def write(self, step: int, records: Records) -> None:
         """Log one event in one call, then its alerts."""
@@ -104,7 +121,7 @@ class WandbSink(BaseSink):
         try:
             for table in filter(attrgetter("rows"), records.tables):
                 key, value = self._table(table)
-                values[file_key(key if self._owned else f"{OURS}{key}")] = value
+                values[file_key(f"{self._before}{key}")] = value
             if values:
                 self._log(step, values)
             for alert in records.alerts:
@@ -148,13 +165,17 @@ class WandbSink(BaseSink):
             self._defined.add(name)
 
     def _table(self, table: Table) -> tuple[str, Any]:
-        names = tuple(column.name for column in table.columns)
+        images = _images.shown(table)
+        pictured = self._pictured.setdefault(table.name, {})  # once there, a column of images stays
+        pictured |= {name: _images.column_name(name, table) for name in images}
+        beside = {name: shown for name, shown in pictured.items() if name in table.data}
+        names = (*(column.name for column in table.columns), *beside.values())
         same = [known for known in self._tables if known[0] == table.name]
         key, value, increments = self._tables.get((table.name, names), (None, None, 0))
         if key is None:
             key = table.name if not same else f"{table.name}_{len(same) + 1}"
         if value is None or increments >= INCREMENTS:
-            types = [TYPES[column.type] for column in table.columns]
+            types = [*(TYPES[column.type] for column in table.columns), *(list for _ in beside)]
             value = self._wandb.Table(columns=list(names), dtype=types, optional=True, log_mode="INCREMENTAL")
             increments = 0
         columns = [
@@ -163,10 +184,14 @@ class WandbSink(BaseSink):
             else table.data[column.name]
             for column in table.columns
         ]
+        columns += [self._shown(images.get(name, [[]] * table.rows)) for name in beside]
         for row in zip(*columns, strict=True):
             value.add_data(*row)
         self._tables[table.name, names] = (key, value, increments + 1)
         return key, value
+
+    def _shown(self, rows: list[list[Image]]) -> list[Any]:
+        return [[self._wandb.Image(_images.opened(image)) for image in row] or None for row in rows]
 
 
 def file_key(name: str) -> str:

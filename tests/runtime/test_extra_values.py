@@ -147,6 +147,7 @@ KEEPING = profile(
 )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")  # of wandb's artifacts
 def test_every_table_sink_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parquet, JSONL, wandb, trackio and the console take a table with a column of each kind, and none fails."""
     monkeypatch.chdir(tmp_path)  # wandb writes where it stands

@@ -1,0 +1,196 @@
+"""Images, sounds and other data inside values: kept as what they are, not as megabytes of text.
+
+An image becomes ``records.Image``: as data its size, with the picture at hand for sinks that show it. It is held as
+the training code gave it, made small and encoded when a sink asks for it or its row is sent to rank 0, never on the
+training thread. Other data is described. Pillow is imported where an image is encoded. Imports numpy and torch.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.records import Image, images_in
+
+log = logging.getLogger("declog")
+EDGE = 384  # pixels of a shown image's longer side
+LONG = 200  # characters or bytes of data that is not described
+HELD_BYTES = 512 * 2**20  # most bytes of images that are held at once; beyond it they are described
+SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
+PARTS = frozenset({"image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio"})
+
+Opened = Callable[[], Any]  # a Pillow image
+
+
+class _Held:
+    """What is held of an image, counted as long as it is."""
+
+    total = 0
+    _lock = threading.Lock()
+    _told = False
+
+    def __init__(self, opened: Opened, size: int) -> None:
+        self._opened: Opened | None = opened
+        self._size = size
+        self._encoded: bytes | None = None
+        self._encoding = threading.Lock()
+        with _Held._lock:
+            _Held.total += size
+
+    @staticmethod
+    def room(size: int) -> bool:
+        """Whether one more fits; said once where it does not."""
+        if _Held.total + size <= HELD_BYTES:
+            return True
+        if not _Held._told:
+            _Held._told = True
+            log.warning(
+                "images of more than %d MB wait for a log event: further ones are not shown", HELD_BYTES // 2**20
+            )
+        return False
+
+    def encoded(self) -> bytes | None:
+        """The image as PNG or JPEG, no side longer than ``EDGE``; None where it cannot be read, which is logged."""
+        with self._encoding:
+            if self._opened is not None:
+                opened, self._opened = self._opened, None
+                try:
+                    self._encoded = shrunk(opened())
+                except Exception as error:  # noqa: BLE001  (a file that is no image may raise anything)
+                    log.warning("an image cannot be shown: %s: %s", type(error).__name__, error)
+                self._release()
+        return self._encoded
+
+    def _release(self) -> None:
+        kind = type(self)  # at the interpreter's end the module's own names are gone
+        with kind._lock:
+            kind.total -= self._size
+        self._size = 0
+
+    __del__ = _release
+
+
+def shrunk(image: Any) -> bytes:
+    """A Pillow image, encoded: as JPEG, or as PNG where it is transparent or has few colours."""
+    image.draft("RGB", (EDGE, EDGE))
+    if image.mode not in ("RGB", "RGBA", "L"):
+        image = image.convert("RGBA" if "transparency" in image.info or "A" in image.mode else "RGB")
+    factor = max(image.size) / EDGE
+    if factor > 1:
+        image = image.resize([max(1, round(side / factor)) for side in image.size], reducing_gap=2.0)
+    file = io.BytesIO()
+    if image.mode == "RGBA" or image.width * image.height <= 64 * 64:
+        image.save(file, "PNG")
+    else:
+        image.save(file, "JPEG", quality=85)
+    return file.getvalue()
+
+
+def picture(item: Any) -> Image | None:
+    """The image that a value is: Pillow's, an encoded one, or a data URL of one; None for anything else."""
+    if isinstance(item, Image):
+        return item
+    pillow = sys.modules.get("PIL.Image")
+    if pillow is not None and isinstance(item, pillow.Image):
+        width, height = item.size
+        return _image({"width": width, "height": height}, lambda: item.copy(), width * height * len(item.getbands()))
+    if isinstance(item, str):
+        found = _url(item)
+        return None if found is None else _encoded(*found)
+    if isinstance(item, bytes | bytearray | memoryview):
+        data = bytes(item[:16])
+        kind = next((kind for start, kind in SIGNATURES.items() if data.startswith(start)), None)
+        if kind == "bmp" and len(item) < 64:
+            kind = None
+        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+            kind = "webp"
+        whole = item
+        return None if kind is None else _encoded(f"image/{kind}", len(item), lambda: bytes(whole))
+    return None
+
+
+def described(value: Any) -> Any:
+    """Data that no table should hold, in a few words; the value itself where it is none of that."""
+    if isinstance(value, str) and len(value) > LONG and value.startswith("data:") and ";base64," in value[:LONG]:
+        return f"{value[: value.index(',') + 1]}… ({len(value)} characters)"
+    if isinstance(value, bytes | bytearray | memoryview) and len(value) > LONG:
+        return f"0x{bytes(value[:8]).hex()}… ({len(value)} bytes)"
+    return value
+
+
+def without_data(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """A map, where it is a message's part that is no text: with images, and what else it has described."""
+    kind = item.get("type")
+    if (isinstance(kind, str) and kind in PARTS) or ("array" in item and "sampling_rate" in item):
+        return {key: _short(value) for key, value in item.items()}
+    if isinstance(item.get("data"), str) and len(item["data"]) > LONG and ("media_type" in item or "format" in item):
+        return _base64(item)
+    return item
+
+
+def image_part(item: dict[str, Any]) -> dict[str, Any]:
+    """A message's part, in any of the usual spellings of one image, as that image; any other map is itself."""
+    if item.get("type") in ("image", "image_url", "input_image"):
+        found = [image for _, image in images_in(item)]
+        if len(found) == 1:
+            rest = {key: value for key, value in item.items() if key != "type" and not isinstance(value, dict | list)}
+            return found[0].with_keys(rest)
+    return item
+
+
+def _short(value: Any) -> Any:
+    """A part's value: arrays are described, and an array that is an image is one."""
+    if not isinstance(value, torch.Tensor | np.ndarray):
+        return picture(value) or value
+    what = "a tensor" if isinstance(value, torch.Tensor) else "an array"
+    pixels = value.ndim > 1 and value.shape[2:] in ((), (3,), (4,))
+    if pixels and isinstance(value, np.ndarray) and value.dtype == np.uint8:
+        height, width = value.shape[:2]
+        return _image({"width": width, "height": height}, lambda: _pillow().fromarray(value), value.nbytes)
+    return f"{what} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
+
+
+def _base64(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """A map with its data in base64, as chat interfaces have it."""
+    media, data = str(item.get("media_type") or item.get("format")), item["data"]
+    found = _encoded(media, len(data) * 3 // 4, lambda: _decoded(data)) if media.startswith("image/") else None
+    return {**item, "data": f"… ({len(data)} characters)" if found is None else found}
+
+
+def _url(text: str) -> tuple[str, int, Callable[[], bytes]] | None:
+    """A data URL's type of image, its bytes, and how to have them."""
+    head, comma, _ = text[:LONG].partition(";base64,")
+    if not comma or not head.startswith("data:image"):
+        return None
+    start = len(head) + len(comma)
+    return head.removeprefix("data:"), (len(text) - start) * 3 // 4, lambda: _decoded(text[start:])
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except binascii.Error as error:
+        raise ValueError(f"its base64 is broken: {error}") from error
+
+
+def _encoded(media: str, size: int, data: Callable[[], bytes]) -> Image:
+    return _image({"media_type": media, "bytes": size}, lambda: _pillow().open(io.BytesIO(data())), size)
+
+
+def _image(what: dict[str, Any], opened: Opened, size: int) -> Image:
+    return Image(what, _Held(opened, size).encoded if _Held.room(size) else None)
+
+
+def _pillow() -> Any:
+    import PIL.Image
+
+    return PIL.Image

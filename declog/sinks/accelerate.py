@@ -1,0 +1,218 @@
+"""The accelerate sink: any tracker that accelerate knows, its own and those that are registered with it.
+
+It takes the trackers that an ``Accelerator`` has open (``declog.integrations.accelerate.start`` gives them), or makes
+those that ``trackers`` names. wandb and trackio get what declog's own sinks of those names write, on the tracker's
+run; of the others each gets what its class has a method for: ``log`` for scalars, ``log_table`` for tables,
+``log_images`` for the images in them. What a tracker has no method for is left out, which is reported once.
+
+A tracker that was open stays open: ``Accelerator.end_training`` closes it. Torch comes with accelerate and is imported
+when the sink is made, never on its thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from declog.errors import SinkError
+from declog.messages.visible import visible_lines
+from declog.records import Image, Records, RunInfo, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, Sink, _images
+from declog.sinks._shared import as_float, below, clean_text, json_text, require
+from declog.sinks.tensorboard import IMAGES, markdown
+from declog.sinks.trackio import TrackioSink
+from declog.sinks.wandb import WandbSink
+
+log = logging.getLogger("declog")
+MAX_CHARS = 500  # of a table's cell, where the tracker shows the table as a text
+TEXTS = frozenset({"tensorboard"})  # trackers whose `log` shows a text
+OWN_RUN = {"mlflow": "run_id"}  # trackers whose run is of the thread that opened it, and how `log` is told which it is
+
+_open: ContextVar[Sequence[Any]] = ContextVar("_open", default=())  # trackers of the Accelerator that starts a run
+
+
+@contextlib.contextmanager
+def open_trackers(trackers: Sequence[Any]) -> Iterator[None]:
+    """Within it, a sink that names no trackers takes these: ``Accelerator.trackers``, on the main process."""
+    token = _open.set(tuple(trackers))
+    try:
+        yield
+    finally:
+        _open.reset(token)
+
+
+@runtime_checkable
+class _ShowsTables(Protocol):
+    def log_table(self, table_name: str, columns: list[str], data: list[list[Any]], *, step: int) -> None: ...
+
+
+@runtime_checkable
+class _ShowsImages(Protocol):
+    def log_images(self, values: dict[str, Any], step: int, **options: Any) -> None: ...
+
+
+class AccelerateSink(BaseSink):
+    """Logs to trackers of accelerate's.
+
+    ``trackers``: names as ``Accelerator(log_with=...)`` takes them, ``null`` those that the Accelerator has open.
+    ``project`` is what the named ones are started with, the profile's name unless given; ``dir`` is where those of them
+    that write files do, below the run's folder if relative, and ``settings`` what each is made with beside that.
+    """
+
+    kind = "accelerate"
+    package = "accelerate"
+    extra = "accelerate"
+    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
+
+    def __init__(
+        self,
+        *,
+        trackers: list[str] | None = None,
+        project: str | None = None,
+        dir: str | None = None,
+        settings: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
+        self._tracking = require("accelerate.tracking", kind="accelerate", extra="accelerate")
+        self._given = () if trackers is not None else _open.get()
+        self._names = trackers or []
+        self._project, self._dir, self._settings = project, dir, settings or {}
+        self._made: list[Any] = []
+        self._sinks: list[Sink] = []
+        known = self._tracking.LOGGER_TYPE_TO_CLASS
+        for name in self._names:
+            if name not in known:
+                raise SinkError.of("DL601.tracker", name=name, known=sorted(known))
+        for name in self._settings.keys() - set(self._names):
+            raise SinkError.of("DL601.tracker_settings", name=name, known=self._names)
+        if "tensorboard" in self._names:
+            require("torch.utils.tensorboard", kind="accelerate", extra="tensorboard")
+        if self._names and not self._tracking.PartialState._shared_state:  # what its trackers' own messages need
+            raise SinkError.of("DL601.no_accelerator")
+
+    def open(self, run: RunInfo) -> None:
+        """Start the trackers that are named, or take those that are open; wandb and trackio get the run config."""
+        trackers = [tracker for tracker in self._given if tracker.name != "declog"]
+        if not self._names and not trackers:
+            raise SinkError.of("DL601.no_trackers")
+        self._sinks = [self._sink(tracker, own=False) for tracker in trackers]
+        for name in self._names:
+            tracker = self._started(name, run)
+            self._made.append(tracker)
+            self._sinks.append(self._sink(tracker, own=True))
+        for sink in self._sinks:
+            sink.open(run)
+
+    def write(self, step: int, records: Records) -> None:
+        """Log one event to each tracker; where one fails, the others have it all the same."""
+        failures: list[Exception] = []
+        for sink in self._sinks:
+            try:
+                sink.write(step, records)
+            except Exception as error:  # noqa: BLE001  (whatever a tracker raises)
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            raise ExceptionGroup("several trackers failed", failures)
+
+    def close(self) -> None:
+        """Finish the trackers that the sink has started."""
+        for tracker in self._made:
+            tracker.finish()
+
+    def _started(self, name: str, run: RunInfo) -> Any:
+        cls = self._tracking.LOGGER_TYPE_TO_CLASS[name]
+        place = []
+        if cls.requires_logging_directory:
+            folder = below(run.output_dir, self._dir or run.sink or "accelerate")
+            folder.mkdir(parents=True, exist_ok=True)
+            place = [str(folder)]
+        tracker = cls(self._project or run.name, *place, **self._settings.get(name, {}))
+        # The sink is on one process: accelerate is not to ask its state, nor to set it up, which waits for the others.
+        tracker.main_process_only = False
+        tracker.start()
+        return tracker
+
+    def _sink(self, tracker: Any, *, own: bool) -> Sink:
+        if tracker.name == "wandb":
+            return WandbSink.on(tracker.tracker, own=own)
+        if tracker.name == "trackio":
+            return TrackioSink.on(tracker.tracker, own=own)
+        return _Generic(tracker)
+
+
+class _Generic:
+    """What every tracker has: ``log``, and what else its class has."""
+
+    accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, TABLE, ALERT})
+
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
+        self._log_options: dict[str, Any] = {}
+        self._told: set[str] = set()
+
+    def open(self, run: RunInfo) -> None:
+        if self._tracker.name in OWN_RUN:
+            self._log_options = {OWN_RUN[self._tracker.name]: self._tracker.tracker.info.run_id}
+
+    def write(self, step: int, records: Records) -> None:
+        values: dict[str, Any] = {clean_text(scalar.name): as_float(scalar.value) for scalar in records.scalars}
+        if self._tracker.name in TEXTS:
+            values |= {clean_text(table.name): markdown(table, MAX_CHARS) for table in records.tables}
+            values |= {f"alerts/{each.name}": f"**{each.level}** {visible_lines(each.text)}" for each in records.alerts}
+        if values:
+            self._tracker.log(values, step=step, **self._log_options)
+        for table in filter(attrgetter("rows"), records.tables):
+            self._table(step, table)
+
+    def close(self) -> None: ...
+
+    def _table(self, step: int, table: Table) -> None:
+        tracker = self._tracker
+        if isinstance(tracker, _ShowsTables):
+            columns = [column.name for column in table.columns]
+            tracker.log_table(clean_text(table.name), columns=columns, data=_cells(table), step=step)
+        elif tracker.name not in TEXTS:
+            self._leave_out("tables", table.name)
+        for name, rows in _images.shown(table).items():
+            images = list(islice(chain.from_iterable(rows), IMAGES))
+            self._images(step, clean_text(f"{table.name}/{name}"), [_pixels(image) for image in images])
+
+    def _images(self, step: int, name: str, images: list[Any]) -> None:
+        tracker = self._tracker
+        if not isinstance(tracker, _ShowsImages):
+            self._leave_out("images", name)
+        elif self._tracker.name == "tensorboard":  # one array of images of one size
+            for place, image in enumerate(images):
+                tracker.log_images({f"{name}/{place}": image[None]}, step=step, dataformats="NHWC")
+        else:
+            tracker.log_images({name: images}, step=step)
+
+    def _leave_out(self, what: str, name: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            log.warning("the tracker `%s` shows no %s: `%s` is not there", self._tracker.name, what, name)
+
+
+def _pixels(image: Image) -> Any:
+    """[height, width, 3] of bytes."""
+    import numpy as np
+
+    return np.asarray(_images.opened(image).convert("RGB"))
+
+
+def _cells(table: Table) -> list[list[Any]]:
+    """Rows of numbers, texts and None; objects as JSON."""
+    columns = [[_cell(value) for value in table.data[column.name]] for column in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    return json_text(value) if isinstance(value, Mapping | list) else value
