@@ -142,7 +142,8 @@ def image_part(item: dict[str, Any]) -> dict[str, Any]:
     if item.get("type") in ("image", "image_url", "input_image"):
         found = [image for _, image in images_in(item)]
         if len(found) == 1:
-            rest = {key: value for key, value in item.items() if key != "type" and not isinstance(value, dict | list)}
+            nothing = (dict, list, type(None))  # data sets give each part all keys
+            rest = {key: value for key, value in item.items() if key != "type" and not isinstance(value, nothing)}
             return found[0].with_keys(rest)
     return item
 

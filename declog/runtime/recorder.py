@@ -395,6 +395,14 @@ class Recorder:
         self._caller, self._own = caller, frozenset(own)
         self._session.intake.explicit = phase
 
+    def came(self, source: str) -> bool:
+        """Whether a signal came in the batch that is open here."""
+        session = self._session
+        with session.lock:
+            holder = session.holder(_usable(self._here()), origin())
+            ops = self.plan.sources.get(source, ())
+            return any(op.phase in holder and op.name in holder[op.phase].names for op in ops)
+
     def taking(self, column: object) -> AbstractContextManager[None]:
         """A block that takes a column of training code's: inside a trainer that must go on it guards."""
         known = isinstance(column, str) and column in self.plan.extras

@@ -53,6 +53,11 @@ class Capture:
             self.rollout: {name for name in BOTH if homes.get(name, self.rollout) != self.rollout},
             UPDATE: {name for name in BOTH if homes.get(name) == self.rollout != homes.get("logprobs")},
         }
+        own = [name for name in log.plan.extras if name in log.plan.sources and name not in OWN]
+        sources = {name: log.plan.sources[name][0] for name in own}
+        self._per_row = {  # signals that may be columns of the data set
+            name for name, op in sources.items() if op.axis.label == "completion" and not op.family
+        }
         self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
         self._rloo = sight.method == "rloo"
         self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, as they come
@@ -126,6 +131,10 @@ class Capture:
                     known = column in self._log.plan.extras
                     with self._guard(self.given.of(column), "" if known else "the column is left out"):
                         self._log.log_extra(column, values)
+                for column in self._per_row.intersection(*inputs):
+                    with self._guard(f"the column `{column}` of the data set could not be recorded"):
+                        if not self._log.came(column):  # what a reward function gives goes before
+                            self._log.observe(**{column: [row[column] for row in inputs]})
             with self._guard("what reward functions gave to `log_metric` could not be recorded"):
                 given = self.given
                 calls = {"logged_calls": dict(given.calls), "logged_nans": dict(given.nans)}
@@ -177,10 +186,12 @@ class Capture:
 
     def rendered(self, name: str, values: Sequence[Any]) -> list[Any]:
         """Prompts or completions as the profile declares them: conversations as they are, or as text."""
-        found = [_without_images(value) for value in values]
         if self._texts.get(name):
-            return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in found]
-        return found
+            return [
+                value if isinstance(value, str) else json.dumps(_without_data(value), ensure_ascii=False)
+                for value in values
+            ]
+        return list(values)
 
     # -- a micro-batch, and a step
 
@@ -245,13 +256,11 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _without_images(value: Any) -> Any:
-    """A prompt or completion as JSON can hold it: of an image only that there is one."""
-    if not isinstance(value, list):
-        return value
+def _without_data(messages: Sequence[Any]) -> list[Any]:
+    """A conversation as text can hold it: of a part that is none only its type."""
     return [
-        {**message, "content": [{"type": "image"} if part.get("type") == "image" else part for part in content]}
+        {**message, "content": [part if part.get("text") else {"type": part.get("type")} for part in content]}
         if isinstance(content := message.get("content"), list)
         else message
-        for message in value
+        for message in messages
     ]

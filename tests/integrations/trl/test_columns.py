@@ -1,0 +1,194 @@
+"""Columns of the data set, of reward functions and of TRL's: by name in metrics, `by` and tables, in train and eval."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import PIL.Image
+import pytest
+from datasets import Dataset
+
+import declog
+from declog.records import Image
+from declog.testing import MemorySink
+from tests.integrations.trl import cases
+from tests.integrations.trl.cases import Case
+
+ARGS = {"max_steps": 4, "logging_steps": 2, "eval_steps": 2, "num_generations": 2, "num_generations_eval": 2}
+PROFILE = """
+defaults: [trl_grpo, _self_]
+sinks:
+  first: {kind: jsonl, profile: best}
+  second: {kind: jsonl, profile: worst}
+signals:
+  source: {axis: completion, type: text, phase: rollout, optional: true}
+  level: {axis: completion, type: int, phase: rollout, optional: true}
+  said: {axis: completion, type: text, phase: rollout, optional: true}
+  sure: {axis: completion, phase: rollout, optional: true}
+metrics:
+  by_source: {expr: sure, by: source, name: "sure/{label}"}
+  hard: {expr: sure, where: level > 2, name: sure/hard}
+  levels: {expr: level, reduce: max, name: level}
+schemas:
+  mine:
+    source: {type: text, nullable: true}
+    level: {type: int, nullable: true}
+    said: {type: text, nullable: true}
+    sure: {type: float, nullable: true}
+    completion: {type: object}
+tables:
+  completions: null
+  all: {rows: completion, schema: mine}
+  surest: {rows: completion, schema: mine, filter: {key: sure, top: 1, within: window}}
+  doubtful: {rows: completion, schema: mine, filter: {key: sure, bottom: 2, within: window}}
+profiles:
+  best: {include: {values: by_source, table: "table:surest"}}
+  worst: {include: {values: levels, table: "table:doubtful"}}
+"""
+
+
+def data(count: int = 16) -> Any:
+    return Dataset.from_dict({
+        "prompt": [f"say {n} now" for n in range(count)], "source": ["ab"[n % 2] for n in range(count)],
+        "level": [n % 5 for n in range(count)], "said": ["of the data set"] * count,
+    })  # fmt: skip
+
+
+@declog.reward
+def judged(completions: Sequence[str], log_extra: Any, level: Sequence[int], **columns: Any) -> Any:
+    """It returns a column that is a signal, and logs one that the data set has as well."""
+    log_extra("said", [text[:3] for text in completions])
+    sure = [len(text) / 10 + depth for text, depth in zip(completions, level, strict=True)]
+    return [float(len(text)) for text in completions], {"sure": sure}
+
+
+@pytest.fixture(scope="module")
+def trained(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MemorySink]:
+    """A run of four steps and two evaluations: its folder, and all that was logged."""
+    folder = tmp_path_factory.mktemp("columns")
+    (folder / "mine.yaml").write_text(PROFILE)
+    trainer = cases.trainer_of(
+        Case(args=ARGS), model, folder, rewards=[judged], data={"train_dataset": data(), "eval_dataset": data(2)}
+    )
+    sink = MemorySink()
+    config = declog.compose(str(folder / "mine.yaml"), ["+declog.strict=true"])
+    with declog.attach(trainer, config, sinks=[sink]) as log:
+        trainer.train()
+    assert log.failures == {}
+    return Path(log.output_dir or ""), sink
+
+
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    return [{name: values[row] for name, values in table.data.items()} for row in range(table.rows)]
+
+
+def windows(sink: MemorySink) -> list[tuple[int, str, list[dict[str, Any]], dict[str, Any]]]:
+    """Of each log event step and mode, all of its rows and its values."""
+    return [
+        (
+            step, each.mode, [row for table in each.tables if table.table == "all" for row in rows_of(table)],
+            {item.name: item.value for item in each.scalars},
+        )
+        for step, each in sink.events if any(table.table == "all" for table in each.tables)
+    ]  # fmt: skip
+
+
+def test_columns_by_name(trained: tuple[Path, MemorySink]) -> None:
+    """Those of the data set and of the reward function are in metrics, groups and tables, in train and eval apart."""
+    found = windows(trained[1])
+    assert [(step, mode, len(rows)) for step, mode, rows, _ in found] == [
+        (2, "train", 16), (2, "eval", 4), (4, "train", 16), (4, "eval", 4),
+    ]  # fmt: skip
+    for _, mode, rows, values in found:
+        before = "eval_" if mode == "eval" else ""
+        expected = {
+            f"{before}sure/{source}": fmean(row["sure"] for row in rows if row["source"] == source) for source in "ab"
+        }
+        expected[f"{before}level"] = max(row["level"] for row in rows)
+        hard = [row["sure"] for row in rows if row["level"] > 2]
+        expected |= {f"{before}sure/hard": fmean(hard)} if hard else {}
+        assert {name: values[name] for name in expected} == pytest.approx(expected)
+        assert all(row["sure"] == pytest.approx(len(row["completion"]) / 10 + row["level"]) for row in rows)
+
+
+def test_what_a_reward_function_gives_goes_before(trained: tuple[Path, MemorySink]) -> None:
+    """Where the data set has a column of that name as well."""
+    for _, _, rows, _ in windows(trained[1]):
+        assert [row["said"] for row in rows] == [row["completion"][:3] for row in rows]
+
+
+def test_tables_of_their_own_for_each_tracker(trained: tuple[Path, MemorySink]) -> None:
+    """Each sink has its profile's tables and metrics, which are picked from the rows of the window."""
+    folder, sink = trained
+    found: Mapping[str, Any] = {
+        name: [json.loads(line) for line in (folder / name / "tables" / f"{table}.jsonl").read_text().splitlines()]
+        for name, table in (("first", "surest"), ("second", "doubtful"))
+    }
+    by_sure = [sorted(row["sure"] for row in rows) for _, _, rows, _ in windows(sink)]
+    assert [row["sure"] for row in found["first"]] == pytest.approx([sure[-1] for sure in by_sure])
+    assert sorted(row["sure"] for row in found["second"]) == pytest.approx(sorted(x for s in by_sure for x in s[:2]))
+    assert sorted(path.name for path in (folder / "first" / "tables").iterdir()) == ["surest.jsonl"]
+    shown = [
+        json.loads(line)["scalars"].keys() for line in (folder / "first" / "scalars.jsonl").read_text().splitlines()
+    ]
+    assert {name.removeprefix("eval_") for names in shown for name in names} == {"sure/a", "sure/b"}
+
+
+PARTS = (  # a chat template that reads parts, as those of models for images do
+    "{% for message in messages %}{% for part in message['content'] %}"
+    "{{ part['text'] if part['type'] == 'text' else '*' }}{% endfor %}{% endfor %}"
+)
+
+
+def picture(place: int) -> PIL.Image.Image:
+    return PIL.Image.new("RGB", (12, 8), (place * 40, 0, 0))
+
+
+def looking(place: int) -> list[dict[str, Any]]:
+    """A prompt with an image in it, in OpenAI's spelling; a data set gives each part all keys."""
+    file = io.BytesIO()
+    picture(place).save(file, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    parts = [{"type": "image_url", "image_url": {"url": url}, "text": None}, {"type": "text", "text": f"say {place}"}]
+    return [{"role": "user", "content": parts}]
+
+
+@pytest.mark.parametrize("texts", [False, True], ids=["as they are", "as text"])
+def test_a_data_set_with_images(texts: bool, model: Path, tmp_path: Path) -> None:
+    """A column of images by name, and prompts that have them: at hand for trackers, a few words in files."""
+    from transformers import AutoTokenizer
+
+    rows = Dataset.from_dict({"prompt": [looking(n) for n in range(4)], "picture": [picture(n) for n in range(4)]})
+    overrides = ["+declog.signals.picture={axis: completion, type: object, phase: rollout, optional: true}"]
+    overrides += ["+declog.schemas.trl.picture={type: object, nullable: true}"]
+    overrides += ["declog.signals.prompt.type=text", "declog.schemas.trl.prompt.type=text"] if texts else []
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = PARTS
+    outcome = cases.run(
+        Case(args={**ARGS, "max_steps": 1, "logging_steps": 1, "eval_strategy": "no"}), model, tmp_path,
+        overrides=overrides, rewards=[cases.length], data={"train_dataset": rows, "eval_dataset": None},
+        processing_class=tokenizer,
+    )  # fmt: skip
+    assert outcome.sink is not None
+    ((_, table),) = outcome.sink.tables("completions")
+    assert table.rows == 8
+    for row in rows_of(table):
+        assert row["picture"] == {"type": "image", "width": 12, "height": 8}
+        if texts:
+            place = json.loads(row["prompt"])[0]["content"][1]["text"].removeprefix("say ")
+            assert json.loads(row["prompt"])[0]["content"][0] == {"type": "image_url"}
+        else:
+            image, text = row["prompt"][0]["content"]
+            place = text["text"].removeprefix("say ")
+            assert (image["type"], colour(image)) == ("image", picture(int(place)).getpixel((0, 0)))
+        assert colour(row["picture"]) == picture(int(place)).getpixel((0, 0))
+
+
+def colour(image: Image) -> Any:
+    return PIL.Image.open(io.BytesIO(image.encoded() or b"")).getpixel((5, 5))
