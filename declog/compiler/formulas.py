@@ -56,11 +56,13 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     for key in ("expr", "reduce", "where", "by", "weight", "pool", "combine"):
         if getattr(spec, key) is not None:
             draft.report("DL202.formula_key", ("metrics", name, key), key=key)
+    if spec.cumulative:
+        draft.report("DL202.formula_key", ("metrics", name, "cumulative"), key="cumulative")
     text = spec.formula or ""
     node = over_metrics(draft, text)
     used = read(node)
     ops = {op.key: op for op in draft.outputs}
-    pools = {(ops[key].pool, ops[key].every) for key in used}
+    pools = {(_pieces(ops[key])[0], ops[key].every) for key in used}
     if len(pools) > 1:
         refuse("DL310.formula_windows", text)
     if not used:
@@ -70,6 +72,9 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
         refuse("DL305.formula", text, dtype=node.type.dtype)
     labels = _labels(draft, used, text)
     first = ops[used[0]]
+    pool, combine = _pieces(first)
+    if spec.ema is not None and pool in ("rank", "rank_batch"):
+        draft.report("DL312.over_run", ("metrics", name, "ema"), key="ema", pool=pool)
     family = node.type.family
     names = names_of(draft, name, spec, None, family=family, labels=labels)
     draft.formulas.append(
@@ -78,8 +83,8 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
             key=name,
             expr=node,
             every=first.every,
-            pool=first.pool,
-            combine=first.combine,
+            pool=pool,
+            combine=combine,
             family=family,
             names=names,
             labels=labels,
@@ -100,14 +105,19 @@ def over_metrics(draft: Draft, text: str, *, optional: bool = False) -> Node:
 
 def _comparable(draft: Draft, ops: Sequence[MetricOp | FormulaOp], text: str) -> None:
     """Values of pieces meet by (step, batch, rank), and are combined alike; else it is refused."""
-    pool = ops[0].pool
+    pool = _pieces(ops[0])[0]
     phases = set().union(*(_phases(draft, op) for op in ops))
     if pool in ("batch", "rank_batch") and len(phases) > 1:
         shown = " and ".join(f"`{phase}`" for phase in sorted(phases))
         refuse("DL310.formula_phases", text, phases=shown, pool=pool, other="step" if pool == "batch" else "rank")
-    combines = sorted({op.combine for op in ops})
+    combines = sorted({_pieces(op)[1] for op in ops})
     if len(combines) > 1:
         refuse("DL310.formula_combine", text, combines=" and ".join(combines))
+
+
+def _pieces(op: MetricOp | FormulaOp) -> tuple[str, str]:
+    """The pieces that others find a metric in, and how they are combined: over the run it has one value."""
+    return (op.pool, op.combine) if op.over_run is None else ("window", "mean")
 
 
 def _labels(draft: Draft, used: Sequence[str], text: str) -> tuple[str, ...]:

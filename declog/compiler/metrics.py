@@ -320,9 +320,14 @@ class _Metric:
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
         key = self.id if suffix is None else f"{self.id}.{suffix}"
-        if spec.cumulative and (reduction.name not in ("sum", "count") or (spec.pool or "window") != "window"):
-            draft.report("DL312.cumulative", ("metrics", self.id, "cumulative"))
         pool, combine, nan = _pooling(draft, self.id, spec)
+        if spec.cumulative and pool == "window" and not (reduction.foldable or reduction.ordered):
+            draft.report("DL312.cumulative", ("metrics", self.id, "cumulative"), reduction=reduction.name)
+        key_of = "ema" if spec.ema is not None else "cumulative"
+        if (spec.cumulative and pool == "rank") or (spec.ema is not None and pool in ("rank", "rank_batch")):
+            draft.report("DL312.over_run", ("metrics", self.id, "pool"), key=key_of, pool=pool)
+        if spec.cumulative and spec.ema is not None:
+            draft.report("DL312.ema_cumulative", ("metrics", self.id, "cumulative"))
         if reduction.histogram and pool != "window":
             draft.report("DL312.combine", place, reduction=reduction.name, combine=combine)
         if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":
@@ -442,7 +447,8 @@ def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
     about = AboutOp(
         help=spec.help, title=spec.title, unit=spec.unit, good=spec.good, healthy=spec.healthy, runbook=spec.runbook
     )
-    return {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "shown": spec.log, "about": about}
+    return {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "shown": spec.log, "about": about,
+            "ema": spec.ema}  # fmt: skip
 
 
 def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
@@ -527,6 +533,7 @@ def _pooling(draft: Draft, id: str, spec: MetricSpec) -> tuple[str, str, str]:
     defaults = draft.spec.metric_defaults
     if draft.defaulted is not None and id not in draft.defaulted:
         defaults = MetricDefaults()
-    pool = spec.pool or ("window" if spec.cumulative else defaults.pool) or "window"
+    inherited = "window" if spec.cumulative else "step" if spec.ema is not None else defaults.pool
+    pool = spec.pool or inherited or "window"
     combine = spec.combine or defaults.combine or "mean"  # of a whole window there is one value, and nothing to combine
     return pool, "mean" if pool == "window" else combine, spec.nan or defaults.nan or "skip"

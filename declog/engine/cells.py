@@ -86,7 +86,7 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
     else:
         kept = missing & ~there & (not counted.any())
     came = cells.members or not op.family  # a family that never came has no cell
-    if op.empty is not None and not op.cumulative and came:  # a total is not added to by what did not count
+    if op.empty is not None and op.over_run is None and came:  # a total is not added to by what did not count
         cells.values = np.where(there | kept, cells.values, op.empty)
     broken = int(cells.skipped) if kept.any() else 0
     if odd is not None:

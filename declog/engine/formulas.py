@@ -46,7 +46,7 @@ class Sheet:
         found = self._cells.values()
         self.members: tuple[str, ...] = tuple(sorted(_union(item.members for item in found)))
         self.labels: tuple[str, ...] = tuple(sorted(_union(item.labels for item in found)))
-        labelled = {(item.labels, item.rest) for item in found if item.labels}
+        labelled = {(frozenset(item.labels), item.rest) for item in found if item.labels}
         rests = {rest for _, rest in labelled if rest is not None}
         self._unlike = rests if len(labelled) > 1 else set()  # rests of other labels each: they do not compare
         self.rest = next(iter(rests - self._unlike), None)
@@ -107,7 +107,7 @@ class Sheet:
         axes = ((found.members, self.members), (found.labels, self.labels), (found.pieces, self.pieces))
         for axis, (own, whole) in enumerate(axes):
             if own != whole and (own or not values.shape[axis]):  # without names it is one for all of them
-                values, there = _laid(values, axis, own, whole, np.nan), _laid(there, axis, own, whole, False)
+                values, there = laid(values, axis, own, whole, np.nan), laid(there, axis, own, whole, False)
         return values, ~there
 
 
@@ -115,7 +115,7 @@ def _union(parts: Iterable[Names]) -> Names:
     return tuple(dict.fromkeys(item for part in parts for item in part))
 
 
-def _laid(values: Array, axis: int, own: Names, whole: Names, nothing: float | bool) -> Array:
+def laid(values: Array, axis: int, own: Names, whole: Names, nothing: float | bool) -> Array:
     """Values of some names among those of more."""
     padding = np.full_like(
         np.take(values, [0], axis) if values.shape[axis] else values.sum(axis, keepdims=True), nothing

@@ -19,6 +19,8 @@ from declog.engine.cell_values import row_bytes
 from declog.engine.cells import Cells
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
+from declog.engine.over_run import OverRun
+from declog.engine.partials import state_of
 from declog.engine.reduce import Reductions
 from declog.engine.tables import Tables
 from declog.engine.window_state import WindowState
@@ -93,11 +95,12 @@ class Dispatcher:
         self._streaks: Counter[tuple[str, str]] = Counter()  # log events in a row that an alert held, by mode
         self._events: Counter[str] = Counter()  # log events by mode
         self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}  # the last step's, by mode and route
-        self._totals: dict[str, dict[tuple[str, str], float]] = {}  # of cumulative metrics, over all modes
-        self._combine = {op.key: op.combine for op in plan.outputs}
+        self._over_run = OverRun()
+        self._combine = {op.key: op.combine if op.over_run is None else "mean" for op in plan.outputs}
         self._reported: set[str] = set()
         self._samples = Tables(functions)
         self._gaps: set[str] = set()  # metrics whose missing values are reported already
+        self._outputs_by_key = {op.key: op for op in plan.outputs}
         self._periods = {op.key: op.every for op in plan.outputs}
         self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
         self._reductions = {period: Reductions(ops) for period, ops in self._metric_ops.items()}
@@ -113,7 +116,7 @@ class Dispatcher:
             "streaks": [[mode, alert, count] for (mode, alert), count in self._streaks.items()],
             "events": dict(self._events),
             "tables": self._samples.state(),
-            "totals": {key: [[*cell, value] for cell, value in cells.items()] for key, cells in self._totals.items()},
+            "over_run": self._over_run.plain(),
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
@@ -121,9 +124,7 @@ class Dispatcher:
         self._streaks.update({(mode, alert): count for mode, alert, count in data["streaks"]})
         self._events.update(data["events"])
         self._samples.load(data["tables"])
-        for key, values in data["totals"].items():
-            if key in self._periods:
-                self._totals[key] = {(member, label): value for member, label, value in values}
+        self._over_run.load(data["over_run"], self._outputs_by_key)
 
     def dispatch(
         self,
@@ -147,7 +148,7 @@ class Dispatcher:
         picked: list[Table] = []
         everything: dict[str, Cells] = {}
         for period, held in sorted(due.items()):  # a condition may read metrics of shorter windows
-            found = self._metrics(period, held, everything, report)
+            found = self._metrics(period, held, everything, (mode, step), report)
             everything.update(found)
             outputs += self._outputs(period, found, held.partial is not None, report, prefix)
             picked += self._tables(period, held.table_rows, report)
@@ -210,7 +211,9 @@ class Dispatcher:
 
     # -- values
 
-    def _metrics(self, period: int, held: WindowState, known: Mapping[str, Cells], report: Report) -> dict[str, Cells]:
+    def _metrics(
+        self, period: int, held: WindowState, known: Mapping[str, Cells], at: tuple[str, int], report: Report
+    ) -> dict[str, Cells]:
         views = {name: View(frame, self._functions) for name, frame in held.rows.items()}
         ops, reductions = self._metric_ops[period], self._reductions[period]
         if held.folded:  # of most metrics there are states instead of rows
@@ -226,24 +229,31 @@ class Dispatcher:
                 except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                     report(_failure(f"the metric `{op.key}`", error))
         for op in ops:
-            if op.cumulative:
-                self._add_up(op, found)
+            if op.over_run is not None:
+                try:
+                    self._go_on(op, at, held, views, found)
+                except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+                    found.pop(op.key, None)
+                    report(_failure(f"the metric `{op.key}`", error))
         for op in ops:
             if op.instead is not None and op.instead in found and found[op.instead].there.any():
                 found[op.key] = found[op.instead]
         for op in ops:
             if op.key in found and found[op.key].skipped and op.nan != "propagate":
                 self._skipped(op, found[op.key], report)
-        self._compute(period, found, known, report)
+        self._compute(period, found, known, at, report)
         return found
 
-    def _compute(self, period: int, found: dict[str, Cells], known: Mapping[str, Cells], report: Report) -> None:
+    def _compute(
+        self, period: int, found: dict[str, Cells], known: Mapping[str, Cells], at: tuple[str, int], report: Report
+    ) -> None:
         """Add the formulas; take away what a condition hides, so that all that reads it finds it absent."""
         for group in self._made[period]:
             for op in group:
                 if isinstance(op, FormulaOp):
                     try:
                         whole = formulas.formula(op, found, self._functions)
+                        whole = whole if op.over_run is None else self._over_run.of(op, *at, whole)
                     except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                         report(_failure(f"the metric `{op.key}`", error))
                     else:
@@ -257,21 +267,17 @@ class Dispatcher:
         counts = {op.key: _infinite(found[op.key], op) for op in self._plan.outputs if op.shown and op.key in found}
         return [Scalar(NONFINITE + op.id, n, op.key) for op in self._plan.outputs if (n := counts.get(op.key))]
 
-    def _add_up(self, op: MetricOp, found: dict[str, Cells]) -> None:
-        """A cumulative metric is what it was at the last log event, plus this window."""
-        totals = self._totals.setdefault(op.key, {})
-        window = found.get(op.key)
-        if window is not None and (window.members or not op.family):  # a family that never came has no cell
-            values, there = window.combined(op.combine)
-            for member, label in np.argwhere(there & ~np.isnan(values)).tolist():  # what is missing adds nothing
-                cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
-                totals[cell] = totals.get(cell, 0.0) + float(values[member, label])
-        if totals:
-            members, labels = dict.fromkeys(cell[0] for cell in totals), dict.fromkeys(cell[1] for cell in totals)
-            table = [[[totals.get((member, label), np.nan)] for label in labels] for member in members]
-            found[op.key] = Cells(np.array(table), tuple(filter(None, members)), tuple(filter(None, labels)))
-        if op.empty is not None and op.key in found and (found[op.key].members or not op.family):
-            found[op.key].values = np.where(found[op.key].there, found[op.key].values, op.empty)
+    def _go_on(
+        self, op: MetricOp, at: tuple[str, int], held: WindowState, views: Mapping[str, View], found: dict[str, Cells]
+    ) -> None:
+        """A metric over the run is what it was at the last log event, with this window."""
+        state = None
+        if op.over_run == "moments" and op.pool == "window":
+            state = held.states.get(op.key)
+            state = state_of(op, views[op.phase]) if state is None and op.phase in views and not held.folded else state
+        whole = self._over_run.of(op, *at, found.get(op.key), state)
+        if whole is not None:
+            found[op.key] = whole
 
     def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> formulas.Place | None:
         """The cell in which a condition holds; None: it does not."""
@@ -315,7 +321,7 @@ class Dispatcher:
             whole = found[op.key]
             if op.family and not whole.members:
                 continue  # the family never came: it has no names
-            for member, label, value in _present(whole, op.combine):
+            for member, label, value in _present(whole, self._combine[op.key]):
                 for item in op.names:
                     name = _filled(op, item.template, whole, member, label)
                     if name == item.template:
@@ -495,6 +501,7 @@ def _number(value: Any, op: MetricOp | FormulaOp) -> float | int:
         and op.dtype is DType.INT
         and op.combine in ("sum", "min", "max", "last", "mean")
         and op.pool == "window"
+        and op.ema is None
     )
     return int(number) if whole and number.is_integer() and abs(number) < 2.0**53 else number
 

@@ -124,6 +124,11 @@ class WindowState:
         """Whether there are states instead of rows."""
         return self._folded
 
+    @property
+    def states(self) -> Mapping[str, State]:
+        """The states that there are instead of rows, by metric."""
+        return self._states
+
     def cells(self) -> dict[str, Cells]:
         """The metrics of which there are states instead of rows, finished."""
         return {op.key: finished(op, self._states[op.key]) for op in self._folding if op.key in self._states}

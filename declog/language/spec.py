@@ -169,7 +169,9 @@ class MetricSpec(Model):
     """What is logged where nothing counts; absent by default."""
     nan: Literal["skip", "propagate", "raise"] | None = None
     cumulative: bool = False
-    """From the start of the run."""
+    """From the start of the run: all that came so far is reduced together."""
+    ema: float | None = Field(None, gt=0, lt=1)
+    """A moving average of the values of steps, or of what `pool` says: the weight of the past, such as 0.9."""
     ranks: Literal["all", "main"] = "all"
     axis: AxisName | None = None
     """Declares a signal of the metric's id in place."""

@@ -280,8 +280,13 @@ CODES = {
     """, {
     "DL312.arity": ("`{reduction}` reduces {takes}, and {given} given", "{fix}"),
     "DL312.combine": ("`{reduction}` covers a window: there is no {combine} of histograms", "pool: window"),
-    "DL312.cumulative": ("`cumulative` runs sums and counts over the window from the start of the run",
-        "reduce: sum, without `pool`"),
+    "DL312.cumulative": (
+        "`{reduction}` needs all its rows at once, and `cumulative` keeps none from the start of the run",
+        "reduce: mean, or another one with a mergeable state"),
+    "DL312.over_run": (
+        "`{key}` goes on from step to step, and `pool: {pool}` has a value for each rank of a whole window",
+        "pool: step"),
+    "DL312.ema_cumulative": ("`ema` is an average over the run already", "drop `cumulative`"),
     "DL312.family": ("`{reduction}` does not take a family", "pick a member: column(family, 'name')"),
     "DL312.number": ("`{reduction}` needs numbers, and `{node}` is {type}", "count it: `1 if present({node}) else 0`"),
     "DL312.token_labels": ("`{reduction}` over tokens is a histogram per batch, and has no labels", "{fix}"),

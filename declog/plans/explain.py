@@ -142,7 +142,7 @@ def _metric(op: MetricOp | FormulaOp, plan: Plan) -> str:
 
 def _described(op: MetricOp | FormulaOp, plan: Plan) -> str:
     if isinstance(op, FormulaOp):
-        text = f"formula {op.expr}"
+        text = f"formula {op.expr}" if op.ema is None else f"moving average ({op.ema:g}) of the formula {op.expr}"
         return text if op.empty is None else f"{text}, {op.empty:g} where it is absent"
     what = ", ".join(str(arg) for arg in op.args) if op.fold is None else str(plan.folds[op.fold].expr)
     params = f"({', '.join(f'{name}={value}' for name, value in op.params)})" if op.params else ""
@@ -150,14 +150,18 @@ def _described(op: MetricOp | FormulaOp, plan: Plan) -> str:
         what += f" {word} {node}" if node is not None else ""
     steps = "the trainer's window" if not op.every else "each step" if op.every == 1 else f"{op.every} steps"
     rows = _ROWS[op.axis] + (" of rank 0" if op.ranks == "main" else "")
-    if op.cumulative:
+    if op.pool == "window" and op.over_run == "moments":
         text = f"{op.reduction.name}{params} of {what}, over the {rows} from the start of the run"
     elif op.pool == "window":
         text = f"{op.reduction.name}{params} of {what}, over the {rows} of {steps}"
     else:
         piece = {"rank_batch": "rank-and-batch"}.get(op.pool, op.pool)
         values = f"{piece} {_PLURAL.get(op.reduction.name, op.reduction.name + 's')}"
-        text = f"{op.combine} of {values}{params} of {what}, over the {rows} of {steps}"
+        text = f"{op.combine if op.ema is None else 'moving average'} of {values}{params} of {what}, over the {rows}"
+        text += f" of {steps}" if op.over_run is None else " from the start of the run"
+    if op.over_run in ("last", "ema") and op.pool == "window":
+        text = f"{'the latest' if op.ema is None else 'moving average'} of {text}"
+    text += "" if op.ema is None else f", of which the past weighs {op.ema:g}"
     other = next((each for each in plan.metrics if each.key == op.instead), None)
     if other is not None:
         text += f"; where it comes, {other.reduction.name} of {', '.join(map(str, other.args))} stands for it"

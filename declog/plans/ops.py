@@ -162,6 +162,7 @@ class OutputOp:
     tags: tuple[str, ...] = ()
     shown: bool = True
     when: Node | None = None
+    ema: float | None = None  # the weight of the past in a moving average of its pieces
     about: AboutOp = AboutOp()
 
 
@@ -187,12 +188,30 @@ class MetricOp(OutputOp):
     instead: str | None = None  # the metric whose values stand for this one's where it has any
     tokens: str | None = None  # the fold that counts a token metric's tokens, where missing ones matter
 
+    @property
+    def over_run(self) -> Literal["moments", "last", "ema"] | None:
+        """How it goes on from log event to log event: what came so far reduced together, the latest, an average."""
+        if self.ema is not None or not self.cumulative:
+            return "ema" if self.ema is not None else None
+        latest = self.combine == "last" if self.pool != "window" else not self.reduction.foldable
+        return "last" if latest else "moments"
+
+    @property
+    def total(self) -> bool:
+        """Whether all modes add to it."""
+        return self.over_run == "moments" and self.pool == "window" and self.reduction.name in ("sum", "count")
+
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaOp(OutputOp):
     """An expression over the values of other metrics, cell by cell, in dependency order."""
 
     expr: Node
+
+    @property
+    def over_run(self) -> Literal["moments", "last", "ema"] | None:
+        """Whether it goes on from log event to log event: as a moving average."""
+        return None if self.ema is None else "ema"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from declog.runtime.comm import Comm
 from declog.runtime.message import decode, encode
 
 log = logging.getLogger("declog")
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)

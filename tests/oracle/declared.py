@@ -157,11 +157,15 @@ class Declared:
             spec["empty"] = random.choice((0, -1))
         if plain and self.maybe(0.15):
             spec["nan"] = random.choice(("skip", "propagate"))
-        if reductions <= {"sum", "count"} and one and "pool" not in spec and "by" not in spec and self.maybe(0.4):
+        if plain and one and spec.get("pool") != "rank" and self.maybe(0.3):
             spec["cumulative"] = True
-            spec.pop("nan", None)
+        elif plain and one and spec.get("pool", "step") in ("step", "batch") and self.maybe(0.15):
+            spec["ema"] = random.choice((0.9, 0.5))
+            spec.pop("combine", None)
         elif self.maybe(0.1) and "by" not in spec:
             spec["ranks"] = "main"
+        if "ema" in spec or ("cumulative" in spec and spec.get("pool", "window") != "window"):
+            spec.pop("max_labels", None)  # what a window pooled stays pooled
         if self.maybe(0.2):
             spec["tags"] = ["core"]
         if self.maybe(0.08):
@@ -197,6 +201,8 @@ class Declared:
         if "formula" in trees:
             return self.window(trees["reads"])
         event = None
+        if spec.get("cumulative") or "ema" in spec:
+            return spec.get("every", self.profile["every"]), "window", None, "mean"
         if spec.get("pool", "window") != "window":
             read = [*trees["expr"], *(trees[item] for item in ("where", "weight", "by") if item in trees)]
             event = max(

@@ -125,7 +125,13 @@ class Metrics:
         """The steps that a metric covers now."""
         spec = self.spec(self.source(name))
         every = spec.get("every", self.case.profile.get("every", 1))
-        return (self.moment.ended if spec.get("cumulative") else self.moment.windows).get(every)
+        if not spec.get("cumulative") and "ema" not in spec:
+            return self.moment.windows.get(every)
+        if every not in self.moment.windows:
+            return None
+        if spec.get("pool", "window") == "window" and spec.get("reduce") in ("sum", "count") and "ema" not in spec:
+            return self.moment.ended[every]  # a total is of all modes
+        return [block for block in self.moment.ended[every] if self.case.blocks[block].mode == self.moment.mode]
 
     def shown(self, name: str) -> bool:
         """Whether its `when` holds."""
@@ -173,7 +179,7 @@ class Metrics:
         world.window = blocks
         family = family_of(trees["expr"][0], world.signals)
         members = world.members(trees["expr"][0]) if family else [""]
-        pool = POOLS[spec.get("pool", "window")]
+        pool = POOLS[spec.get("pool", "step" if "ema" in spec else "window")]
         found: dict[str, dict[Piece, list[Any]]] = {}
         for member in members:
             rows = list(self.rows(trees, blocks, member))
@@ -183,20 +189,31 @@ class Metrics:
             for at, values, weight, label in rows:
                 cell = kept[label] if "by" in trees else member
                 found.setdefault(cell, {}).setdefault(pool(at), []).append((at, values, weight))
-        if "empty" in spec:
+        if "empty" in spec and not carried(spec):
             for member in found if "by" in trees else members:
                 for piece in self.pieces(trees, self.moment.windows[self.every(name)], pool):
                     found.setdefault(member, {}).setdefault(piece, [])
         tokens = world.axis(trees["expr"][0]) == "token"
-        full = any(all_there(row) for pieces in found.values() for rows in pieces.values() for row in rows)
+        window = self.moment.windows[self.every(name)]
+        full = any(
+            all_there(row) for pieces in found.values() for rows in pieces.values() for row in rows
+            if not carried(spec) or row[0].block in window
+        )  # fmt: skip
         cells: Cells = {}
         for cell, pieces in found.items():
             for piece, rows in sorted(pieces.items()):
-                value = self.piece(spec, reduce, rows, tokens, full)
+                plain = {key: each for key, each in spec.items() if key != "empty" or not carried(spec)}
+                value = self.piece(plain, reduce, rows, tokens, full)
                 if value is not None:
                     cells.setdefault(cell, {})[piece] = value
         self._off[name] = self.tolerance(trees)
-        return cells
+        if not carried(spec):
+            return cells
+        names = [*(members if "by" not in trees else [])] if self.pieces(trees, window, pool) else []
+        return {
+            cell: pieces for cell in dict.fromkeys([*cells, *names])
+            if (pieces := over_run(spec, cells.get(cell, {}), window))
+        }  # fmt: skip
 
     def pieces(self, trees: Mapping[str, Any], blocks: list[int], pool: Any) -> list[Piece]:
         """The pieces of a window that there are, whether or not anything counts in them."""
@@ -400,6 +417,29 @@ def all_there(row: tuple[Point, tuple[Any, ...], Any]) -> bool:
     return all(there(value) for value in row[1])
 
 
+def carried(spec: Mapping[str, Any]) -> bool:
+    """Whether pieces over the run become one value."""
+    return "ema" in spec or (bool(spec.get("cumulative")) and spec.get("pool", "window") != "window")
+
+
+def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int]) -> dict[Piece, Any]:
+    """The one value of what goes on over the run; ``window``: the steps that came last."""
+    values = [value for _, value in sorted(pieces.items()) if not is_nan(value)]
+    gone = any(is_nan(value) and piece[0] in window for piece, value in pieces.items())
+    if gone and (not values or spec.get("nan") == "propagate"):
+        return {(): math.nan}
+    if not values:
+        return {(): spec["empty"]} if "empty" in spec else {}
+    if "ema" in spec:
+        average = values[0]
+        for value in values[1:]:
+            average = spec["ema"] * average + (1 - spec["ema"]) * value
+        return {(): average}
+    found = aggregate(spec.get("combine", "mean"), values)
+    found = spec.get("empty") if found is None else found
+    return {} if found is None else {(): found}
+
+
 def is_nan(value: Any) -> bool:
     """Whether a value is a NaN that `nan: propagate` left."""
     return isinstance(value, float) and math.isnan(value)
@@ -460,7 +500,7 @@ def shown(label: Any) -> str:
 
 def combine(spec: Mapping[str, Any], pieces: dict[Piece, Any]) -> Any:
     """One value of the values of a window's pieces."""
-    if spec.get("pool", "window") == "window":
+    if spec.get("pool", "window") == "window" or spec.get("cumulative") or "ema" in spec:
         return next(iter(pieces.values()), None)
     values = [value for _, value in sorted(pieces.items())]
     if not values:

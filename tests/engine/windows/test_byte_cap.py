@@ -41,6 +41,10 @@ METRICS |= {
     "middle": "p50(kl)",
     "changes": {"expr": "loss - prev(loss, 0.0)", "reduce": "max"},
     "tokens": {"expr": "length", "reduce": "sum", "cumulative": True},
+    "spread": {"expr": "kl", "reduce": "std", "cumulative": True, "by": "tags"},
+    "best": {"expr": "reward", "pool": "step", "combine": "max", "cumulative": True},
+    "smooth": {"expr": "reward", "weight": "length", "ema": 0.9, "by": "source"},
+    "smooth_share": {"formula": "tagged / weighted", "ema": 0.5},
 }
 CONFIG = profile(
     {

@@ -291,12 +291,24 @@ def test_a_formula_over_different_pools() -> None:
     )
 
 
-def test_cumulative_is_for_sums_and_counts() -> None:
-    """A mean of all so far is no cumulative metric."""
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "reduce": "mean", "cumulative": True}})) == (
+def test_what_goes_on_over_the_run_needs_no_rows_of_it() -> None:
+    """A quantile of all so far would need them; a value of each rank and whole window is cut as windows are."""
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "reduce": "p50", "cumulative": True}})) == (
         "error[DL312] metrics.r.cumulative\n"
-        "  `cumulative` runs sums and counts over the window from the start of the run\n"
-        "  fix: reduce: sum, without `pool`"
+        "  `p50` needs all its rows at once, and `cumulative` keeps none from the start of the run\n"
+        "  fix: reduce: mean, or another one with a mergeable state"
+    )
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "pool": "rank", "ema": 0.9}})) == (
+        "error[DL312] metrics.r.pool\n"
+        "  `ema` goes on from step to step, and `pool: rank` has a value for each rank of a whole window\n"
+        "  fix: pool: step"
+    )
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "cumulative": True, "ema": 0.9}})) == (
+        "error[DL312] metrics.r.cumulative\n  `ema` is an average over the run already\n  fix: drop `cumulative`"
+    )
+    assert refused(profile(EVENTS, {"r": "mean(reward)", "f": {"formula": "r + 1", "cumulative": True}})) == (
+        "error[DL202] metrics.f.cumulative\n"
+        "  a formula has no `cumulative`: it is computed from other metrics\n  fix: drop `cumulative`"
     )
 
 

@@ -1,0 +1,156 @@
+"""What metrics are over the run so far: all its rows reduced together, the latest values, moving averages.
+
+Rank 0 only. A total (``sum``, ``count``) is of all modes; everything else is of one mode. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine.cells import Cells, finished
+from declog.engine.formulas import laid
+from declog.engine.partials import State
+from declog.language.moments import FORMULAS, Moments
+from declog.language.segmented import present
+from declog.plans.ops import FormulaOp, MetricOp
+
+log = logging.getLogger("declog")
+Array = NDArray[Any]
+Cell = tuple[str, str]  # a member and a label; empty: it has none
+Key = tuple[str, str]  # a mode, or nothing for all of them, and a metric
+
+
+class OverRun:
+    """The state of all metrics that go on from log event to log event."""
+
+    def __init__(self) -> None:
+        self._states: dict[Key, State] = {}
+        self._values: dict[Key, dict[Cell, float]] = {}
+        self._steps: dict[Key, int] = {}  # of the latest window that counted
+
+    def of(
+        self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None, state: State | None = None
+    ) -> Cells | None:
+        """The metric with a window that ended at a step; ``window`` and ``state`` are None where it has no rows."""
+        if op.over_run == "moments":
+            assert isinstance(op, MetricOp)
+            cells = self._reduced(op, mode, window, state)
+        else:
+            cells = self._followed(op, mode, step, window)
+        if op.empty is not None and cells is not None and _named(op, cells):
+            cells.values = np.where(cells.there, cells.values, op.empty)
+        return cells
+
+    def _reduced(self, op: MetricOp, mode: str, window: Cells | None, state: State | None) -> Cells | None:
+        """All rows, or all values of pieces, reduced together; what is missing counts where it came last."""
+        key = ("" if op.total else mode, op.key)
+        if op.pool != "window" and window is not None:
+            state = _of_pieces(window)
+        known = self._states.get(key)
+        if state is None and known is None:
+            return None
+        whole = known if state is None else state if known is None else known.merge(state)
+        assert whole is not None
+        self._states[key] = whole
+        if op.pool == "window":
+            here = replace(whole, lacking=np.zeros_like(whole.lacking)) if state is None else _latest(whole, state)
+            cells = finished(op, here)
+            if op.reduction.of_missing is not None and op.nan != "propagate" and len(whole.labels) <= op.max_labels:
+                came = (whole.lacking > 0) & ~present(cells.values)
+                cells.values = np.where(came, op.reduction.of_missing, cells.values)
+            return cells
+        values = FORMULAS[op.combine].of(whole.moments)
+        return _shown(op, values, whole.members, tuple(map(str, whole.labels)), window)
+
+    def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
+        """The latest values, or their moving averages, piece by piece in the order of the steps."""
+        key = (mode, op.key)
+        values = self._values.setdefault(key, {})
+        if window is not None and _named(op, window) and step < self._steps.get(key, step):
+            log.warning(
+                "the metric `%s` leaves out the window that ended at step %d, after one of step %d",
+                op.id, step, self._steps[key],
+            )  # fmt: skip
+        elif window is not None and _named(op, window):
+            self._steps[key] = step
+            for member, label, piece in np.argwhere(present(window.values)).tolist():
+                cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
+                value = float(window.values[member, label, piece])
+                past = values.get(cell)
+                values[cell] = value if op.ema is None or past is None else op.ema * past + (1 - op.ema) * value
+        if window is None and not values:
+            return None
+        found = ([], []) if window is None else (window.members, window.labels)
+        members, labels = (dict.fromkeys([*(cell[at] for cell in values), *found[at]]) for at in (0, 1))
+        table = [[[values.get((member, label), np.nan)] for label in labels or [""]] for member in members or [""]]
+        names = tuple(members) if op.family else ()
+        return _shown(op, np.array(table), names, tuple(labels) if op.labels else (), window)
+
+    # -- checkpoints
+
+    def plain(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "states": [[*key, state.plain()] for key, state in self._states.items()],
+            "values": [
+                [*key, [[*cell, value] for cell, value in cells.items()]] for key, cells in self._values.items()
+            ],
+            "steps": [[*key, step] for key, step in self._steps.items()],
+        }
+
+    def load(self, data: Mapping[str, Any], known: Mapping[str, MetricOp | FormulaOp]) -> None:
+        """Continue from a checkpoint; what the plan does not carry on any more is left out."""
+
+        def carried(key: str, *kinds: str) -> bool:
+            return key in known and known[key].over_run in kinds
+
+        self._states = {(mode, key): State.of_plain(state) for mode, key, state in data["states"]
+                        if carried(key, "moments")}  # fmt: skip
+        self._values = {
+            (mode, key): {(member, label): value for member, label, value in cells}
+            for mode, key, cells in data["values"] if carried(key, "last", "ema")
+        }  # fmt: skip
+        self._steps = {(mode, key): step for mode, key, step in data["steps"] if carried(key, "last", "ema")}
+
+
+def _named(op: MetricOp | FormulaOp, cells: Cells) -> bool:
+    """Whether there are names for its cells: of a family that never came there are none."""
+    return bool((cells.members or not op.family) and (cells.labels or not op.labels))
+
+
+def _latest(whole: State, state: State) -> State:
+    """All rows, of which those are missing that are so in the window that came last."""
+    empty = replace(whole, lacking=np.zeros_like(whole.lacking), expected=np.zeros_like(whole.expected))
+    nothing = replace(empty, moments=Moments.empty(whole.lacking.shape), rows=np.zeros_like(whole.rows))
+    return replace(whole, lacking=nothing.merge(state).lacking)
+
+
+def _of_pieces(window: Cells) -> State:
+    """The values of a window's pieces as rows of a state."""
+    moments = Moments.of(window.values, there=present(window.values)).map(lambda array, _: array[..., None])
+    nothing, rows = np.zeros(moments.n.shape), moments.n.sum((0, 2))
+    return State(window.members, window.labels, ((),), moments, nothing, rows, np.zeros(nothing.shape[1:]), True)
+
+
+def _shown(
+    op: MetricOp | FormulaOp, values: Array, members: tuple[str, ...], labels: tuple[str, ...], window: Cells | None
+) -> Cells:
+    """The cells of some values. What was missing in the window that came last is NaN where nothing else came."""
+    cells = Cells(values, members, labels)
+    if window is not None:
+        cells.skipped = window.skipped
+    if window is not None and window.kept is not None:
+        gone: Array = np.asarray((window.kept & ~present(window.values)).any(-1, keepdims=True))
+        for axis, (own, whole) in enumerate(((window.members, members), (window.labels, labels))):
+            gone = laid(gone, axis, own, whole, False) if whole else gone
+        shows = isinstance(op, MetricOp) and op.nan == "propagate"
+        gone = gone if shows else gone & ~present(values)
+        cells.kept, cells.values = gone, np.where(gone, np.nan, values)
+    cells.broken = int(np.isinf(cells.values).sum()) + (0 if cells.kept is None else int(cells.kept.sum()))
+    return cells

@@ -1,0 +1,130 @@
+"""What goes on from log event to log event: within a mode, in the order of steps, over what is missing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.runtime.recorder import Recorder
+from declog.testing import MemorySink
+from tests.running import profile, run
+
+MODES = {"train": {}, "eval": {"prefix": "eval_"}}
+ROWS = {"axis": "completion"}
+
+
+def values(metric: dict[str, Any], steps: list[list[Any]], folder: Path, **others: Any) -> dict[int, Any]:
+    """What a metric `m` of `x` is at each log event."""
+
+    def body(log: Recorder) -> None:
+        for step, rows in enumerate(steps):
+            with log.step(step):
+                log.observe(x=rows)
+
+    sink = run(profile({"x": ROWS}, {"m": {"expr": "x", **metric}}, **others), body, folder)
+    return {step: found["m"] for step, found in sink.scalars.items() if "m" in found}
+
+
+def test_a_moving_average_is_of_steps_however_long_windows_are(tmp_path: Path) -> None:
+    """Each step counts once, with its mean; a step without values changes nothing."""
+    steps: list[list[Any]] = [[4.0], [2.0, 4.0], [], [1.0], [None], [5.0]]
+    averages, found = [4.0], {}
+    for mean in (3.0, 1.0, 5.0):
+        averages.append(0.5 * averages[-1] + 0.5 * mean)
+    for every in (1, 2, 3, 6):
+        found[every] = values({"ema": 0.5}, steps, tmp_path / str(every), every=every)
+    after = dict(enumerate([averages[0], averages[1], averages[1], averages[2], averages[2], averages[3]]))
+    assert found == {every: {step: after[step] for step in range(every - 1, 6, every)} for every in found}
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ({"reduce": "max"}, {0: 3.0, 1: 3.0, 2: 7.0, 3: 7.0}),
+        ({"reduce": "mean"}, {0: 2.0, 1: 2.0, 2: 11 / 3, 3: 2.5}),
+        ({"reduce": "last"}, {0: 3.0, 1: 3.0, 2: 7.0, 3: -1.0}),
+        ({"pool": "step", "combine": "max"}, {0: 2.0, 1: 2.0, 2: 7.0, 3: 7.0}),
+        ({"pool": "step", "combine": "last"}, {0: 2.0, 1: 2.0, 2: 7.0, 3: -1.0}),
+        ({"reduce": "min", "where": "x > 5", "empty": 0}, {0: 0.0, 1: 0.0, 2: 7.0, 3: 7.0}),
+    ],
+)
+def test_all_that_came_is_reduced_together(metric: dict[str, Any], expected: dict[int, float], tmp_path: Path) -> None:
+    """A step without rows leaves the value as it is."""
+    steps: list[list[Any]] = [[1.0, 3.0], [], [7.0], [-1.0]]
+    assert values({**metric, "cumulative": True}, steps, tmp_path) == expected
+
+
+def test_a_missing_value_shows_where_it_is_propagated_and_changes_nothing(tmp_path: Path) -> None:
+    """NaN at its own log event; the values beside it count."""
+    steps: list[list[Any]] = [[1.0], [3.0, None], [5.0]]
+    found = values({"reduce": "max", "cumulative": True, "nan": "propagate"}, steps, tmp_path / "max")
+    assert (found[0], str(found[1]), found[2]) == (1.0, "nan", 5.0)
+    total = values({"reduce": "sum", "cumulative": True, "nan": "propagate"}, steps, tmp_path / "sum")
+    assert (total[0], str(total[1]), total[2]) == (1.0, "nan", 9.0)
+
+
+def test_each_mode_has_its_own_and_a_total_is_of_all(tmp_path: Path) -> None:
+    """The best evaluation is none of training's."""
+    metrics = {
+        "best": {"expr": "x", "reduce": "max", "cumulative": True}, "smooth": {"expr": "x", "ema": 0.5},
+        "n": {"expr": "x", "reduce": "count", "cumulative": True},
+    }  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step in range(3):
+            with log.step(step):
+                log.observe(x=[9.0 - step])
+            with log.mode("eval"):
+                log.observe(x=[float(step)])
+
+    sink = run(profile({"x": ROWS}, metrics, modes=MODES), body, tmp_path)
+    assert sink.scalars[2] == {
+        "best": 9.0, "smooth": 7.75, "n": 5, "eval_best": 2.0, "eval_smooth": 1.25, "eval_n": 6,
+    }  # fmt: skip
+
+
+def test_an_evaluation_that_ends_late_is_left_out_of_averages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two evaluations overlap, and the one of the later step ends first; what has no order counts all the same."""
+    metrics = {"smooth": {"expr": "x", "ema": 0.5}, "best": {"expr": "x", "reduce": "max", "cumulative": True},
+               "x": "mean(x)"}  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step in range(3):
+            with log.step(step):
+                log.observe(x=[0.0])
+        first, second = log.mode("eval", step=0), log.mode("eval", step=2)
+        with first:
+            log.observe(x=[8.0])
+            with second:
+                log.observe(x=[4.0])
+
+    with caplog.at_level(logging.WARNING, "declog"):
+        sink = run(profile({"x": ROWS}, metrics, modes=MODES), body, tmp_path)
+    shown = {step: {name: value for name, value in found.items() if "eval" in name} for step, found in
+             sink.scalars.items()}  # fmt: skip
+    assert (shown[0], shown[2]) == (
+        {"eval_smooth": 4.0, "eval_best": 8.0, "eval_x": 8.0}, {"eval_smooth": 4.0, "eval_best": 4.0, "eval_x": 4.0},
+    )  # fmt: skip
+    assert [each.getMessage() for each in caplog.records] == [
+        "the metric `smooth` leaves out the window that ended at step 0, after one of step 2"
+    ]
+
+
+def test_a_formula_and_an_alert_read_what_goes_on(tmp_path: Path) -> None:
+    """Beside metrics of the window: how far it is below the best so far."""
+    metrics = {
+        "x": "mean(x)", "best": {"expr": "x", "pool": "step", "combine": "max", "cumulative": True},
+        "below": {"formula": "best - x"}, "smooth": {"formula": "best - x", "ema": 0.5},
+    }  # fmt: skip
+    config = profile({"x": ROWS}, metrics, alerts={"fell": {"metric": "below", "above": 3, "text": "{below:g}"}})
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        for step, value in enumerate([5.0, 8.0, 4.0]):
+            with log.step(step):
+                log.observe(x=[value])
+    assert [sink.scalars[step]["below"] for step in range(3)] == [0.0, 0.0, 4.0]
+    assert (sink.scalars[2]["smooth"], [alert.text for _, alert in sink.alerts]) == (2.0, ["4"])
