@@ -95,6 +95,10 @@ CASES = {
     "rloo_beta0": Case("rloo", {"beta": 0.0, "reward_clip_range": [2.0, 6.0], "normalize_advantages": True}),
 }  # fmt: skip
 
+LIGER = Case(
+    args={"use_liger_kernel": True, "beta": 0.05, "num_iterations": 2, "learning_rate": 0.2}, over=("clip_ratio",)
+)
+
 
 def length(completions: Sequence[Any], log_metric: Any = None, log_extra: Any = None, **columns: Any) -> list[float]:
     """A reward that logs a metric and a column besides, where TRL has that (from 1.0)."""
@@ -176,7 +180,12 @@ def trainer_of(case: Case, model: Path, folder: Path, **options: Any) -> Any:
     cls = options.pop("cls", served() if case.served else made)
     if case.served:
         arguments["vllm_importance_sampling_mode"] = case.served
-    return cls(str(model), list(rewards), args=config(**arguments), **data, **options)
+    trainer = cls(str(model), list(rewards), args=config(**arguments), **data, **options)
+    if (
+        trainer.args.use_liger_kernel
+    ):  # what transformers makes of it wants a GPU, and compiling takes longer than training
+        trainer.args.use_liger_kernel = trainer.liger_loss.compiled = False
+    return trainer
 
 
 @dataclass

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import forks
+from tests.faults import jobs
 
 VERSIONS = ("0.29.1", "1.0.0", "1.4.0", "1.8.0", "1.9.2", "1.10.0", "1.12.0", "1.13.0", "1.14.2", "1.16.0")
 FOLDER = forks.ROOT / ".trl"
@@ -38,7 +39,22 @@ IMPORTS = (*forks.BASE, "datasets", "transformers.trainer", "transformers.models
 # What a version averages in another way: of completions that no function scored TRL made 0, and the extremes of
 # clipping were those of ranks. TRL's own stay in the trainer's logs.
 EXTREMES, UNSCORED = {"clip_ratio/low_min", "clip_ratio/high_max"}, {"reward", "reward_std", "frac_reward_zero_std"}
-OTHERWISE = {"0.29": EXTREMES | UNSCORED, "1.0": EXTREMES | UNSCORED, "1.4": EXTREMES | UNSCORED, "1.8": EXTREMES}
+SOMETIMES = {"rewards/sometimes/mean", "rewards/sometimes/std"}  # NaN as soon as a generation has none
+OTHERWISE = {
+    "0.29": EXTREMES | UNSCORED | SOMETIMES,
+    "1.0": EXTREMES | UNSCORED,
+    "1.4": EXTREMES | UNSCORED,
+    "1.8": EXTREMES,
+}
+# On two ranks `log_metric` averages the ranks' means, in 0.29 nearly everything does.
+LIGER, LIGERS = "0.8.5", ("1.9.2", "1.13.0")  # its loss, in versions of TRL that have it
+TWO_RANKS = ("0.29.1", "1.9.2", "1.13.0")
+RANK_MEANS = {
+    "0.29": {
+        "entropy", "kl", "cispo_clip_ratio", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean",
+    },
+    "1.9": {"long"}, "1.13": {"long"},
+}  # fmt: skip
 
 
 @dataclass
@@ -53,34 +69,42 @@ class Count:
     left_out: list[str] = field(default_factory=list)  # cases that this version cannot run itself
 
 
-def installed(version: str) -> Path:
-    """The folder that has this version; made once, by whoever comes first."""
+def installed(version: str, package: str = "trl") -> Path:
+    """The folder that has this version of TRL, or of another package; made once, by whoever comes first."""
     FOLDER.mkdir(exist_ok=True)
-    target = FOLDER / version
-    with open(FOLDER / f"{version}.lock", "w") as lock:
+    target = FOLDER / (version if package == "trl" else f"{package}-{version}")
+    with open(f"{target}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
             part = Path(tempfile.mkdtemp(dir=FOLDER))
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-            done = subprocess.run([*pip, "--target", str(part), f"trl=={version}"], capture_output=True, text=True)
+            done = subprocess.run(
+                [*pip, "--target", str(part), f"{package}=={version}"], capture_output=True, text=True
+            )
             if done.returncode:
                 shutil.rmtree(part)
-                raise RuntimeError(f"TRL {version} could not be installed:\n{done.stderr}")
+                raise RuntimeError(f"{package} {version} could not be installed:\n{done.stderr}")
             part.rename(target)
     return target
 
 
-def counted(version: str, names: Sequence[str], model: Path, folder: Path) -> Count:
-    """Run the cases in a process that has this version."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join([str(installed(version)), str(forks.ROOT)])
-    command = ["-m", "tests.integrations.trl.versions", "--in-process", version, str(model), str(folder), *names]
-    done = forks.run(
-        command, env=forks.environment({**forks.OFFLINE, "PYTHONPATH": path}), cwd=folder, imports=IMPORTS,
-        timeout=4 * forks.PATIENCE_S,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(done.stderr[-6000:])
+def counted(version: str, names: Sequence[str], model: Path, folder: Path, ranks: int = 1) -> Count:
+    """Run the cases in processes that have this version."""
+    found = [installed(version), *([installed(LIGER, "liger-kernel")] if "liger" in names else []), forks.ROOT]
+    path = os.pathsep.join(map(str, found))
+    command: list[str | Path] = [
+        "-m", "tests.integrations.trl.versions", "--in-process", version, str(model), str(folder), *names,
+    ]  # fmt: skip
+    env = {**forks.OFFLINE, "PYTHONPATH": path}
+    if ranks > 1:
+        ended = jobs.run(folder, ranks, command, env=env, imports=IMPORTS, limit_s=8 * forks.PATIENCE_S)
+        if set(ended.codes) != {0}:
+            raise RuntimeError("\n".join(text[-6000:] for text in ended.outputs))
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        done = forks.run(command, env=forks.environment(env), cwd=folder, imports=IMPORTS, timeout=4 * forks.PATIENCE_S)
+        if done.returncode:
+            raise RuntimeError(done.stderr[-6000:])
     return Count(**json.loads((folder / "count.json").read_text()))
 
 
@@ -95,7 +119,7 @@ def run(version: str, names: Sequence[str], model: Path, folder: Path) -> Count:
     assert trl.__version__ == version, trl.__version__
     found = Count(version)
     for name in names:
-        case = cases.CASES[name]
+        case = cases.LIGER if name == "liger" else cases.CASES[name]
         try:
             cases.trainer_of(case, model, folder / name)
         except TypeError as error:  # an argument that this version has not
@@ -108,6 +132,8 @@ def run(version: str, names: Sequence[str], model: Path, folder: Path) -> Count:
                 raise
             found.left_out.append(f"{name}: {error}")
             continue
+        if os.environ.get("RANK", "0") != "0":
+            continue
         expected = cases.expected(outcome.history)
         assert [event[:2] for event in expected] == [event[:2] for event in outcome.events], name
         for (step, mode, own), (_, _, values) in zip(expected, outcome.events, strict=True):
@@ -115,16 +141,19 @@ def run(version: str, names: Sequence[str], model: Path, folder: Path) -> Count:
             for key, value in own.items():
                 if key not in values:
                     found.missing.append(f"{name} {step} {mode} {key}")
-                elif math.isclose(value, values[key], rel_tol=1e-6, abs_tol=1e-6):
+                elif math.isclose(value, values[key], rel_tol=1e-6, abs_tol=1e-6) or (
+                    math.isnan(value) and math.isnan(values[key])
+                ):
                     found.equal += 1
                 else:
                     found.differ.append(f"{name} {step} {mode} {key}: {value} and {values[key]}")
     return found
 
 
-def unexpected(found: Count) -> Iterator[str]:
+def unexpected(found: Count, ranks: int) -> Iterator[str]:
     """What is missing, and what differs although nobody said so."""
-    otherwise = OTHERWISE.get(".".join(found.version.split(".")[:2]), set())
+    version = ".".join(found.version.split(".")[:2])
+    otherwise = OTHERWISE.get(version, set()) | (RANK_MEANS.get(version, set()) if ranks > 1 else set())
     yield from found.missing
     for text in found.differ:
         if text.split(": ")[0].split()[-1].removeprefix("eval_") not in otherwise:
@@ -135,19 +164,21 @@ def main(versions: Sequence[str]) -> int:
     """The table; 1 where a version has something unexpected."""
     from tests.integrations.trl import cases
 
-    alone = [name for name, case in cases.CASES.items() if 1 in case.ranks]
     problems = []
-    print(f"{'TRL':<8}{'compared':>10}{'equal':>8}{'missing':>9}{'otherwise':>11}  cases that it has not")
+    print(f"{'TRL':<8}{'ranks':>6}{'compared':>10}{'equal':>8}{'missing':>9}{'otherwise':>11}  cases that it has not")
     with tempfile.TemporaryDirectory() as folder:
         build = "import sys, pathlib; from tests.integrations.trl import tiny; tiny.build(pathlib.Path(sys.argv[1]))"
         model = forks.run(["-c", build, f"{folder}/model"], imports=IMPORTS)
         assert model.returncode == 0, model.stderr
-        for version in versions or VERSIONS:
-            found = counted(version, alone, Path(folder) / "model", Path(folder) / version)
-            problems += [f"{version}: {text}" for text in unexpected(found)]
+        chosen = versions or VERSIONS
+        for version, ranks in [*((one, 1) for one in chosen), *((one, 2) for one in TWO_RANKS if one in chosen)]:
+            names = [name for name, case in cases.CASES.items() if ranks in case.ranks]
+            names += ["liger"] if ranks == 1 and version in LIGERS else []
+            found = counted(version, names, Path(folder) / "model", Path(folder) / f"{version}-{ranks}", ranks)
+            problems += [f"{version} on {ranks}: {text}" for text in unexpected(found, ranks)]
             row = (found.compared, found.equal, len(found.missing), len(found.differ))
             left_out = ", ".join(text.split(":")[0] for text in found.left_out) or "-"
-            print(f"{version:<8}{row[0]:>10}{row[1]:>8}{row[2]:>9}{row[3]:>11}  {left_out}", flush=True)
+            print(f"{version:<8}{ranks:>6}{row[0]:>10}{row[1]:>8}{row[2]:>9}{row[3]:>11}  {left_out}", flush=True)
     forks.close()
     for problem in problems:
         print(f"FAILED {problem}")
@@ -157,6 +188,7 @@ def main(versions: Sequence[str]) -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--in-process"]:
         ours = run(sys.argv[2], sys.argv[5:], Path(sys.argv[3]), Path(sys.argv[4]))
-        Path(sys.argv[4], "count.json").write_text(json.dumps(vars(ours)))
+        if os.environ.get("RANK", "0") == "0":
+            Path(sys.argv[4], "count.json").write_text(json.dumps(vars(ours)))
     else:
         sys.exit(main(sys.argv[1:]))
