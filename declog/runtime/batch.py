@@ -77,6 +77,7 @@ class OpenBatch:
         self.names: set[str] = set()
         self.began: Collection[str] = ()  # what its first call gave
         self.extras: dict[str, list[Any] | Tensor] = {}
+        self.loose = False  # nobody declared what these columns are: where no signal has rows, they are the batch's
         self.counts: Counts = {} if size is None else {"completions": (size, "rows")}
         self.misfits: list[InputError] = []  # columns that were left out when it closed
         self.failures: list[RuntimeFailure] = []  # what could not be computed
@@ -176,6 +177,10 @@ class OpenBatch:
         """
         if first is not None and self.names:
             self._complete(first)
+        if self.loose and self.rows is None and self.groups is None:
+            column, values = next(iter(self.extras.items()))
+            self.counts["completions"] = len(values), column
+            self.names.add(column)
         rows = self._rows(grouping)
         if self.groups is not None:
             self._grouped(rows, grouping)

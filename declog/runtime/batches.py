@@ -24,7 +24,7 @@ from declog.runtime.calls import Known
 from declog.runtime.extras import Undeclared, plain_column
 from declog.runtime.failures import Failures
 from declog.runtime.given import Given, Read
-from declog.runtime.inputs import undeclared
+from declog.runtime.inputs import describe, undeclared
 from declog.runtime.scopes import Scope
 from declog.runtime.timing import Timed
 
@@ -186,12 +186,19 @@ class Intake:
                 given.add(op, {name: plain})
                 self._take(holder, [given])
                 self._given.add(name)
-            if kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
-                self.extra(holder, name, value if kind is None else plain)
+            if plain is None and value is not None:
+                self._leave_out(name, f"{describe(value)} is neither a number nor a list, array or tensor of values")
+            elif kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
+                self.extra(holder, name, plain)
+                if (batch := holder.get(self._plan.extra)) is not None:
+                    batch.loose = True
         except InputError as error:  # of other rows than the batch's: nobody said what they are
-            if name not in self._left_out:
-                self._left_out.add(name)
-                log.warning("`%s` is left out: %s", name, error.message)
+            self._leave_out(name, error.message)
+
+    def _leave_out(self, name: str, why: str) -> None:
+        if name not in self._left_out:
+            self._left_out.add(name)
+            log.warning("`%s` is left out: %s", name, why)
 
     def metric(self, holder: Holder, name: str, value: Any) -> None:
         """Keep a value of ``log_metric``, where the profile shows those."""

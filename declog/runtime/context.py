@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from declog.runtime.scopes import here
 
 if TYPE_CHECKING:
-    from declog.runtime.packets import Packet
+    from declog.runtime.packets import Given
     from declog.runtime.recorder import Recorder
 
 _open: list[Recorder] = []  # one entry per open step and per open `with` block
@@ -99,11 +99,11 @@ def running() -> Recorder | None:
     return recorder
 
 
-def observe(*packets: Packet, step: Any = None, **signals: Any) -> None:
+def observe(*given: Given, step: Any = None, **signals: Any) -> None:
     """``Recorder.observe`` of the active recorder, from anywhere; where no run is open nothing."""
     recorder = running()
     if recorder is not None:
-        recorder.observe(*packets, step=step, **signals)
+        recorder.observe(*given, step=step, **signals)
 
 
 def merge(exports: Iterable[bytes], patience: int = 2) -> None:

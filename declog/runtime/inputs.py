@@ -6,7 +6,9 @@ Nothing waits for a device. Imports torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ Observed = Tensor | float | int | bool | list[Any] | str | None | Timed
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:
     """The value as it can be recorded: a tensor of numbers, which may still be the trainer's, a list, or a number."""
+    if not isinstance(value, _KNOWN):
+        value = listed(value)
     if op.dtype in (DType.TEXT, DType.OBJECT):
         return _texts(op, label, value)
     if isinstance(value, Tensor):
@@ -36,6 +40,23 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
     if isinstance(value, list | tuple):
         return _list(op, label, value)
     raise InputError.of("DL503.tensor", label=label, declared=_declared(op), came=describe(value))
+
+
+_KNOWN = (Tensor, np.ndarray, list, tuple, float, int, str)
+
+
+def listed(value: Any) -> Any:
+    """What holds values in an order, such as a pandas series, ``range`` or ``dict.values()``, as an array or a list.
+
+    A Decimal or Fraction is a float, and anything else as it is.
+    """
+    if isinstance(value, str | bytes | Mapping | Set | list | tuple | Tensor | np.ndarray | np.generic):
+        return value
+    if isinstance(value, Decimal | Fraction):
+        return float(value)
+    if hasattr(type(value), "__array__"):  # numpy's protocol
+        return np.asarray(value)
+    return list(value) if isinstance(value, Collection) else value
 
 
 DTYPES = {
@@ -157,8 +178,13 @@ def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed
         if op.dtype is not DType.FLOAT and value.ndim == 1 and np.ma.is_masked(value):
             return _list(op, label, value.tolist())
         value = _unmasked(op, label, value)
+    return _tensor(op, label, _native(value))
+
+
+def _native(value: np.ndarray[Any, Any]) -> Tensor:
+    """A copy of an array of numbers, as a tensor."""
     kept = value.astype(np.float64) if value.dtype.itemsize > 8 else np.array(value, value.dtype.newbyteorder("="))
-    return _tensor(op, label, torch.from_numpy(np.ascontiguousarray(kept).reshape(value.shape)))
+    return torch.from_numpy(np.ascontiguousarray(kept).reshape(value.shape))
 
 
 def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -256,6 +282,7 @@ def undeclared(value: Any) -> tuple[Axis | None, Any]:
 
     What has more axes is the mean of each row. The axis is None for what is no number, and the value for nothing.
     """
+    value = listed(value)
     alone = isinstance(value, Tensor | np.ndarray) and not value.ndim
     if alone or isinstance(value, bool | int | float | np.generic):
         return Axis.STEP, value.item() if isinstance(value, np.generic | np.ndarray) else value
@@ -264,10 +291,10 @@ def undeclared(value: Any) -> tuple[Axis | None, Any]:
     if isinstance(value, list | tuple) and value and all(isinstance(item, Tensor) and not item.ndim for item in value):
         value = torch.stack([item.detach().double() for item in value])
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
-        value = torch.from_numpy(np.ascontiguousarray(value))
+        value = _native(value)
     if isinstance(value, Tensor) and not value.is_complex():
         rows = value.detach()
         return Axis.COMPLETION, rows if rows.ndim == 1 else rows.flatten(1).double().mean(1)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | np.ndarray) and not (isinstance(value, np.ndarray) and value.dtype.kind == "c"):
         return None, list(value)
     return None, None

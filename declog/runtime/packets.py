@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from declog.errors import UsageError
 from declog.runtime.scopes import place
 
 
@@ -116,13 +117,34 @@ class Packets:
         return lost
 
 
-def rows(**signals: Any) -> Packet:
+Given = Packet | Mapping[str, Any]  # without a keyword
+
+
+def named(given: Sequence[Given], signals: Mapping[str, Any]) -> tuple[Sequence[Packet], Mapping[str, Any]]:
+    """What was given without a keyword: packets, and signals of mappings beside those with one."""
+    if not given:
+        return (), signals
+    packets, together = [], dict(signals)
+    for each in given:
+        if isinstance(each, Packet):
+            packets.append(each)
+            continue
+        if not isinstance(each, Mapping) or not all(isinstance(name, str) for name in each):
+            raise UsageError.of("DL510.unnamed", type=type(each).__name__)
+        if twice := together.keys() & each.keys():
+            raise UsageError.of("DL510.twice", name=min(twice))
+        together |= each
+    return packets, together
+
+
+def rows(*mappings: Mapping[str, Any], **signals: Any) -> Packet:
     """Rows without a step, as a packet: they belong to the step in which it is observed, ``log.observe(packet)``.
 
-    Signals are of the shapes that ``Recorder.observe`` takes. They are copied now and checked when they are observed.
-    A packet can be pickled, for queues between processes; each counts once per step.
+    Signals, by keyword or in mappings of names to values, are of the shapes that ``Recorder.observe`` takes. They are
+    copied now and checked when they are observed. A packet can be pickled, for queues between processes; each counts
+    once per step.
     """
-    return Packet(signals)
+    return Packet(named(mappings, signals)[1])
 
 
 def copied(value: Any) -> Any:

@@ -31,7 +31,7 @@ from declog.runtime.checkpoint import pack, unpack
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
 from declog.runtime.message import GREATEST
-from declog.runtime.packets import Packet, Packets, rows_of
+from declog.runtime.packets import Given, Packet, Packets, named, rows_of
 from declog.runtime.scopes import Origin, Scope, here, origin
 from declog.runtime.session import Session
 from declog.runtime.window_item import Answer
@@ -251,11 +251,12 @@ class Recorder:
 
     # -- what is recorded
 
-    def observe(self, *packets: Packet, step: Any = None, **signals: Any) -> None:
+    def observe(self, *given: Given, step: Any = None, **signals: Any) -> None:
         """Record signals, and the rows of packets, in the scope of here. A signal given again opens the next batch.
 
-        Tensors, arrays, lists or numbers, of the shape that the profile declares: [completions, tokens],
-        [completions], [groups], or one number per step; a family is a mapping of member to values. Raises
+        Signals come by keyword, or in mappings of names to values, for names such as ``train/loss``. They are tensors,
+        arrays, lists or numbers, of the shape that the profile declares: [completions, tokens], [completions],
+        [groups], or one number per step; a family is a mapping of member to values. Raises
         ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name. With ``step`` they
         belong to that optimizer step, or to the ``"next"`` one that ends here, wherever the call is. Outside of any
         scope they are left out, which is counted in ``failures`` and told once (``strict: true``: raised).
@@ -263,26 +264,28 @@ class Recorder:
         began = time.perf_counter()
         session = self._session
         if self._caller is None:
-            scope = None if packets or step is not None else here(self)
+            scope = None if given or step is not None else here(self)
             if scope is None or scope.closed:
-                self._observe(packets, signals, step)
+                self._observe(given, signals, step)
             else:
                 with session.lock:
                     session.observe(session.holder(scope, origin()), signals)
         elif not self._idle:
-            own = frozenset() if self._inside.guards else self._own.intersection(signals)
+            guarded = self._inside.guards
             with self._taking(", ".join(f"`{name}`" for name in signals)):
+                packets, together = named(given, signals)
+                own = frozenset() if guarded else self._own.intersection(together)
                 if own:
                     raise InputError.of("DL509.signal", name=min(own))
-                self._observe(packets, signals, step)
+                self._observe(packets, together, step)
         session.meter.recording += time.perf_counter() - began
 
     def _observe(
-        self, packets: Sequence[Packet], signals: Mapping[str, Any], step: Any = None, *,
-        strict: bool = True,
-    ) -> None:  # fmt: skip
+        self, given: Sequence[Given], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True
+    ) -> None:
         self._alive()
         self._records()
+        packets, signals = named(given, signals)
         if step is None:
             scope = self._here()
             if scope is not None:
@@ -299,9 +302,10 @@ class Recorder:
             session.take(session.holder(None, origin()), packets, signals, strict=strict)
 
     def _observe_in(
-        self, scope: Scope, packets: Sequence[Packet], signals: Mapping[str, Any], *, strict: bool = True
+        self, scope: Scope, given: Sequence[Given], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None:
         """Record in a scope that is known, whatever is open here."""
+        packets, signals = named(given, signals)
         session = self._session
         with session.lock:
             if scope.closed:

@@ -112,9 +112,9 @@ class Scope:
 
     # -- what is recorded in it, from anywhere
 
-    def observe(self, *packets: Any, **signals: Any) -> None:
+    def observe(self, *given: Any, **signals: Any) -> None:
         """``Recorder.observe`` into this scope, from any task or thread; each has batches of its own."""
-        self.recorder._observe_in(self, packets, signals)
+        self.recorder._observe_in(self, given, signals)
 
     def log_metric(self, name: str, value: Any) -> None:
         """``Recorder.log_metric`` into this scope."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import array
 import math
+from collections import deque
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 
@@ -74,6 +81,13 @@ CONTAINERS: dict[str, Callable[[], Any]] = {
     "list": lambda: list(VALUES),
     "tuple": lambda: tuple(VALUES),
     "list of ints": lambda: [1, 0, 3, 4],
+    "pandas": lambda: pd.Series(VALUES),
+    "pandas of int8": lambda: pd.Series(VALUES, dtype="int8", index=list("abcd")),
+    "polars": lambda: pl.Series(VALUES),
+    "arrow": lambda: pa.chunked_array([VALUES[:1], VALUES[1:]]),
+    "array of Python": lambda: array.array("d", VALUES),
+    "deque": lambda: deque(VALUES),
+    "values of a dict": lambda: dict(enumerate(VALUES)).values(),
     "list of numpy scalars": lambda: [np.float32(1), np.float64(0), np.int32(3), np.int16(4)],
     "list of 0-d tensors": lambda: [torch.tensor(value, requires_grad=True) for value in VALUES],
 }
@@ -109,8 +123,10 @@ def test_observing_inside_inference_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value",
     [2.5, np.float32(2.5), np.array(2.5), np.array([[2.5]]), torch.tensor(2.5), torch.tensor([2.5]),
-     torch.tensor(2.5, requires_grad=True) * 1, torch.tensor(2.5, dtype=torch.bfloat16)],
-    ids=["float", "numpy", "0-d array", "one element", "0-d tensor", "one-element tensor", "grad", "bf16"],
+     torch.tensor(2.5, requires_grad=True) * 1, torch.tensor(2.5, dtype=torch.bfloat16), Decimal("2.5"),
+     Fraction(5, 2), pd.Series([2.5])],
+    ids=["float", "numpy", "0-d array", "one element", "0-d tensor", "one-element tensor", "grad", "bf16",
+         "decimal", "fraction", "pandas"],
 )  # fmt: skip
 def test_one_number_per_step(value: Any, tmp_path: Path) -> None:
     """A per-step value is a number, or anything that holds just one."""

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 import declog
-from declog.errors import ConfigError, InputError
+from declog.errors import ConfigError, InputError, UsageError
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 
@@ -113,6 +113,63 @@ def test_values_of_other_rows_are_left_out_once(tmp_path: Path, caplog: pytest.L
     found = logged(tmp_path, "minimal", {"reward": REWARD, "prompt": ["q", "r"]}).scalars[1]
     assert found["reward/mean"] == 1.5
     assert [text.partition(":")[0] for text in caplog.messages if "left out" in text] == ["`prompt` is left out"]
+
+
+def test_texts_alone_are_rows(tmp_path: Path) -> None:
+    """Where no signal has rows, a column that nobody declared has them; a number beside it changes nothing."""
+    sink = logged(tmp_path, "minimal", {"loss": 1.0, "completion": ["a", None, "c"], "source": ["x"] * 3})
+    ((_, table),) = sink.tables("samples")
+    assert (sink.scalars[0], dict(table.data)) == (
+        {"loss": 1.0}, {"step": [0, 0, 0, 1, 1, 1], "completion": ["a", None, "c"] * 2, "source": ["x"] * 6}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("hi", "str 'hi'"), (1j, "complex 1j"), (b"x", "bytes b'x'"), ({1}, "set {1}"),
+        (torch.ones(2, dtype=torch.complex64), "a tensor of complex64 with shape (2,)"),
+        (object, "type <class 'object'>"),
+    ],
+)  # fmt: skip
+def test_what_is_no_value_is_left_out_by_name(
+    value: object, shown: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is observed is logged, or named once; None is nothing."""
+    found = logged(tmp_path, "minimal", {"loss": 1.0, "odd": value, "none": None}, {"loss": 2.0, "odd": value})
+    expected = [f"`odd` is left out: {shown} is neither a number nor a list, array or tensor of values"]
+    assert (found.scalars[1], [text for text in caplog.messages if "left out" in text]) == ({"loss": 2.0}, expected)
+
+
+def test_names_that_are_no_keywords(tmp_path: Path) -> None:
+    """A mapping of names to values is as good as keywords, in any scope, and in packets."""
+    sink = MemorySink()
+    with declog.start(sinks=[sink], output_dir=tmp_path) as log:
+        with log.step(0):
+            log.observe({"train/loss": 1.0, "my kl": 0.5}, lr=0.1)
+            log.observe(declog.rows({"train/reward": REWARD}), {"entropy": 2})
+            declog.observe({"clip-ratio": 0.25})
+        log.at(1).observe({"train/loss": 3.0})
+    first = {"train/loss": 1.0, "my kl": 0.5, "lr": 0.1, "entropy": 2.0, "clip-ratio": 0.25}
+    rows = {"train/reward/mean": 1.5, "train/reward/std": pytest.approx(1.290994, abs=1e-6)}
+    assert sink.scalars == {0: first | rows, 1: {"train/loss": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"loss": 1.0}, ("`loss` is given twice in one call", "give each signal once; calls again for another batch")),
+        (1.0, ("a value without a name was given: float", "observe(name=value), or a mapping of names to values")),
+        ({1: 2.0}, ("a value without a name was given: dict", "observe(name=value), or a mapping of names to values")),
+    ],
+)
+def test_what_has_no_name_is_refused(given: Any, expected: tuple[str, str], tmp_path: Path) -> None:
+    """Nothing of such a call is recorded."""
+    with declog.start(sinks=[sink := MemorySink()], output_dir=tmp_path) as log, log.step(0):
+        with pytest.raises(UsageError) as caught:
+            log.observe(given, loss=2.0, other=1.0)
+        log.observe(loss=3.0)
+    assert ((caught.value.message, caught.value.fix), sink.scalars) == (expected, {0: {"loss": 3.0}})
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ async def awaited(completions: Sequence[str], log_extra: Any, **given: Any) -> l
 
 def test_the_function_is_named(model: Path, tmp_path: Path) -> None:
     """A function, a method, a partial, one that is awaited, one that calls from further below."""
-    rewards = [Judge().method, helped, awaited, lambda **given: helper("lambda", **given)]
+    rewards: list[Callable[..., Any]] = [Judge().method, helped, awaited, lambda **given: helper("lambda", **given)]
     _, failures, _, _ = columns(model, tmp_path, *rewards)
     named = {"method": "method", "helped": "helped", "awaited": "awaited", "lambda": "<lambda>"}
     for column, function in named.items():
