@@ -67,7 +67,8 @@ SYNONYMS: Mapping[str, str] = {
     "average": "mean", "avg": "mean", "median": "p50", "stddev": "std", "stdev": "std", "std_dev": "std",
     "variance": "var", "total": "sum", "maximum": "max", "minimum": "min",
     "topk": "top_bottom", "top_k": "top_bottom", "top": "top_bottom", "sample": "random", "distinct": "unique",
-    "length": "len", "pass_at_k": "pass_at", "ln": "log",
+    "length": "len", "pass_at_k": "pass_at", "pass_hat": "pass_all", "ln": "log",
+    "best_of": "best_at", "maj_at": "majority_at",
     "group_by": "by", "groupby": "by", "label": "by", "agg": "reduce", "aggregate": "reduce", "aggregation": "reduce",
     "filter": "where", "condition": "where", "if": "where", "description": "help", "doc": "help",
 }  # fmt: skip

@@ -342,7 +342,7 @@ def reads_groups(node: Node) -> bool:
     """Whether an operation itself depends on which rows are a group."""
     if node.op == "rank":
         return node.param("within") is Axis.GROUP
-    if node.op in ("index", "size", "pass_at", "majority"):
+    if node.op in ("index", "size", "pass_at", "pass_all", "best_at", "majority", "majority_at"):
         return True
     return node.over in (Axis.COMPLETION, Axis.GROUP) or (node.op in LEAVES and node.type.axis is Axis.GROUP)
 

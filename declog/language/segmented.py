@@ -75,6 +75,11 @@ class Segments:
         unsorted[self.order] = place
         return unsorted
 
+    def members(self) -> list[NDArray[np.int64]]:
+        """The rows of each segment, in order."""
+        rows = np.arange(len(self.index)) if self.order is None else self.order
+        return np.split(rows, self.offsets[1:]) if self.count else []
+
     def sorted(self, values: Array) -> Array:
         """``values[..., rows]`` with the rows of each segment together."""
         return values if self.order is None else values[..., self.order]

@@ -126,6 +126,8 @@ CODES = {
     """, {
     "DL306.axis": ("unknown axis `{name}`", Known("axes")),
     "DL306.axis_named": ("an axis is named here", "{fix}"),
+    "DL306.drawn": ("`{function}` needs values per completion of a group, and `{node}` is {axis}",
+        "set `axes.group`, and give values per completion"),
     "DL306.group": ("this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`"),
     "DL306.index": ("`index` counts completions of a group or groups of a batch", "index(completion) or index(group)"),
     "DL306.jaccard": ("`jaccard` compares the completions of a group", "jaccard(text, over=completion)"),
@@ -135,7 +137,6 @@ CODES = {
     "DL306.no_axis": ("`{node}` is {axis}: it has no {label} axis", "drop the function, or remove an axis it has"),
     "DL306.no_family": ("`{node}` is not a family: it has no column axis", "use over= with one of its axes"),
     "DL306.order": ("`{node}` is {axis}; its {inner} axis must go before {outer}", "{fix}"),
-    "DL306.pass_at": "`pass_at` needs one bool per completion of a group, and `{node}` is {axis}",
     "DL306.per_group": ("values per group are needed, and this profile does not say what a group is",
         "set `axes.group: {size: N}` or `{of: SIGNAL}`"),
     "DL306.prev": "`prev` is of values per step, and `{node}` is {axis}",

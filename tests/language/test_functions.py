@@ -97,6 +97,13 @@ EXAMPLES: dict[str, list[Any]] = {
         ("pass_at(x > 5, 2)", [0] * 4),
         ("pass_at(b, 2)", [M, M, 1, 1]),
     ],
+    "pass_all": [("pass_all(x > 0, 1)", [0.5] * 4), ("pass_all(x > 0, 2)", [0] * 4), ("pass_all(b, 2)", [M, M, 0, 0])],
+    "best_at": [("best_at(x, 1)", [1, 1, 0.5, 0.5]), ("best_at(x, 2)", [M, M, 4, 4])],
+    "majority_at": [
+        ("majority_at(t, x > 0)", [1, 1, 0.5, 0.5]),
+        ("majority_at(t, x > 0, 1)", [0.5, 0.5, 0.5, 0.5]),
+        ("majority_at(n, b, 2)", [M, M, 0.5, 0.5]),
+    ],
     "prev": [("prev(s, 3)", [3] * 4), ("prev(s, s)", [10] * 4)],
     "len": [("len(t)", [5, M, 0, 18])],
     "words": [("words(t)", [3, M, 0, 5])],

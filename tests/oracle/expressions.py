@@ -172,6 +172,13 @@ class Expressions:
                 found += [("rank", "group", self.number("completion", event, depth, exact=True))]
                 found += [("index", "completion"), ("size", "completion"), ("index", "group")]
                 found += [("pass_at", self.boolean("completion", event, 0), 1 + self.maybe(0.4))]
+                found += [("pass_all", self.boolean("completion", event, 0), 1 + self.maybe(0.4))]
+                found += [("best_at", self.number("completion", event, 0), self.random.randint(1, 3))]
+                voted = self.alone(
+                    "group", lambda: ("majority_at", self.voted(event), self.boolean("completion", event, 0))
+                )
+                if voted[1] is not None:
+                    found += [voted, (*voted, self.random.randint(1, 3))]
             found += [("rank", "step", self.number("completion", event, depth, exact=True)), ("name", "step")]
             if text := self.leaf("completion", event, ("text",)):
                 found += [("len", text), ("words", text), ("len", text)]
@@ -183,12 +190,17 @@ class Expressions:
                 found += [("column", ("signal", name), self.random.choice(MEMBERS)), ("columns", ("signal", name))]
         if found:
             picked = self.random.choice(found)
-            if picked[0] == "pass_at":
+            drawn = ("pass_at", "pass_all", "best_at", "majority_at")
+            if picked[0] in drawn:
                 picked = ("index", "completion") if exact else picked
-            if picked[0] in ("name", "columns", "index", "size", "pass_at", "len"):  # some are coarser, or constant
+            if picked[0] in ("name", "columns", "index", "size", *drawn, "len"):  # some are coarser, or constant
                 return ("+", self.number("completion", event, 0, exact=True), picked)
             return picked
         return self.number("completion", event, 0, exact=exact)
+
+    def voted(self, event: str) -> Tree | None:
+        """An answer per completion: a text, where a group has all of its texts on one rank, or an int."""
+        return self.leaf("completion", event, ("text", "int") if self.whole else ("int",))
 
     def family(self, axis: str, event: str, depth: int, exact: bool) -> Tree:
         """A family of numbers."""

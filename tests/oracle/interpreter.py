@@ -9,7 +9,18 @@ from typing import Any
 
 from tests.oracle.cases import Case, Point
 from tests.oracle.trees import COMPARED, Tree, axis_of, kind_of, masks_of, signals_of, walk
-from tests.oracle.values import ABSENT, OPERATIONS, aggregate, distinct, majority, number, pass_at, there
+from tests.oracle.values import (
+    ABSENT,
+    OPERATIONS,
+    aggregate,
+    distinct,
+    majority,
+    majority_at,
+    number,
+    of_drawn,
+    pass_at,
+    there,
+)
 
 
 def combinations(values: list[Any]) -> list[str]:
@@ -238,6 +249,11 @@ class World:
             case "columns":
                 found = [self.value(args[0], at._replace(member=member)) for member in self.members(args[0], ever=True)]
                 return sum(value is not ABSENT for value in found) or ABSENT
+            case "pass_all" | "best_at":
+                return of_drawn(op, [self.value(args[0], row) for row in self.group(at)], args[1])
+            case "majority_at":
+                found = [[self.value(item, row) for row in self.group(at)] for item in args[:2]]
+                return majority_at(*found, args[2] if len(args) > 2 else None)
             case "pass_at" | "majority":
                 found = [self.value(args[0], row) for row in self.group(at)]
                 return majority(found) if op == "majority" else pass_at(found, args[1])

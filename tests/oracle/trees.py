@@ -89,7 +89,7 @@ def axis_of(tree: Tree, signals: Signals) -> str | None:
         return None
     if op == "name":
         return "step" if args[0] == "rank" else None
-    if op in ("pass_at", "majority"):
+    if op in ("pass_at", "pass_all", "best_at", "majority", "majority_at"):
         return "group"
     found = [axis for item in args if isinstance(item, tuple) and (axis := axis_of(item, signals))]
     return min(found, key=AXES.index) if found else None

@@ -173,6 +173,39 @@ def pass_at(correct: Sequence[Any], k: int) -> Any:
     return 1 - math.comb(len(known) - sum(known), k) / math.comb(len(known), k)
 
 
+def drawn(k: int, rows: Sequence[Any], worth: Callable[[Sequence[Any]], float]) -> Any:
+    """The mean of what all k of some rows are worth; missing where there are fewer."""
+    if len(rows) < k:
+        return None
+    found = [worth(some) for some in combinations(rows, k)]
+    return math.fsum(found) / len(found)
+
+
+def of_drawn(name: str, found: Sequence[Any], k: int) -> Any:
+    """`pass_all`, `best_at`: of values that are not missing."""
+    if found and all(item is ABSENT for item in found):
+        return ABSENT
+    known = [item for item in found if there(item)]
+    return drawn(k, known, (lambda some: float(all(some))) if name == "pass_all" else max)
+
+
+def majority_at(answers: Sequence[Any], correct: Sequence[Any], k: int | None) -> Any:
+    """How often the most frequent of k answers is correct; those that tie count in equal parts."""
+    if any(found and all(item is ABSENT for item in found) for found in (answers, correct)):
+        return ABSENT
+    rows = [(answer, right) for answer, right in zip(answers, correct, strict=True)
+            if answer is not ABSENT and there(right)]  # fmt: skip
+    share = {answer: moment("mean", [float(right) for other, right in rows if other == answer]) for answer, _ in rows}
+
+    def elected(some: Sequence[Any]) -> float:
+        votes = [answer for answer, _ in some if answer is not None]
+        most = max((votes.count(answer) for answer in votes), default=0)
+        winners = {answer for answer in votes if votes.count(answer) == most}
+        return math.fsum(share[answer] for answer in winners) / len(winners) if winners else 0.0
+
+    return drawn(len(rows) if k is None else k, rows, elected) if rows else None
+
+
 def majority(texts: Sequence[Any]) -> Any:
     """The most frequent text, of equal ones the first."""
     known = [item for item in texts if there(item)]

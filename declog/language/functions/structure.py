@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -194,29 +195,121 @@ def _columns(view: Any, node: Node, family: Any) -> Any:
     return np.sum(~np.broadcast_to(np.asarray(gone), family.shape), 0)
 
 
-def _passed(call: Call) -> Type:
-    need(call, DType.BOOL)
-    node = call.args[0]
-    if node.type.axis is not Axis.COMPLETION or not call.groups:
-        call.fail("DL306.pass_at", arg=0, node=node, axis=per(node.type.axis))
-    if call.params["k"] < 1:
-        call.fail("DL304.k")
-    return node.type.with_axis(Axis.GROUP).with_dtype(DType.FLOAT)
+K = Param("k", "constant", types=(int,))
+
+
+def _drawn(*dtypes: DType) -> Rule:
+    """Values per completion, as many as `dtypes`; one value per group, of `k` of its completions."""
+
+    def rule(call: Call) -> Type:
+        for place, dtype in enumerate(dtypes):
+            need(call, *(NUMERIC if dtype is DType.FLOAT else (dtype,)), args=[place])
+        for place, node in enumerate(call.args):
+            if node.type.axis is not Axis.COMPLETION or not call.groups or (node.type.family and len(dtypes) > 1):
+                call.fail("DL306.drawn", arg=place, function=call.name, node=node, axis=per(node.type.axis))
+        if call.params.get("k", 1) < 1:
+            call.fail("DL304.k")
+        return broadcast(call).with_axis(Axis.GROUP)
+
+    return rule
+
+
+def _by_counts(one: Callable[[int, int, int], float]) -> Callable[..., Any]:
+    """A function of how many of a group are known, how many of those are true, and k."""
+
+    def run(view: Any, node: Node, correct: Any) -> Any:
+        segments, k = view.segments(Axis.COMPLETION, Axis.GROUP), node.param("k")
+        n = segmented.count(correct, segments)
+        c = segments.apply(np.add, segmented.truth(correct).astype(np.int64))
+        found = [
+            math.nan if n < k else one(n, c, k) for n, c in zip(n.ravel().tolist(), c.ravel().tolist(), strict=True)
+        ]
+        return np.array(found, np.float64).reshape(c.shape)
+
+    return run
+
+
+BUILTIN.rows(
+    "pass_at", "correct", K, rule=_drawn(DType.BOOL),
+    help="the unbiased pass@k of a group, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021); missing where n < k",
+)(_by_counts(lambda n, c, k: 1.0 - math.comb(n - c, k) / math.comb(n, k)))  # fmt: skip
+BUILTIN.rows(
+    "pass_all", "correct", K, rule=_drawn(DType.BOOL),
+    help="the unbiased pass^k of a group, that k completions are all correct: C(c, k) / C(n, k) (Yao et al. 2024)",
+)(_by_counts(lambda n, c, k: math.comb(c, k) / math.comb(n, k)))  # fmt: skip
 
 
 @BUILTIN.rows(
-    "pass_at", "correct", Param("k", "constant", types=(int,)), rule=_passed,
-    help="the unbiased pass@k of a group, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021); missing where n < k",
+    "best_at", "x", K, rule=_drawn(DType.FLOAT),
+    help="the unbiased best@k of a group: the mean, over all choices of k completions, of the greatest value",
 )  # fmt: skip
-def _pass_at(view: Any, node: Node, correct: Any) -> Any:
-    segments, k = view.segments(Axis.COMPLETION, Axis.GROUP), node.param("k")
-    n = segmented.count(correct, segments)
-    c = segments.apply(np.add, segmented.truth(correct).astype(np.int64))
+def _best_at(view: Any, node: Node, x: Any) -> Any:
+    groups, k = view.segments(Axis.COMPLETION, Axis.GROUP), node.param("k")
+    values = np.asarray(x, np.float64)
 
-    def one(n: int, c: int) -> float:
-        return math.nan if n < k else 1.0 - math.comb(n - c, k) / math.comb(n, k)
+    def one(row: Any) -> float:
+        known = np.sort(row[~np.isnan(row)])
+        n = len(known)
+        if n < k:
+            return math.nan
+        ways = [math.comb(place, k - 1) / math.comb(n, k) for place in range(k - 1, n)]  # of those below it
+        return float(known[k - 1 :] @ np.array(ways))
 
-    return np.array(list(map(one, n.tolist(), c.tolist())), np.float64)
+    found = [[one(row[rows]) for rows in groups.members()] for row in np.atleast_2d(values)]
+    return np.array(found, np.float64).reshape(*values.shape[:-1], groups.count)
+
+
+def _voted(call: Call) -> Type:
+    need(call, DType.TEXT, DType.INT, args=[0])
+    return _drawn(call.args[0].type.dtype, DType.BOOL)(call)
+
+
+@BUILTIN.rows(
+    "majority_at", "answer", "correct", replace(K, default=None), rule=_voted,
+    help="majority@k of a group: how often the most frequent of k answers, or of all, is correct; ties in equal parts",
+)  # fmt: skip
+def _majority_at(view: Any, node: Node, answer: Any, correct: Any) -> Any:
+    groups, k = view.segments(Axis.COMPLETION, Axis.GROUP), dict(node.params).get("k")
+    known = segmented.present(correct) & ~np.asarray(view.absent(node.args[0]), bool)  # what did not come is no vote
+    answers, right = segmented.present(answer), segmented.truth(correct)
+    found = []
+    for rows in groups.members():
+        here = rows[known[rows]]
+        votes: dict[Any, list[float]] = {}
+        for row in here[answers[here]].tolist():
+            votes.setdefault(answer[row], []).append(float(right[row]))
+        drawn = len(here) if k is None else k
+        counts = tuple(sorted((len(each), sum(each) / len(each)) for each in votes.values()))
+        found.append(math.nan if not 0 < drawn <= len(here) else _elected(counts, len(here), drawn))
+    return np.array(found, np.float64)
+
+
+@lru_cache(4096)
+def _elected(counts: tuple[tuple[int, float], ...], n: int, k: int) -> float:
+    """How often the winner of ``k`` of ``n`` votes is right; ``counts``: each answer's votes, and how right it is.
+
+    By the winner's votes t: the ways to draw ``drawn`` votes with ``ties`` answers of t votes and no more of any, and
+    over these ways the sum of how right the winners are. Who gives no answer has no vote.
+    """
+    right = 0.0
+    for t in range(1, max((count for count, _ in counts), default=0) + 1):
+        if t > k:
+            break
+        strong = [item for item in counts if item[0] >= t]
+        others = n - sum(count for count, _ in strong)
+        ways, sums = np.zeros((2, k // t + 1, k + 1))
+        ways[0] = [float(math.comb(others, drawn)) for drawn in range(k + 1)]
+        for count, share in strong:
+            before, summed, tie = ways, sums, float(math.comb(count, t))
+            ways, sums = np.zeros_like(ways), np.zeros_like(sums)
+            for votes in range(t):
+                some = float(math.comb(count, votes))
+                ways[:, votes:] += some * before[:, : k + 1 - votes]
+                sums[:, votes:] += some * summed[:, : k + 1 - votes]
+            ways[1:, t:] += tie * before[:-1, : k + 1 - t]
+            sums[1:, t:] += tie * (summed + share * before)[:-1, : k + 1 - t]
+        right += float((sums[1:, k] / np.arange(1, k // t + 1)).sum())
+    return right / math.comb(n, k)
 
 
 def _carried(call: Call) -> Type:
