@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from declog.engine.publish import NONFINITE
 from declog.language.spec_of_tests import Expectations, Expected, ExpectedTable
 from declog.records import Histogram, Records, Scalar, Table
 
@@ -73,7 +74,12 @@ def _logged(name: str, seen: Sequence[Seen], mode: str) -> tuple[list[tuple[int,
     found = [(one.step, record) for one, record in records if record.name == name]
     if found:
         return found, None
-    mine = [(one, record) for one, record in records if record.metric == name and one.records.mode == mode]
+    counted = f"{NONFINITE}{name}"  # how many of its values are NaN is logged beside it, and no value of it
+    mine = [
+        (one, record)
+        for one, record in records
+        if record.metric == name and one.records.mode == mode and not record.name.endswith(counted)
+    ]
     names = sorted({record.name for _, record in mine})
     last = {record.name: record for _, record in mine}
     if len({_shown(record) for record in last.values()}) > 1:
