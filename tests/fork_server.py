@@ -53,10 +53,10 @@ def serve(client: socket.socket) -> tuple[Request, list[int]] | None:
             answer(client, id=living.pop(ended[0]), code=os.waitstatus_to_exitcode(ended[1]))
 
 
-def answer(client: socket.socket, **said: int) -> None:
+def answer(client: socket.socket, **written: int) -> None:
     """One message to the client, who may be gone."""
     with suppress(BrokenPipeError):
-        client.send(json.dumps(said).encode())
+        client.send(json.dumps(written).encode())
 
 
 def become(request: Request, descriptors: list[int]) -> None:
@@ -131,7 +131,7 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # what was imported is not looked through again at the end of each program
     with socket.socket(fileno=int(sys.argv[1])) as connection:
-        asked = serve(connection)
-    if asked is not None:
-        become(*asked)
-        to_its_end(asked[0])
+        requested = serve(connection)
+    if requested is not None:
+        become(*requested)
+        to_its_end(requested[0])

@@ -97,9 +97,11 @@ class Server:
 
     def _listen(self) -> None:
         while answer := self._socket.recv(2**12):
-            said = json.loads(answer)
+            written = json.loads(answer)
             with self._changed:
-                (self._pids if "pid" in said else self.codes)[said["id"]] = said.get("pid", said.get("code"))
+                (self._pids if "pid" in written else self.codes)[written["id"]] = written.get(
+                    "pid", written.get("code")
+                )
                 self._changed.notify_all()
 
     def start(

@@ -257,7 +257,7 @@ class A:
     ]  # fmt: skip
 
 
-def test_names_that_imports_load_are_told_apart() -> None:
+def test_names_that_imports_load_are_distinguished() -> None:
     """A module, a module of a package, a name of a package, a public name, a third party."""
     targets = [
         "declog.engine.cells.reduce",
@@ -270,7 +270,7 @@ def test_names_that_imports_load_are_told_apart() -> None:
 
 
 def test_forbidden_imports_are_found() -> None:
-    """A module that imports a third party or a room that it may not is told where."""
+    """A module that imports a third party or a room that it may not is reported where."""
     items = (Import("hydra.core", False, 3), Import("declog.language.spec.LogSpec", True, 4), Import("torch", False, 5))
     assert broken_rules("plans.ops", items) == [
         "plans.ops:3 (plans) imports hydra",

@@ -74,7 +74,7 @@ def test_a_code_says_what_is_wrong_in_a_line_and_has_its_messages(code: str) -> 
     assert [key for key in MESSAGES if key[:5] == code] != []
 
 
-def test_titles_and_messages_are_told_apart() -> None:
+def test_titles_and_messages_are_distinguished() -> None:
     """No two codes have one title, and no two messages of a code one text and one fix."""
     assert len(set(CODES.values())) == len(CODES)
     assert len({(key[:5], message) for key, message in MESSAGES.items()}) == len(MESSAGES)

@@ -105,9 +105,9 @@ def test_preview_show_and_their_json(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_errors_that_quote_a_text() -> None:
     """Whatever part of an error holds it; colours are declog's own."""
     problem = Problem("DL202", f"`{TEXT}`", ("a", TEXT), f"fix {TEXT}", f"source {TEXT}", (3, 5))
-    told = [str(ConfigError([problem])), str(UsageError("DL510", TEXT, TEXT))]
-    told.append(re.sub("\x1b\\[[0-9;]*m", "", ConfigError([problem]).text(colour=True)))
-    assert [acting(text) for text in told] == [set()] * 3
+    reported = [str(ConfigError([problem])), str(UsageError("DL510", TEXT, TEXT))]
+    reported.append(re.sub("\x1b\\[[0-9;]*m", "", ConfigError([problem]).text(colour=True)))
+    assert [acting(text) for text in reported] == [set()] * 3
 
 
 def test_what_is_logged(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | Non
         result = run(*arguments)  # type: ignore[operator]
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001  whatever a user's function raises is told as its problem
+    except BaseException as error:  # noqa: BLE001  whatever a user's function raises is its problem
         return f"failed on tensors of shape {list(shape)}: {error_text(error)}"
     if not isinstance(result, torch.Tensor):
         return f"returned {type(result).__name__}, not a tensor"

@@ -14,7 +14,7 @@ from declog.compiler.scopes import signal_node
 from declog.language.absence import asks
 from declog.language.dtypes import AXES, Axis, DType
 from declog.language.moments import FORMULAS
-from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, METRIC, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
+from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import (
     FilterOp,
     FoldOp,
@@ -55,7 +55,6 @@ class _Lowering:
     travels: set[Place] = field(default_factory=set)
     wished: set[Place] = field(default_factory=set)  # recorded where they come, and not missed where they do not
     grouped: set[str] = field(default_factory=set)  # phases in which groups are needed
-    asked: set[str] = field(default_factory=set)  # what formulas and conditions read
 
     # -- folds
 
@@ -179,8 +178,8 @@ class _Lowering:
 
     def _column(self, op: str, node: Node, name: str) -> Node:
         """The column that stands for a value which is computed elsewhere."""
-        asked: dict[str, Any] = {"asks": True} if asks(node) else {}
-        return self.draft.pool.make(op, type=node.type, name=name, **asked)
+        params: dict[str, Any] = {"asks": True} if asks(node) else {}
+        return self.draft.pool.make(op, type=node.type, name=name, **params)
 
     def _previous(self, node: Node, phase: str) -> Node:
         expr, first = (self.lower(arg, phase) for arg in node.args)
@@ -189,7 +188,7 @@ class _Lowering:
         return self.draft.pool.make(CARRIED, type=node.type, name=name)
 
     def picked(self, node: Node, phase: str) -> Node:
-        """A node that is wanted of some rows only: its text stays where it is until they are picked."""
+        """A node that is needed of some rows only: its text stays where it is until they are picked."""
         phase = node.type.phase or phase
         texts = [item for item in walk(node) if item.op == SIGNAL and item.type.dtype in (DType.TEXT, DType.OBJECT)]
         if node.type.dtype not in (DType.TEXT, DType.OBJECT) or node.op == SIGNAL or not texts:
@@ -211,10 +210,6 @@ class _Lowering:
 def lower(draft: Draft) -> None:
     """Split expressions, and list what each phase records."""
     work = _Lowering(draft)
-    roots = [op.expr for op in draft.formulas] + [op.when for op in draft.outputs if op.when is not None]
-    roots += [node for op in draft.alerts for node in op.reads]
-    roots += [node for op in draft.profiles.values() for _, node, _ in op.conditions]
-    work.asked = {str(node.param("name")) for node in walk(*roots) if node.op == METRIC}
     draft.metrics = [_metric(work, op) for op in draft.metrics]
     draft.tables = [_table(work, table) for table in draft.tables]
     if draft.problems:

@@ -506,7 +506,7 @@ def _template(
                 fix=f"did you mean `{{{close}}}`?" if close else did_you_mean(name, [*FIELDS, *parts], what="fields"),
             )
         )
-        used |= {close} if close else set()  # told once
+        used |= {close} if close else set()  # reported once
     needed = {"column": family, "label": bool(labels)}
     if used & set(parts) and "label" not in used:  # the parts of a label, one by one
         needed = {"column": family, **{name or "label": True for name in labels}, "label": not all(labels)}

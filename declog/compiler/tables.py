@@ -49,8 +49,8 @@ def tables(draft: Draft) -> None:
 
 def _untaken(draft: Draft, name: str, spec: TableSpec) -> str:
     """What would give a table a sink."""
-    wanted = [sink for sink, on in spec.to.items() if on]
-    if wanted and not any(sink in draft.spec.sinks for sink in wanted):
+    named = [sink for sink, on in spec.to.items() if on]
+    if named and not any(sink in draft.spec.sinks for sink in named):
         return "its `to:` names no sink that is there"
     showing = {sink.id for sink in draft.sinks if name in draft.profiles[sink.profile].tables}
     if showing and not any("table" in sink.accepts for sink in draft.sinks):
@@ -100,7 +100,7 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
         max_bytes=spec.max_bytes,
     )
     each = frozenset(sink.id for sink in draft.sinks if sink.ranks == "each") & set(takers)
-    return replace(table, apart=each) if each and _stands_alone(draft, table) else table
+    return replace(table, local=each) if each and _stands_alone(draft, table) else table
 
 
 def _stands_alone(draft: Draft, table: TableOp) -> bool:
@@ -131,15 +131,15 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
         if draft.profiles
         else set()
     )
-    for sink, wanted in spec.to.items():
+    for sink, on in spec.to.items():
         if sink not in draft.spec.sinks:
-            if draft.deleted(f"sinks.{sink}") or not wanted:
+            if draft.deleted(f"sinks.{sink}") or not on:
                 continue
             draft.report("DL403.sink", ("tables", name, "to", sink), name=sink, known=draft.spec.sinks)
-        elif wanted and any(op.id == sink and "table" not in op.accepts for op in draft.sinks):
+        elif on and any(op.id == sink and "table" not in op.accepts for op in draft.sinks):
             draft.report("DL405.tables", ("tables", name, "to", sink), sink=sink)
     if not any(spec.to.values()):
-        return tuple(sorted(able - {sink for sink, wanted in spec.to.items() if not wanted}))
+        return tuple(sorted(able - {sink for sink, on in spec.to.items() if not on}))
     return tuple(sorted(sink for sink in able if spec.to.get(sink)))
 
 

@@ -35,7 +35,7 @@ class Cells:
     ``kept`` marks a NaN that is a value: of nothing but missing values, or under ``nan: propagate``. ``skipped`` counts
     missing values, ``broken`` those that made a NaN, and the values that are infinite. ``histograms`` holds
     (counts, edges) instead, by (member, label). ``pieces`` names each piece: by step, batch and rank, as far as `pool`
-    tells them apart.
+    distinguishes them.
     """
 
     values: Array

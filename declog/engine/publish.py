@@ -47,7 +47,7 @@ Report = Callable[[BaseException], None]
 class Route:
     """Where one sink's records go, and which it takes.
 
-    ``apart`` are the tables of which each rank writes its own rows to it; ``most`` is how many bytes of a table without
+    ``local`` are the tables of which each rank writes its own rows to it; ``most`` is how many bytes of a table without
     a filter it is given at once. ``last``: where a run ends between its turns, it is given the last values.
     """
 
@@ -57,7 +57,7 @@ class Route:
     prefix: str
     accepts: frozenset[str]
     submit: Callable[[int, Records], None]
-    apart: frozenset[str] = frozenset()
+    local: frozenset[str] = frozenset()
     most: int | None = None
     last: bool = False
 
@@ -368,7 +368,7 @@ class Dispatcher:
         return None
 
     def _takes(self, route: Route, table: str) -> bool:
-        if table not in self._plan.profiles[route.profile].tables or table in route.apart:
+        if table not in self._plan.profiles[route.profile].tables or table in route.local:
             return False
         return route.id == CODE or any(op.id == table and route.id in op.sinks for op in self._plan.tables)
 

@@ -164,7 +164,7 @@ class Tables:
         items = plain(values)
         return copy.deepcopy(items) if node.type.dtype is DType.OBJECT else items
 
-    # -- limits, and what is said once
+    # -- limits, and what is reported once
 
     def _within_bytes(
         self, op: TableOp, columns: tuple[Column, ...], data: Mapping[str, Sequence[Any]], rows: int
@@ -189,7 +189,7 @@ class Tables:
                 report(RuntimeFailure.of("DL508.family", table=op.id, name=name, why=why))
 
     def _first(self, *what: str) -> bool:
-        """Whether this is told for the first time."""
+        """Whether this is reported for the first time."""
         new = what not in self._reported
         self._reported.add(what)
         return new

@@ -76,8 +76,8 @@ def _content(value: object, within: frozenset[int]) -> object:
     if isinstance(value, types.CodeType):
         return value.co_code, [_content(item, inside) for item in value.co_consts], value.co_names, value.co_varnames
     if isinstance(value, types.FunctionType):
-        held = tuple(inspect.getclosurevars(value).nonlocals.values())
-        given = (value.__defaults__, value.__kwdefaults__, held)
+        enclosed = tuple(inspect.getclosurevars(value).nonlocals.values())
+        given = (value.__defaults__, value.__kwdefaults__, enclosed)
         return _content(value.__code__, inside), [_content(item, inside) for item in given]
     if isinstance(value, type):
         return _module(value), value.__qualname__

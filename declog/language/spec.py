@@ -50,7 +50,7 @@ class GroupAxis(Model):
 
 
 class CompletionAxis(Model):
-    """How completions are told apart."""
+    """How completions are distinguished."""
 
     ids: str | None = None
     """The signal that names each completion in every phase."""
@@ -212,7 +212,7 @@ class FilterSpec(Model):
     kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
     """How rows are chosen; `unique` takes the first row of each key."""
     key: str | None = None
-    """What `top_bottom` orders by, one number per row, or what `unique` tells rows apart by."""
+    """What `top_bottom` orders by, one number per row, or what `unique` distinguishes rows by."""
     top: int = Field(0, ge=0)
     """How many of the greatest."""
     bottom: int = Field(0, ge=0)
@@ -273,7 +273,7 @@ class TableSpec(Model):
     as_: Literal["table", "trace"] = Field("table", alias="as")
     """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""
     max_bytes: int | None = Field(None, ge=1)
-    """How much one log event may hold: later rows are cut, and that is said."""
+    """How much one log event may hold: later rows are cut, and that is reported."""
     enabled: bool | str = True
     help: str = ""
 

@@ -401,7 +401,7 @@ CODES = {
     A row belongs to the step in which it is observed: in the block of `log.step`, by its code and by tasks that
     are started inside. What is observed outside of any, by a bare thread, by a task whose step has ended, for a
     window that is closed, or what is in a packet that nobody consumes cannot be logged where it belongs. It is
-    left out: counted in `log.failures`, told once with the place of the call, and logged as `declog/dropped` or
+    left out: counted in `log.failures`, reported once with the place of the call, and logged as `declog/dropped` or
     `declog/late`. With `strict: true` it is raised. What runs ahead of its step says which one it is: see
     [asynchronous training](async.md).
 

@@ -47,8 +47,8 @@ def explain(plan: Plan) -> str:
         )
         columns = ", ".join(_column(column) for column in table.columns)
         what = f"table {table.id}" + (f" per {table.axis.label}" if table.axis is not Axis.COMPLETION else "")
-        apart = [f"{sink} (each rank its own)" if sink in table.apart else sink for sink in table.sinks]
-        takers = ", ".join(apart) or "sinks given in code"
+        targets = [f"{sink} (each rank its own)" if sink in table.local else sink for sink in table.sinks]
+        takers = ", ".join(targets) or "sinks given in code"
         more = "; as conversations" if table.as_trace else ""
         more += f"; at most {_count(table.max_bytes, 'byte')}" if table.max_bytes is not None else ""
         lines.append(f"{what}: {columns}; {chosen}{more}; {_every(table.every)}; to {takers}")

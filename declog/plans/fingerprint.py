@@ -18,7 +18,7 @@ from declog.language.nodes import Node, definition, walk
 from declog.language.origins import origin
 
 OWN: Mapping[str, str] = {
-    "Plan.sinks": "rank 0 opens them, and those that write a table apart are in the table",
+    "Plan.sinks": "rank 0 opens them, and those that each rank writes to are in the table",
     "Plan.output_dir": "rank 0 tells the others where the run's folder is",
     "Plan.append": "as `output_dir`",
     "Plan.config": "kept for the run's metadata; what it means is in the ops",
@@ -166,7 +166,7 @@ def _given(op: Any) -> set[str]:
 
 
 def _keys(values: tuple[Any, ...]) -> list[str]:
-    """What several values are called: by their own names where these tell them apart, else by their places."""
+    """What several values are called: by their own names where these distinguish them, else by their places."""
     if len(values) == 1 and isinstance(values[0], Node):
         return [""]
     for name in _IDENTITY:

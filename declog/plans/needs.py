@@ -31,7 +31,7 @@ def needs(outputs: Iterable[MetricOp | FormulaOp]) -> dict[str, set[str]]:
 def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
     """Ids, each after those that it needs; and those of a circle, in its order, if there is one."""
     waiting, done = dict(needed), dict[str, None]()
-    while ready := [id for id, wanted in waiting.items() if wanted <= done.keys()]:
+    while ready := [id for id, others in waiting.items() if others <= done.keys()]:
         for id in ready:
             del waiting[id]
         done |= dict.fromkeys(ready)

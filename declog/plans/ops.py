@@ -288,7 +288,7 @@ class TableOp:
     texts: tuple[str, ...] = ()  # columns of text that only picked rows need
     as_trace: bool = False
     max_bytes: int | None = None
-    apart: frozenset[str] = frozenset()  # sinks to which each rank writes its own rows
+    local: frozenset[str] = frozenset()  # sinks to which each rank writes its own rows
 
 
 @dataclass(frozen=True, kw_only=True)

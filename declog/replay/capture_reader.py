@@ -89,9 +89,9 @@ def load(path: str | Path) -> Capture:
         runs[first.header["rank"]], files[first.header["rank"]] = first.header, file
     if len({(run["name"], run["fingerprint"], run["world_size"]) for run in runs.values()}) > 1:
         raise UsageError.of("DL607.runs", folder=folder)
-    held: list[dict[int, int]] = [{part: _steps(calls) for part, calls in _parts(file)} for file in files.values()]
-    parts = tuple(part for part in held[0] if all(part in one for one in held))
-    steps = sum(held[0][part] for part in parts)
+    counts: list[dict[int, int]] = [{part: _steps(calls) for part, calls in _parts(file)} for file in files.values()]
+    parts = tuple(part for part in counts[0] if all(part in one for one in counts))
+    steps = sum(counts[0][part] for part in parts)
     size = sum(file.stat().st_size for file in files.values())
     return Capture(folder, runs[min(runs)], files, parts, steps, size)
 
@@ -127,14 +127,14 @@ def plan_for(
     """The plan of a profile, with the constants that the run's adapter gave."""
     run = capture.run
     if config is not None:
-        shown = [config.profile] if run["wanted"] or not config.data.get("sinks") else []
+        shown = [config.profile] if run["requested"] or not config.data.get("sinks") else []
         return plan(
             config, constants=run["constants"], profiles=shown,
             functions=functions, reductions=reductions, columns=columns,
         )  # fmt: skip
     had = compose(run["profile"])  # what the environment gave the run is not in its capture
     data = had.data
-    profiles = run["wanted"] or (() if data.get("sinks") else (had.profile,))
+    profiles = run["requested"] or (() if data.get("sinks") else (had.profile,))
     defaulted = None if run["defaulted"] is None else frozenset(run["defaulted"])
     try:
         return compile(
@@ -151,7 +151,7 @@ def execute(
 ) -> Rehearsal:
     """Execute a plan over a capture."""
     config = compose(capture.run["profile"]) if config is None else config
-    profile = config.profile if capture.run["wanted"] or not made.sinks else None
+    profile = config.profile if capture.run["requested"] or not made.sinks else None
     scripts = {rank: partial(capture.calls, rank) for rank in capture.files}
     return rehearse(
         made, scripts, capture.world_size, profile=profile, functions=functions, locate=partial(locate, config)

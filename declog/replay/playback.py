@@ -89,12 +89,12 @@ def _routes(plan: Plan, rank: int, world_size: int, found: Rehearsal) -> list[Ro
     """The sinks of a rank, as ``start`` opens them: on other ranks than 0 those that get the rank's own rows."""
     routes = []
     for op in plan.sinks:
-        apart = frozenset(table.id for table in plan.tables if world_size > 1 and op.id in table.apart)
-        if rank == 0 or apart:
+        local = frozenset(table.id for table in plan.tables if world_size > 1 and op.id in table.local)
+        if rank == 0 or local:
             kind = traits(op.kind)
             most, last = kind.unfiltered_bytes, kind.shows_last
             keeper = _keeper(found, op.id if rank == 0 else f"{op.id} of rank {rank}")
-            routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, keeper, apart, most, last))
+            routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, keeper, local, most, last))
     return routes
 
 

@@ -186,7 +186,7 @@ class Merger:
             going[0] if going else max((part.envelope for part in found.values()), key=lambda envelope: envelope.count)
         )
         for rank in [rank for rank, part in found.items() if not fits(first, part.envelope)]:
-            self._failures.report(self._collector.apart(f"actor {rank}", first, found.pop(rank).envelope))
+            self._failures.report(self._collector.mismatch(f"actor {rank}", first, found.pop(rank).envelope))
         tail = all(part.envelope.tail for part in found.values())
         whole = {rank for rank, part in found.items() if self._collector.opened(part.envelope, tail=tail)}
         item = WindowItem(event.number, first.step, first.count, Window(), tail, event.mode, first.part)

@@ -62,9 +62,9 @@ class Background:
         self._merger = None
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self._merger = actors.Merger(plan, self._collector, failures, comm.world_size)
-        mine = [route for route in routes if route.apart]
-        self._apart = LocalTables(plan, mine, functions) if mine else None
-        sender = Sender(plan, comm.rank, failures, functions, self._apart)
+        mine = [route for route in routes if route.local]
+        self._local = LocalTables(plan, mine, functions) if mine else None
+        sender = Sender(plan, comm.rank, failures, functions, self._local)
         self._worker = Worker(comm, sender, self._collector, failures)
 
     @property
@@ -113,7 +113,7 @@ class Background:
 
     def close(self, *, failed: bool) -> None:
         """Wait for the worker and the sinks, each within a deadline; with ``strict`` raise what failed first."""
-        self._worker.finish(hurry=failed)
+        self._worker.finish(short_wait=failed)
         self._join()
         reports = [runner.close(self.close_s) for runner in self._runners.values()]
         self.comm.close()
@@ -168,13 +168,13 @@ class Background:
             if runner.rewindable and not runner.flush(self.close_s):
                 log.warning("sink `%s` is behind: what it has not written is not in the checkpoint", runner.id)
         frames, data = ({}, None) if self._collector is None else self._collector.state()
-        return frames, data if self._apart is None else {**(data or {}), "apart": self._apart.state()}
+        return frames, data if self._local is None else {**(data or {}), "local": self._local.state()}
 
     def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any] | None, step: int, *, equal: bool) -> None:
         """Continue from ``state`` at a step: totals only, where the plan is not ``equal`` to the one that saved it."""
         collector = self._collector
-        if self._apart is not None and data is not None and "apart" in data:
-            self._apart.load(data["apart"])
+        if self._local is not None and data is not None and "local" in data:
+            self._local.load(data["local"])
         if collector is not None and data is not None:
             self._worker.call(
                 partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self.close_s

@@ -244,7 +244,7 @@ class OpenBatch:
         return None
 
     def _keep_folded(self, folded: token_fold.Folded) -> None:
-        """Statistics are columns like others; histograms are of the whole batch. What failed is told, alone."""
+        """Statistics are columns like others; histograms are of the whole batch. What failed is reported, alone."""
         for what, error in folded.failed.values():
             failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self.phase.name, error=error_text(error))
             failure.__cause__ = error

@@ -94,7 +94,7 @@ class Intake:
         self._given: set[str] = set()  # signals that came at all
         self._calls: dict[tuple[str, ...], Sequence[Known]] = {}  # by the names of their values
         self._learned: Counter[tuple[str, ...]] = Counter()  # how often calls with these names were learned
-        self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is said once
+        self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is reported once
 
     # -- values
 
@@ -417,7 +417,7 @@ def _given_twice(what: str, batch: OpenBatch) -> InputError:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Drop an error's tracebacks, which were told: their frames hold the trainer's tensors."""
+    """Drop an error's tracebacks, which were reported: their frames hold the trainer's tensors."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

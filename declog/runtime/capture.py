@@ -120,18 +120,18 @@ class CapturingTape(Tape):
         """Whether a call is of a log event that is kept: its scope says, and of a scope the one around it."""
         scope = at if isinstance(at, Scope) else None if at is None else at.scope
         if scope is None:
-            return self._wanted("train")
+            return self._captures("train")
         if name in _BEGINS:
             around = 0 if name == "at" else what[-1]
-            wanted = self._wanted(what[0]) if name == "enter" else self._scopes.get(around, self._wanted("train"))
-            self._scopes[scope.id] = wanted
+            captured = self._captures(what[0]) if name == "enter" else self._scopes.get(around, self._captures("train"))
+            self._scopes[scope.id] = captured
             if name == "enter" and what[0] in self._blocks:
                 self._events[what[0]] += 1
         elif name in _CLOSES:
             return self._scopes.pop(scope.id, False)
-        return self._scopes.get(scope.id, self._wanted("train"))
+        return self._scopes.get(scope.id, self._captures("train"))
 
-    def _wanted(self, mode: str) -> bool:
+    def _captures(self, mode: str) -> bool:
         return self._ahead or (self._op.mode in (None, mode) and self._events[mode] % self._op.every == 0)
 
     def _follow(self, name: str, what: Sequence[Any], at: Scope | Holder | None) -> None:
@@ -144,7 +144,7 @@ class CapturingTape(Tape):
             elif name == "end" and self._step is not None and self._step[1] == at.id:
                 self._step = None
         elif name == "at" and not self._ahead and (self._step is None or self._step[0] != what[0]):
-            self._ended = not self._wanted("train")
+            self._ended = not self._captures("train")
             self._ahead = True
             if self._op.every == 1 and self._op.mode is None:
                 return
@@ -306,7 +306,7 @@ def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any
     run = {
         "capture": FORMAT, "name": plan.name, "rank": rank, "world_size": world_size, "time": time.time(),
         "fingerprint": plan.fingerprint, "every": op.every, "mode": op.mode, "profile": plan.config,
-        "constants": plan.given, "wanted": sorted(plan.requested),
+        "constants": plan.given, "requested": sorted(plan.requested),
         "defaulted": None if plan.defaulted is None else sorted(plan.defaulted),
     }  # fmt: skip
     made: dict[str, Any] = json.loads(json.dumps(run, default=str))

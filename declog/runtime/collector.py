@@ -30,7 +30,7 @@ log = logging.getLogger("declog")
 
 Frames = dict[str, Frame]
 Figures = Mapping[str, float]
-HURRY_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
+SHORT_WAIT_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
 KEPT = 16  # log events that only other ranks made, and that may still be rank 0's next
 TWINS_WATCHED = 3  # log events in which ranks are compared
 
@@ -60,7 +60,7 @@ class Collector:
         }
         self._carries = {mode: Carryover(plan, functions) for mode in plan.modes}
         self._watched = 0
-        self._reported_apart: set[str] = set()  # of whom it was said in what they differ
+        self._mismatched: set[str] = set()  # of whom it was said in what they differ
         self._figures: list[Figures] = []
 
     def collect(self, item: WindowItem, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
@@ -70,10 +70,10 @@ class Collector:
         if error is not None:
             self._failures.report(RuntimeFailure("DL605", error))
         if self._comm.world_size > 1:
-            wait_s = min(self.wait_s, HURRY_S) if item.hurry else self.wait_s
+            wait_s = min(self.wait_s, SHORT_WAIT_S) if item.short_wait else self.wait_s
             if item.answer is not None:
                 # in time for an answer, but no rank's rows are given up because somebody was impatient
-                wait_s = min(wait_s, max(item.answer.left / 2, HURRY_S))
+                wait_s = min(wait_s, max(item.answer.left / 2, SHORT_WAIT_S))
             event = Event(item.mode, item.event)
             latest = -1
             for rank, data in enumerate(self._comm.receive(event, wait_s), 1):
@@ -104,11 +104,11 @@ class Collector:
         frames = self._carries[item.mode].apply(frames, self._failures.report)
         due: dict[int, WindowState] = {}
         partial = None if ranks == self._comm.world_size else ranks
-        for period, held in self._windows[item.mode].items():
-            held.add(frames, self._failures.report, partial=partial)
+        for period, window in self._windows[item.mode].items():
+            window.add(frames, self._failures.report, partial=partial)
             over = period and not item.part and item.count % period == 0
-            if bool(held) if item.tail else over:  # at the tail what ended with the last step is over already
-                due[period] = held.end(self._failures.report)
+            if bool(window) if item.tail else over:  # at the tail what ended with the last step is over already
+                due[period] = window.end(self._failures.report)
         if not any(due.values()):  # nothing came since the last log event
             return {}
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
@@ -165,19 +165,19 @@ class Collector:
                     self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode))
                     self._comm.drop(Event(mode, count - 1 - KEPT), rank)
         if not fits(mine, envelope):
-            raise self.apart(f"rank {rank}", mine, envelope)
+            raise self.mismatch(f"rank {rank}", mine, envelope)
 
-    def apart(self, who: str, mine: WindowItem | Envelope, envelope: Envelope) -> CommError:
-        """What is wrong with a message that is not of this log event; in what it differs is said once."""
-        detail = "" if who in self._reported_apart else (
+    def mismatch(self, who: str, mine: WindowItem | Envelope, envelope: Envelope) -> CommError:
+        """What is wrong with a message that is not of this log event; in what it differs is reported once."""
+        detail = "" if who in self._mismatched else (
             f" (step {envelope.step}, its {envelope.count}. of mode {envelope.mode}, where this is step {mine.step}, "
             f"the {mine.count}. of mode {mine.mode})"
         )  # fmt: skip
-        self._reported_apart.add(who)
+        self._mismatched.add(who)
         return CommError.of("DL603.event", who=who, detail=detail)
 
     def _watch(self, parts: Sequence[Frames]) -> None:
-        """Ranks that hold the same rows should be one: equal ones are told, of the first log events that have rows."""
+        """Ranks with the same rows should be one: equal ones are reported, of the first log events that have rows."""
         if len(parts) < 2 or self._watched >= TWINS_WATCHED:
             return
         prints = [print_ for frames in parts if (print_ := _print(frames)) is not None]
@@ -196,8 +196,8 @@ class Collector:
             rows, data["carry"][mode] = carry.state()
             frames |= {f"carry/{mode}/{phase}": frame for phase, frame in rows.items()}
         for mode, by_period in self._windows.items():
-            for period, held in by_period.items():
-                rows, data["held"][f"{mode}/{period}"] = held.state()
+            for period, window in by_period.items():
+                rows, data["held"][f"{mode}/{period}"] = window.state()
                 frames |= {f"held/{mode}/{period}/{phase}": frame for phase, frame in rows.items()}
         return frames, data
 
@@ -207,9 +207,9 @@ class Collector:
         for mode, carry in self._carries.items():
             carry.load(_below(frames, f"carry/{mode}/"), data["carry"].get(mode, {}))
         for mode, by_period in self._windows.items():
-            for period, held in by_period.items():
+            for period, window in by_period.items():
                 name = f"{mode}/{period}"
-                held.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
+                window.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
 
     def load_totals(self, data: Mapping[str, Any]) -> None:
         """Of the state of another plan: what is counted from the start of the run."""

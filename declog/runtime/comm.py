@@ -76,7 +76,7 @@ class Comm(Protocol):
     def answer(self, event: Event, deadline_s: float) -> bytes | None:
         """What rank 0 published for a log event; None where it did not in time."""
 
-    def hurry(self, seconds: float) -> None:
+    def shorten_waits(self, seconds: float) -> None:
         """Let the call that is under way wait for other ranks no longer than this. From any thread."""
 
     def interrupt(self) -> None:
@@ -111,7 +111,7 @@ class LocalComm:
     def answer(self, event: Event, deadline_s: float) -> bytes | None:
         return None
 
-    def hurry(self, seconds: float) -> None:
+    def shorten_waits(self, seconds: float) -> None:
         return None
 
     def interrupt(self) -> None:
@@ -128,7 +128,7 @@ class StoreComm:
     arrives: that is deleted and counted in ``late``. A rank that said that it leaves costs no wait at all.
     Rank 0 says which events it took; a rank whose connection breaks knows by that what was lost.
 
-    ``double`` is for a process that holds the rows of a rank that another process stands for: it sends nothing.
+    ``replica`` is for a process that holds the rows of a rank that another process stands for: it sends nothing.
     ``interrupt`` ends the connection, where there is one.
     """
 
@@ -138,14 +138,14 @@ class StoreComm:
         rank: int,
         world_size: int,
         *,
-        double: bool = False,
+        replica: bool = False,
         interrupt: Callable[[], None] | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
-        self.double = double
-        self.collects = rank == 0 and not double
+        self.replica = replica
+        self.collects = rank == 0 and not replica
         self.late = 0
         self.lost = 0  # log events of this rank that rank 0 did not take before the connection broke
         self._store = store
@@ -168,11 +168,11 @@ class StoreComm:
 
         Of several processes with one rank, the first stands for it. Others go the way that rank 0 says.
         """
-        double = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) > 1
+        replica = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) > 1
         place = f"declog/{namespace}/place"
-        if rank == 0 and not double:
+        if rank == 0 and not replica:
             if via == "clone":
-                made = cls._clone(rank, world_size, job_store, namespace, double)
+                made = cls._clone(rank, world_size, job_store, namespace, replica)
                 address: dict[str, Any] = {"via": via}
             else:
                 secret = secrets.token_bytes(32)
@@ -188,25 +188,25 @@ class StoreComm:
             raise CommError.of("DL603.start", rank=rank, deadline_s=f"{deadline_s:g}") from error
         address = json.loads(job_store.get(place))
         if address["via"] == "clone":
-            return cls._clone(rank, world_size, job_store, namespace, double)
+            return cls._clone(rank, world_size, job_store, namespace, replica)
         try:
             client = Client(bytes.fromhex(address["secret"]), address["hosts"], address["port"], min(deadline_s, 10.0))
         except OSError as error:
-            if double:
-                return cls(None, rank, world_size, double=True)  # the run is over already, and it is not heard anyway
+            if replica:
+                return cls(None, rank, world_size, replica=True)  # the run is over already, and it is not heard anyway
             where = " or ".join(address["hosts"])
             raise CommError.of("DL603.port", rank=rank, port=address["port"], where=where) from error
-        return cls(client, rank, world_size, double=double, interrupt=client.interrupt, close=client.close)
+        return cls(client, rank, world_size, replica=replica, interrupt=client.interrupt, close=client.close)
 
     @classmethod
-    def _clone(cls, rank: int, world_size: int, job_store: Any, namespace: str, double: bool) -> StoreComm:
+    def _clone(cls, rank: int, world_size: int, job_store: Any, namespace: str, replica: bool) -> StoreComm:
         with _new_connection(_port(job_store)) as opened:
             own = job_store.clone()
         own = dist.PrefixStore(f"declog/{namespace}", own)  # type: ignore[attr-defined]  # torch does not declare it
-        return cls(own, rank, world_size, double=double, interrupt=lambda: _end(opened))
+        return cls(own, rank, world_size, replica=replica, interrupt=lambda: _end(opened))
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
-        if self.double:
+        if self.replica:
             try:
                 return self._agree(topic, text, deadline_s)
             except CommError:  # rank 0 waits for the ranks that are heard: the others may come when the run is over
@@ -216,7 +216,7 @@ class StoreComm:
     def _agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
         with self._connected():
-            if not self.double:
+            if not self.replica:
                 self._store.set(keys[self.rank], text)
             try:
                 _wait(self._store, keys, deadline_s, lambda: f"rank {self.rank} waits for ranks {self._absent(keys)}")
@@ -231,7 +231,7 @@ class StoreComm:
     # -- ranks above 0
 
     def send(self, event: Event, data: bytes) -> None:
-        if self.double:
+        if self.replica:
             return
         self._unacknowledged.append(event)
         with self._connected():
@@ -331,7 +331,7 @@ class StoreComm:
 
     # -- the end
 
-    def hurry(self, seconds: float) -> None:
+    def shorten_waits(self, seconds: float) -> None:
         self._latest = min(self._latest, time.monotonic() + seconds)
 
     def interrupt(self) -> None:
@@ -349,7 +349,7 @@ class StoreComm:
         if self._broken is not None:
             self.lost = len(self._unacknowledged)
             log.warning("rank 0 has gone: %d log events of rank %d were not taken by it", self.lost, self.rank)
-        elif not self._stopped and not self.double:
+        elif not self._stopped and not self.replica:
             try:
                 self._store.set(_left(self.rank), b"1")
                 if self.rank == 0:

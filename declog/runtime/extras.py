@@ -41,7 +41,7 @@ class Undeclared:
         self._told: set[str] = set()
 
     def wanted(self, column: Any) -> bool:
-        """Whether a table keeps the column; ``InputError`` where one refuses it. What is dropped is said once."""
+        """Whether a table keeps the column; ``InputError`` where one refuses it. What is dropped is reported once."""
         if not isinstance(column, str) or not column:
             raise InputError.of("DL509.name", column=column)
         if self._refusing:

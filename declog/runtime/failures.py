@@ -1,4 +1,4 @@
-"""What goes wrong behind the training thread's back: counted, and the first of a kind told at once.
+"""What goes wrong behind the training thread's back: counted, and the first of a kind reported at once.
 
 Imports errors only.
 """
@@ -37,7 +37,7 @@ class Failures:
             log.error("%s: %s%s", what, name, detail)
 
     def count(self, error: Coded, times: int, where: str) -> None:
-        """Note something that happened so many times: told the first time, with its fix and the place of the call."""
+        """Note what happened so many times: reported the first time, with its fix and the place of the call."""
         name = f"[{error.code}] {error.message}"
         known = self.counts.get(name, 0)
         self.counts[name] = known + times

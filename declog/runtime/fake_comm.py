@@ -37,13 +37,13 @@ class FakeComm:
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         with self._shared.changed:
-            told = self._shared.told.setdefault(topic, {})
-            told[self.rank] = text
+            given = self._shared.given.setdefault(topic, {})
+            given[self.rank] = text
             self._shared.changed.notify_all()
-            if not self._shared.changed.wait_for(lambda: len(told) == self.world_size, deadline_s):
-                missing = [rank for rank in range(self.world_size) if rank not in told]
+            if not self._shared.changed.wait_for(lambda: len(given) == self.world_size, deadline_s):
+                missing = [rank for rank in range(self.world_size) if rank not in given]
                 raise CommError.of("DL603.fake_ranks", missing=missing, deadline_s=f"{deadline_s:g}")
-            return [told[rank] for rank in range(self.world_size)]
+            return [given[rank] for rank in range(self.world_size)]
 
     def send(self, event: Event, data: bytes) -> None:
         with self._shared.changed:
@@ -76,7 +76,7 @@ class FakeComm:
             self._shared.changed.wait_for(lambda: event in self._shared.answers or 0 in self._shared.left, deadline_s)
             return self._shared.answers.get(event)
 
-    def hurry(self, seconds: float) -> None:
+    def shorten_waits(self, seconds: float) -> None:
         with self._shared.changed:
             self._latest = min(self._latest, time.monotonic() + seconds)
             self._shared.changed.notify_all()
@@ -93,7 +93,7 @@ class FakeComm:
 class _Shared:
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.told: dict[str, dict[int, str]] = {}
+        self.given: dict[str, dict[int, str]] = {}
         self.messages: dict[tuple[Event, int], bytes] = {}
         self.answers: dict[Event, bytes] = {}
         self.left: set[int] = set()

@@ -25,7 +25,6 @@ import time
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Protocol
 
 MOST = 16 * 2**20  # bytes of a frame
 GREETING_S = 5.0  # for a stranger to prove that it is none
@@ -44,17 +43,6 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-
-
-class Store(Protocol):
-    """What ranks ask of a store: this module's, or torch's."""
-
-    def set(self, key: str, value: bytes | str) -> None: ...
-    def get(self, key: str) -> bytes: ...
-    def check(self, keys: list[str]) -> bool: ...
-    def delete_key(self, key: str) -> bool: ...
-    def wait(self, keys: list[str], timeout: timedelta) -> None: ...
-    def num_keys(self) -> int: ...
 
 
 class Server:

@@ -54,8 +54,8 @@ class Lane:
         """Up to this step all has come; None: nothing is sure yet."""
         if self.last is None:
             return None
-        held = [step for step in self.open if not self.late(step)]
-        return min(self.last, min(held) - 1) if held else self.last
+        waiting = [step for step in self.open if not self.late(step)]
+        return min(self.last, min(waiting) - 1) if waiting else self.last
 
     def late(self, step: Step) -> bool:
         """Whether the window of a step is closed."""

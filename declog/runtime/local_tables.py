@@ -29,7 +29,7 @@ class LocalTables:
         self._plan = plan
         self._routes = routes
         self._tables = Tables(functions)
-        self._ops = [op for op in plan.tables if op.apart]
+        self._ops = [op for op in plan.tables if op.local]
         self._events: Counter[str] = Counter()  # log events by mode, for sinks that take each N-th
 
     def write(self, step: int, mode: str, frames: Mapping[str, Frame], report: Report) -> None:
@@ -45,7 +45,7 @@ class LocalTables:
             shown = tuple(
                 replace(table, name=prefix + table.name)
                 for op, table in made
-                if table is not None and route.id in op.apart
+                if table is not None and route.id in op.local
             )
             if shown:
                 try:

@@ -1,4 +1,4 @@
-"""Rows that belong to no step, or came too late: counted by kind, each told once, never dropped in silence.
+"""Rows that belong to no step, or came too late: counted by kind, each reported once, never dropped in silence.
 
 A logger does not stop a run: only under ``strict`` is what the caller can mend raised where it is given.
 Imports errors and failures only.

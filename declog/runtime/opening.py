@@ -129,23 +129,23 @@ def _resumed(channel: Comm, made: Plan, state: Mapping[str, Any] | None, start_s
     except UsageError as error:
         own = error
         found = {"error": str(error)}
-    told = [json.loads(text) for text in channel.agree("resume", json.dumps(found), start_s)]
+    states = [json.loads(text) for text in channel.agree("resume", json.dumps(found), start_s)]
     alone = isinstance(channel, DriverComm | ActorComm)  # they hear nobody
-    wrong = own or checkpoint.together(told, channel.world_size, alone=alone)
+    wrong = own or checkpoint.together(states, channel.world_size, alone=alone)
     if wrong is not None:
         channel.close()
         raise wrong
-    if state is None and told[0] is not None and not alone:
-        return checkpoint.joined(made, channel, told[0])
+    if state is None and states[0] is not None and not alone:
+        return checkpoint.joined(made, channel, states[0])
     return state
 
 
 def _rewind_others(channel: Comm, made: Plan, run: RunInfo, gone: Iterable[int], step: int, start_s: float) -> None:
     """Ranks that are no more left rows of steps that will be made again in files of their own."""
-    apart = {sink for table in made.tables for sink in table.apart}
+    local = {sink for table in made.tables for sink in table.local}
     for rank in gone:
         for op in made.sinks:
-            if op.id in apart and sink_kinds.traits(op.kind).per_rank:
+            if op.id in local and sink_kinds.traits(op.kind).per_rank:
                 runner = SinkRunner(op.id, sink_kinds.make_sink(op.kind, dict(op.options)))
                 runner.open(replace(run, rank=rank), start_s)
                 runner.rewind(step, start_s)
@@ -167,8 +167,8 @@ def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[Sink
         base = Path(named) if folder is None else below(folder, named)
     offered = "" if base is None else str(free_folder(Path(base).absolute(), channel.rank))
     chosen = channel.agree("capture", offered, start_s)[0]
-    twin = isinstance(channel, comms.StoreComm) and channel.double
-    if op is None or twin or isinstance(channel, DriverComm):  # its actors capture what they observe
+    replica = isinstance(channel, comms.StoreComm) and channel.replica
+    if op is None or replica or isinstance(channel, DriverComm):  # its actors capture what they observe
         return None
     try:
         if not chosen:
@@ -215,7 +215,7 @@ def _open(
     routes: list[Route] = []
     run: RunInfo | None = None
     home: RunFolder | None = None  # rank 0 has it for all
-    each = {sink for table in made.tables for sink in table.apart} if _together(channel) else set()
+    each = {sink for table in made.tables for sink in table.local} if _together(channel) else set()
 
     def rank_0() -> None:
         nonlocal run, home
@@ -242,13 +242,13 @@ def _open(
             if op.id in each:
                 _open_sink(op, made, run, runners, routes, _left(until), together=True)
 
-    twin = isinstance(channel, comms.StoreComm) and channel.double  # its rows are written by the rank that it doubles
+    replica = isinstance(channel, comms.StoreComm) and channel.replica  # another process writes its rows
     try:
         _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
         if each:
             place = "" if run is None else json.dumps([str(run.output_dir), run.run_id])
             opened = channel.agree("folder", place, start_s)[0]
-            _all_or_none(channel, "each", None if channel.collects or twin else others, runners, 2 * start_s)
+            _all_or_none(channel, "each", None if channel.collects or replica else others, runners, 2 * start_s)
     except BaseException:
         if home is not None:
             home.abandon()
@@ -274,10 +274,10 @@ def _open_sink(
         op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
     )
     runner.open(run, left_s)
-    apart = frozenset(table.id for table in made.tables if together and op.id in table.apart)
+    local = frozenset(table.id for table in made.tables if together and op.id in table.local)
     traits = sink_kinds.traits(op.kind)
     most, last = traits.unfiltered_bytes, traits.shows_last
-    routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, apart, most, last))
+    routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, local, most, last))
 
 
 def _all_or_none(
@@ -290,13 +290,13 @@ def _all_or_none(
             action()
     except BaseException as error:  # noqa: BLE001  (raised below, when the other ranks know)
         failure = error
-    said = channel.agree(topic, "" if failure is None else error_text(failure), wait_s)
-    failed = next((rank for rank, text in enumerate(said) if text), None)
+    answers = channel.agree(topic, "" if failure is None else error_text(failure), wait_s)
+    failed = next((rank for rank, text in enumerate(answers) if text), None)
     if failed is not None:
         for runner in runners.values():
             runner.close(5.0)
         channel.close()
-        raise failure or SinkError.of("DL601.rank", rank=failed, cause=said[failed].removeprefix("[DL601] "))
+        raise failure or SinkError.of("DL601.rank", rank=failed, cause=answers[failed].removeprefix("[DL601] "))
 
 
 def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str | None = None) -> RunInfo:

@@ -5,7 +5,6 @@ Imports evaluation and the plan, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +18,6 @@ from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.language.segmented import NOTHING
 from declog.plans.ops import PhaseOp, Plan, TableOp
-
-Keep = Mapping[Axis, NDArray[np.bool_]]
 
 
 def with_locals(frame: Frame, phase: PhaseOp, functions: Functions = DEFAULT) -> Frame:
@@ -53,7 +50,7 @@ def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame
 
 def gathered(plan: Plan, table: TableOp) -> bool:
     """Whether rank 0 makes the table of all ranks' rows: not where each rank writes its own to every sink."""
-    return plan.in_code or not table.apart.issuperset(table.sinks)
+    return plan.in_code or not table.local.issuperset(table.sinks)
 
 
 def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:

@@ -259,7 +259,7 @@ class Recorder:
         [groups], or one number per step; a family is a mapping of member to values. Raises
         ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name. With ``step`` they
         belong to that optimizer step, or to the ``"next"`` one that ends here, wherever the call is. Outside of any
-        scope they are left out, which is counted in ``failures`` and told once (``strict: true``: raised).
+        scope they are left out, which is counted in ``failures`` and reported once (``strict: true``: raised).
         """
         began = time.perf_counter()
         session = self._session
@@ -364,7 +364,7 @@ class Recorder:
         """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
 
         A column that the profile declares as a signal is observed as one. Others go to the tables whose schema
-        says `undeclared: keep`; where none does they are dropped, and that is said once. Raises ``InputError`` for
+        says `undeclared: keep`; where none does they are dropped, and that is reported once. Raises ``InputError`` for
         what cannot be a column, and for any column where a table says `undeclared: error`. Before the step it is of
         the rows that the step begins with.
         """
@@ -384,7 +384,7 @@ class Recorder:
                 session.extra(session.holder(scope, me), column, values)
 
     def _count_packets(self, *, ended: bool = False) -> None:
-        """Packets that nobody will consume any more are told."""
+        """Packets that nobody will consume any more are reported."""
         for lost in self._packets.unused(ended=ended):
             self._session.misplaced.unused(lost)
 
@@ -430,7 +430,7 @@ class Recorder:
     def guard(self, what: str, left_out: str = "") -> Iterator[None]:
         """A block of an integration's own: where it fails the training code goes on, with what comes after the block.
 
-        ``what`` went wrong is told once and counted in ``failures``. The open window's values then count as not of
+        ``what`` went wrong is reported once and counted in ``failures``. The open window's values then count as not of
         all ranks (``declog/ranks``), unless it is only what is ``left_out``, of which no metric is made. Interrupts
         pass; with ``strict: true`` all errors do. Nothing is told of a recorder that is closed.
         """

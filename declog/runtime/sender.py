@@ -28,13 +28,13 @@ class Sender:
         rank: int,
         failures: Failures,
         functions: Functions = DEFAULT,
-        apart: LocalTables | None = None,
+        tables: LocalTables | None = None,
     ) -> None:
         self._plan = plan
         self._rank = rank
         self._failures = failures
         self._functions = functions
-        self._apart = apart  # writes this rank's own tables
+        self._local = tables  # writes this rank's own tables
 
     def frames(self, item: WindowItem) -> tuple[dict[str, Frame], str | None]:
         """This rank's frames with its local columns, and why they lack some of those."""
@@ -45,8 +45,8 @@ class Sender:
                     frames[name] = with_locals(frames[name], phase, self._functions)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
             return frames, f"rank {self._rank}: {error_text(error)}"
-        if self._apart is not None:
-            self._apart.write(item.step, item.mode, frames, self._failures.report)
+        if self._local is not None:
+            self._local.write(item.step, item.mode, frames, self._failures.report)
         return frames, None
 
     def message(self, item: WindowItem, figures: Mapping[str, float]) -> bytes:

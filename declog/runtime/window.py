@@ -47,7 +47,7 @@ class Window:
     def frames(
         self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report
     ) -> dict[str, Frame]:
-        """The window on the host, one frame per phase that had a batch; ``report`` is told what must be left out.
+        """The window on the host, one frame per phase that had a batch; ``report`` gets what must be left out.
 
         Called by the worker.
         """
@@ -78,7 +78,7 @@ def _frame(
 def _counted(
     phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
 ) -> Sequence[BatchRecord]:
-    """The batches without values per group whose number is not that of the groups that begin in them: that is told."""
+    """The batches without values per group whose number is not that of the groups that begin in them, reported."""
     if grouping is None or not any(signal.axis is Axis.GROUP for signal in phase.signals):
         return records
     names = {grouping.of} if grouping.of is not None else set()
@@ -95,7 +95,7 @@ def _counted(
         return records
     try:
         sizes = bare._sizes(Axis.GROUP).tolist()
-    except RuntimeFailure:  # rows that cannot be grouped: it is told where groups are read
+    except RuntimeFailure:  # rows that cannot be grouped: it is reported where groups are read
         return records
     places = zip(bare.batches.step.tolist(), bare.batches.batch.tolist(), strict=True)
     begun = dict(zip(places, sizes, strict=True))

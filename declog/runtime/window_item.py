@@ -56,7 +56,7 @@ class WindowItem:
     done: threading.Event | None = None  # set when the event is finished, where somebody waits
     answer: Answer | None = None
     figures: Mapping[str, float] = field(default_factory=dict)  # what recording it cost
-    hurry: bool = False  # somebody waits who should not wait long for other ranks
+    short_wait: bool = False  # somebody waits who should not wait long for other ranks
     last: bool = False  # this rank ends here
     sent: Mapping[str, int] = field(default_factory=dict)
     begun: Mapping[str, int] = field(default_factory=dict)

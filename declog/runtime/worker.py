@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from declog.runtime.collector import HURRY_S, Collector
+from declog.runtime.collector import SHORT_WAIT_S, Collector
 from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
 from declog.runtime.self_metrics import Meter
@@ -66,11 +66,11 @@ class Worker:
             pass
         return task
 
-    def finish(self, *, hurry: bool = False) -> None:
-        """No more will be handed over; in a hurry other ranks are not waited for long."""
-        if hurry and self._collector is not None:
-            self._collector.wait_s = min(self._collector.wait_s, HURRY_S)
-            self._comm.hurry(HURRY_S)
+    def finish(self, *, short_wait: bool = False) -> None:
+        """No more will be handed over; with ``short_wait`` other ranks are not waited for long."""
+        if short_wait and self._collector is not None:
+            self._collector.wait_s = min(self._collector.wait_s, SHORT_WAIT_S)
+            self._comm.shorten_waits(SHORT_WAIT_S)
         self._queue.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
@@ -85,7 +85,7 @@ class Worker:
                 continue
             try:
                 self._process(item)
-            # The worker outlives any event: what goes wrong is counted and told, and raised under `strict`.
+            # The worker outlives any event: what goes wrong is counted and reported, and raised under `strict`.
             except BaseException as error:  # noqa: BLE001
                 self._failures.report(error)
             finally:
@@ -115,8 +115,8 @@ class Worker:
             if self._collector is None:
                 self._comm.send(event, self._sender.message(item, figures))
                 if item.answer is not None:
-                    told = self._comm.answer(event, item.answer.left)
-                    item.answer.give(None if told is None else json.loads(told))
+                    text = self._comm.answer(event, item.answer.left)
+                    item.answer.give(None if text is None else json.loads(text))
                 return
             values = self._collector.collect(item, *self._sender.frames(item), figures)
             if item.answer is not None:

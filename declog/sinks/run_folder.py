@@ -1,4 +1,4 @@
-"""A run's folder: found or made, held while the run lasts, and what the run left there told apart from nothing.
+"""A run's folder: found or made, held while the run lasts, and what the run left there distinguished from nothing.
 
 ``run.json`` says which run the folder is of; ``run.lock`` is there while it lasts. Standard library, errors and locks.
 """
@@ -47,7 +47,7 @@ class RunFolder:
         self._write()
 
     def end(self, state: str, failures: Mapping[str, int]) -> None:
-        """Say how the run ended, and let the folder go. Never raises: where the disk refuses, that is told."""
+        """Say how the run ended, and let the folder go. Never raises: where the disk refuses, that is reported."""
         self._facts |= {"state": state, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "failures": dict(failures)}
         try:
             self._write()

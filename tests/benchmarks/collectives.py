@@ -21,7 +21,7 @@ Way = Callable[[Batch], list[float]]
 
 def names(metrics: int) -> list[str]:
     """The numbers' names, in the order in which the packed ways give them."""
-    return [f"{column}/{reduction}" for column, reduction in _ordered(completions.wanted(metrics))]
+    return [f"{column}/{reduction}" for column, reduction in _ordered(completions.expected(metrics))]
 
 
 def ways(metrics: int) -> Mapping[str, Way]:
@@ -34,7 +34,7 @@ def ways(metrics: int) -> Mapping[str, Way]:
 
 def per_metric(metrics: int) -> Way:
     """``metrics[name].append(accelerator.gather(value.mean()).nanmean().item())``, line by line."""
-    keys = [(name, completions._CALLS[reduction]) for name, reduction in _ordered(completions.wanted(metrics))]
+    keys = [(name, completions._CALLS[reduction]) for name, reduction in _ordered(completions.expected(metrics))]
 
     def step(batch: Batch) -> list[float]:
         return [gathered(call(completions.column(batch, name))).nanmean().item() for name, call in keys]
@@ -113,9 +113,9 @@ def _states(batch: Batch) -> tuple[Tensor, Tensor]:
     return sums, torch.cat([x.amax(1), -x.amin(1)])
 
 
-def _ordered(wanted: Wanted) -> Wanted:
+def _ordered(expected: Wanted) -> Wanted:
     """One reduction after the other, so that packed code picks whole ranges."""
-    return sorted(wanted, key=lambda item: ("mean", "std", "min", "max").index(item[1]))
+    return sorted(expected, key=lambda item: ("mean", "std", "min", "max").index(item[1]))
 
 
 def _finish(metrics: int) -> Callable[[Tensor, Tensor], list[float]]:
@@ -125,7 +125,7 @@ def _finish(metrics: int) -> Callable[[Tensor, Tensor], list[float]]:
     place = {name: at for at, name in enumerate(columns)}
     rows = len(columns) - 3  # those that have deviations and extremes
     by: dict[str, list[int]] = {"mean": [], "std": [], "min": [], "max": []}
-    for column, reduction in _ordered(completions.wanted(metrics)):
+    for column, reduction in _ordered(completions.expected(metrics)):
         by[reduction].append(place[column])
     picks = {reduction: torch.tensor(places, dtype=torch.long) for reduction, places in by.items()}
 

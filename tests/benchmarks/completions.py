@@ -20,7 +20,7 @@ SIGNALS = {8: 4, 40: 12, 200: 40}  # metrics: signals
 Wanted = list[tuple[str, str]]  # (column, reduction)
 
 
-def wanted(metrics: int) -> Wanted:
+def expected(metrics: int) -> Wanted:
     """The metrics of a profile: what everybody logs first, then means and deviations, differences, extremes."""
     floats = [f"x{place}" for place in range(SIGNALS[metrics] - 2)]
     gaps = [f"gap{place}" for place in range(len(floats) - 1)]
@@ -44,7 +44,7 @@ def profile(metrics: int, every: int) -> dict[str, Any]:
     """The profile, in declog's language."""
     floats = SIGNALS[metrics] - 2
     made: dict[str, Any] = {}
-    for column, reduction in wanted(metrics):
+    for column, reduction in expected(metrics):
         entry = {"expr": column, "reduce": reduction, "name": f"{column}/{reduction}"}
         if column == "terminated":
             entry |= {"expr": "length", "where": "not truncated"}
@@ -125,7 +125,7 @@ def _fused_step(metrics: int) -> Callable[[Batch], Tensor]:
 
 def _counts(metrics: int) -> tuple[int, bool, int, int, int, bool]:
     """How many floats there are, whether all have means, how many have deviations, minima, maxima, and gap_std."""
-    keys = wanted(metrics)
+    keys = expected(metrics)
     floats = SIGNALS[metrics] - 2
     by = {reduction: sum(column[0] == "x" and one == reduction for column, one in keys) for reduction in ("std", "min", "max")}  # fmt: skip  # noqa: E501
     return floats, metrics > 8, by["std"], by["min"], by["max"], ("gap0", "std") in keys
@@ -237,7 +237,7 @@ _CALLS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 def each(metrics: int) -> Callable[[Batch], list[float]]:
     """``metrics.append(value.mean().item())``, as in most trainers."""
-    keys = [(name, _CALLS[reduction]) for name, reduction in wanted(metrics)]
+    keys = [(name, _CALLS[reduction]) for name, reduction in expected(metrics)]
 
     def step(batch: Batch) -> list[float]:
         return [call(column(batch, name)).item() for name, call in keys]
@@ -247,6 +247,6 @@ def each(metrics: int) -> Callable[[Batch], list[float]]:
 
 def _reductions(metrics: int) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for name, reduction in wanted(metrics):
+    for name, reduction in expected(metrics):
         found.setdefault(name, []).append(reduction)
     return found

@@ -144,8 +144,8 @@ class Collections:
         self.every = every
         self._count = 0
         self._collections = {
-            name: torchmetrics.MetricCollection({one: _METRICS[one]() for one in wanted}, compute_groups=False)
-            for name, wanted in reductions.items()
+            name: torchmetrics.MetricCollection({one: _METRICS[one]() for one in expected}, compute_groups=False)
+            for name, expected in reductions.items()
         }
 
     def step(self, batch: Batch) -> dict[str, float]:

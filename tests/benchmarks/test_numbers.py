@@ -49,7 +49,7 @@ def test_other_completions(metrics: int, name: str) -> None:
     """The other alternatives give declog's numbers per completion."""
     batches = completions.batches(metrics, 64)[:1]
     contestants = completions.contestants(metrics, 1)
-    names = [f"{column}/{reduction}" for column, reduction in completions.wanted(metrics)]
+    names = [f"{column}/{reduction}" for column, reduction in completions.expected(metrics)]
     found = _values(names, contestants[name], batches)
     assert _expected(contestants, batches) == pytest.approx(found, rel=CLOSE, abs=1e-3)  # a sum of squares is rough
 

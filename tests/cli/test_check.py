@@ -28,7 +28,7 @@ def test_shipped_presets(name: str, cli: Cli) -> None:
     assert found.out.splitlines()[-1].startswith(f"ok {name}: ")
 
 
-def test_everything_that_is_wrong_is_told(small: Path, cli: Cli) -> None:
+def test_everything_that_is_wrong_is_reported(small: Path, cli: Cli) -> None:
     """At once, each at its place; exit code 2."""
     found = cli("check", "small", "metrics.a=mean(rewrad)", "metrics.b=avg(reward)", "filters.long.key=lenght",
                 "--config-dir", ".")  # fmt: skip

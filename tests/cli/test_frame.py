@@ -60,7 +60,7 @@ def test_the_version(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["chek"], "declog: there is no verb `chek`\n  fix: did you mean `check`?\n"),
         (["check", "--strct"], "declog: declog check has no option `--strct`\n  fix: did you mean `--strict`?\n"),
@@ -74,11 +74,11 @@ def test_the_version(cli: Cli) -> None:
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
 )
-def test_a_wrong_command_line_is_told_in_a_line(words: list[str], told: str, cli: Cli) -> None:
+def test_a_wrong_command_line_is_reported_in_a_line(words: list[str], reported: str, cli: Cli) -> None:
     """Exit code 2, on standard error, with the nearest word."""
     found = cli(*words)
     assert (found.code, found.out) == (2, "")
-    assert found.err.startswith(told)
+    assert found.err.startswith(reported)
 
 
 def test_a_reader_that_has_seen_enough() -> None:

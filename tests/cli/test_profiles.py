@@ -20,7 +20,7 @@ APP = ROOT / "tests" / "data" / "compose" / "app"
 
 
 def test_a_preset_of_a_folder(small: Path, cli: Cli) -> None:
-    """By name, with --config-dir; a wrong name is told with the nearest."""
+    """By name, with --config-dir; a wrong name is reported with the nearest."""
     assert cli("check", "small", "--config-dir", ".").out == OK
     found = cli("check", "smal", "--config-dir", ".")
     assert (found.code, found.err) == (
@@ -71,7 +71,7 @@ def test_a_file_that_is_not_there_has_a_neighbour(small: Path, cli: Cli) -> None
     ],
 )  # fmt: skip
 def test_files_that_are_no_profiles(tmp_path: Path, cli: Cli, text: bytes, code: int) -> None:
-    """Whatever a file holds, what is wrong is told without a traceback."""
+    """Whatever a file holds, what is wrong is reported without a traceback."""
     file = tmp_path / "odd.yaml"
     file.write_bytes(text)
     found = cli("check", str(file))
@@ -85,8 +85,8 @@ def test_bytes_that_are_no_text_have_a_place(
     """Neither the YAML reader nor Python's names the file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "odd.yaml").write_bytes(b"name: a\nmetrics:\n  x: a" + odd + b"b\n")
-    told = "error[DL101] odd.yaml:3:7\n  this character is no text in UTF-8\n  fix: save the file as UTF-8\n"
-    assert cli("check", "odd.yaml").err == told
+    reported = "error[DL101] odd.yaml:3:7\n  this character is no text in UTF-8\n  fix: save the file as UTF-8\n"
+    assert cli("check", "odd.yaml").err == reported
 
 
 def test_a_yml_file_is_told_how_it_must_end(tmp_path: Path, cli: Cli) -> None:
@@ -115,7 +115,7 @@ def test_an_application(monkeypatch: pytest.MonkeyPatch, cli: Cli, words: list[s
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--config-name", "confg"], "fix: did you mean `config`?"),
         (["--config-name", "config", "app"], "declog: --config-name chooses the configuration"),
@@ -123,11 +123,11 @@ def test_an_application(monkeypatch: pytest.MonkeyPatch, cli: Cli, words: list[s
         (["--config-name", "config", "declog.metrics.p=p95(reward)"], "Hydra cannot read `p95(reward)` without quotes"),
     ],
 )
-def test_an_applications_mistakes(cli: Cli, words: list[str], told: str) -> None:
+def test_an_applications_mistakes(cli: Cli, words: list[str], reported: str) -> None:
     """Nothing is read in declog's short words here: it would fail in the application."""
     found = cli("check", "--config-dir", str(APP / "conf"), *words)
     assert found.code in (2, 3)
-    assert told in found.err
+    assert reported in found.err
 
 
 def test_an_application_that_asks_hydra_of_its_run(

@@ -227,7 +227,7 @@ def test_the_verb_writes_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
 
 def test_the_verb_knows_its_parts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A wrong part and a file that cannot be written are told in a line."""
+    """A wrong part and a file that cannot be written are reported in a line."""
     assert main(["schema", "sink"]) == 2
     assert capsys.readouterr().err == "declog: there is no schema of `sink`\n  fix: did you mean `sinks`?\n"
     assert main(["schema", "-o", str(tmp_path / "no" / "such")]) == 2

@@ -134,7 +134,7 @@ def test_typos_are_refused(small: Path, cli: Cli, word: str, fix: str) -> None:
     assert fix in found.err.partition("  fix: ")[2]
 
 
-def test_all_wrong_words_are_told_at_once(small: Path, cli: Cli) -> None:
+def test_all_wrong_words_are_reported_at_once(small: Path, cli: Cli) -> None:
     """One run, both mistakes."""
     found = cli("check", "small", "metrics.rewrad.reduce=p95", "evry=3", "--config-dir", str(small))
     assert found.err.count("error[DL101]") == 2

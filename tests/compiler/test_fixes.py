@@ -54,8 +54,8 @@ def pasted(profile: dict[str, Any], found: Problem, choice: int) -> dict[str, An
     if re.match(r"\w+: \{.*\}$", fix):
         ((section, entries),) = yaml.safe_load(fix).items()
         return {**profile, section: {**profile.get(section, {}), **entries}}
-    meant = re.search(r"`([^`]+)`", fix)
-    text = fix if meant is None else meant[1]
+    intended = re.search(r"`([^`]+)`", fix)
+    text = fix if intended is None else intended[1]
     start, end = found.span or (0, len(found.source or ""))
     if isinstance(profile["metrics"]["m"], str) and found.source is not None:  # a part of it, in its place
         whole = profile["metrics"]["m"]
@@ -133,15 +133,15 @@ CASES: dict[str, tuple[Any, list[float]]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "choice"), [(name, choice) for name, (_, meant) in CASES.items() for choice in range(len(meant))]
+    ("name", "choice"), [(name, choice) for name, (_, intended) in CASES.items() for choice in range(len(intended))]
 )
 def test_a_pasted_fix_gives_the_number_that_was_meant(name: str, choice: int, tmp_path: Path) -> None:
     """Each alternative, its own reading."""
-    wrong, meant = CASES[name]
+    wrong, intended = CASES[name]
     profile = {**PROFILE, "metrics": {"other": "mean(length)", "m": wrong}}
     found = problem(profile)
-    assert len(str(found.fix).split("  or  ")) == len(meant)
-    assert number(pasted(profile, found, choice), tmp_path) == pytest.approx(meant[choice], rel=1e-12, nan_ok=True)
+    assert len(str(found.fix).split("  or  ")) == len(intended)
+    assert number(pasted(profile, found, choice), tmp_path) == pytest.approx(intended[choice], rel=1e-12, nan_ok=True)
 
 
 ROWS: dict[str, tuple[dict[str, Any], list[list[Any]]]] = {
@@ -199,11 +199,11 @@ def shown(profile: dict[str, Any], folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "choice"), [(name, choice) for name, (_, meant) in ROWS.items() for choice in range(len(meant))]
+    ("name", "choice"), [(name, choice) for name, (_, intended) in ROWS.items() for choice in range(len(intended))]
 )
 def test_a_pasted_fix_shows_the_rows_that_were_meant(name: str, choice: int, tmp_path: Path) -> None:
     """Of filters, schemas and tables: it stands in a flow map as in a block."""
-    wrong, meant = ROWS[name]
+    wrong, intended = ROWS[name]
     table: dict[str, Any] = {"schema": "s", "rows": wrong.get("rows", "completion")}
     profile = {
         **PROFILE,
@@ -215,7 +215,7 @@ def test_a_pasted_fix_shows_the_rows_that_were_meant(name: str, choice: int, tmp
     }
     found = problem(profile)
     fixes = str(found.fix).split("  or  ")
-    assert len(fixes) == len(meant)
+    assert len(fixes) == len(intended)
     fix = re.sub(r"^.*?`(.*)`$", r"\1", fixes[choice])
     key = str(found.path[-1])
     change = yaml.safe_load(f"{{{fix}}}" if re.match(r"\w+: ", fix) else json.dumps({key: fix}))
@@ -224,7 +224,9 @@ def test_a_pasted_fix_shows_the_rows_that_were_meant(name: str, choice: int, tmp
     else:
         mended = {**profile, "schemas": {"s": {"shown": profile["schemas"]["s"]["shown"] | change}}}
     rows = shown(mended, tmp_path)
-    assert rows == pytest.approx(meant[choice], rel=1e-12) if isinstance(rows[0], float) else rows == meant[choice]
+    assert (
+        rows == pytest.approx(intended[choice], rel=1e-12) if isinstance(rows[0], float) else rows == intended[choice]
+    )
 
 
 @pytest.mark.parametrize(

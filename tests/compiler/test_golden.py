@@ -32,7 +32,7 @@ def test_the_pairs_cover_the_language() -> None:
 
 
 def test_every_problem_has_a_fix() -> None:
-    """Nobody is told what is wrong without what to write instead."""
+    """No problem is reported without what to write instead."""
     texts = [expected(profile).read_text(encoding="utf-8") for profile in PROFILES]
     problems = [block for text in texts if text.startswith("error[") for block in text.strip().split("\n\n")]
     assert [problem for problem in problems if "\n  fix: " not in problem] == []

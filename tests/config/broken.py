@@ -125,7 +125,7 @@ def plan(files: Mapping[str, str]) -> declog.Plan:
         return declog.plan(declog.compose(name, config_dir="."))
 
 
-def said(files: Mapping[str, str]) -> str:
+def written(files: Mapping[str, str]) -> str:
     """What declog says of files and overrides."""
     try:
         plan(files)
@@ -146,7 +146,7 @@ def shipped_lines(text: str) -> str:
     return _SHIPPED.sub(named, text)
 
 
-def said_in_applications(files: Sequence[Mapping[str, str]]) -> list[str]:
+def in_applications(files: Sequence[Mapping[str, str]]) -> list[str]:
     """The same in applications of a user's own, each a process."""
     return list(map(_in_application, files))
 
@@ -158,11 +158,11 @@ def _in_application(files: Mapping[str, str]) -> str:
         return shipped_lines(_run(["train.py", *overrides], Path(folder)))
 
 
-def said_beside_a_package(files: Sequence[Mapping[str, str]]) -> list[str]:
+def beside_a_package(files: Sequence[Mapping[str, str]]) -> list[str]:
     """The same where a team's package is installed, in one process of its own."""
     program = (
-        "import json, sys; from tests.config.broken import said; "
-        "print(json.dumps([said(f) for f in json.load(sys.stdin)]))"
+        "import json, sys; from tests.config.broken import written; "
+        "print(json.dumps([written(f) for f in json.load(sys.stdin)]))"
     )
     shown = _run(["-c", program], ROOT, json.dumps(files), path=str(_site()))
     found: list[str] = json.loads(shown.splitlines()[-1])
@@ -187,9 +187,9 @@ def _run(command: Sequence[str], folder: Path, given: str = "", path: str = "") 
 
 
 KINDS: Mapping[str, Callable[[Sequence[Mapping[str, str]]], list[str]]] = {
-    "app": said_in_applications,
-    "team": said_beside_a_package,
-    "": lambda files: [said(each) for each in files],
+    "app": in_applications,
+    "team": beside_a_package,
+    "": lambda files: [written(each) for each in files],
 }
 
 
@@ -212,14 +212,14 @@ def pasted(case: Case, problems: Sequence[Problem]) -> Mapping[str, str] | None:
     files = {name: text.splitlines(keepends=True) for name, text in case.files.items()}
     for problem in reversed(problems):  # from the end, so that columns stay what they are
         where, fix = problem.where, (problem.fix or "").split("  or  ")[0]
-        meant = re.fullmatch(r"did you mean `(.+)`\?", fix)
+        intended = re.fullmatch(r"did you mean `(.+)`\?", fix)
         if where is None or where.excerpt is None:
             return None
         lines = files["overrides"] if where.override is not None else files[str(where.file)]
-        if meant is not None:
+        if intended is not None:
             start, end = where.excerpt.start, where.excerpt.end
             row = lines.index(f"{where.override}\n") if where.line is None else where.line - 1
-            lines[row] = lines[row][:start] + meant[1] + lines[row][end:]
+            lines[row] = lines[row][:start] + intended[1] + lines[row][end:]
         elif where.override is not None and re.match(r"'?[+~]*declog[./]", fix) and f"{where.override}\n" in lines:
             row = lines.index(f"{where.override}\n")
             lines[row : row + 1] = [f"{word}\n" for word in shlex.split(fix)]

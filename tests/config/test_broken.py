@@ -10,26 +10,26 @@ import pytest
 
 import declog
 from declog.errors import Problem
-from tests.config.broken import KINDS, WELL, Case, cases, kind, pasted, plan, said, shipped_lines, shown
+from tests.config.broken import KINDS, WELL, Case, cases, kind, pasted, plan, shipped_lines, shown, written
 
 CASES = cases()
 HERE = [case for case in CASES if not kind(case)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_mistake_is_told_and_mended(case: Case) -> None:
+def test_a_mistake_is_reported_and_mended(case: Case) -> None:
     """Line, column, carets, cause and fix are those of the committed text; the mended profile has nothing wrong."""
     if kind(case):
         assert shown([case.files, case.mended], kind(case)) == [case.error, WELL]
     else:
-        told = shipped_lines(f"{declog.ConfigError(found(str(case)))}\n")
-        assert (told, said_once(tuple(case.mended.items()))) == (case.error, WELL)
+        reported = shipped_lines(f"{declog.ConfigError(found(str(case)))}\n")
+        assert (reported, written_once(tuple(case.mended.items()))) == (case.error, WELL)
 
 
 @cache
-def said_once(files: tuple[tuple[str, str], ...]) -> str:
+def written_once(files: tuple[tuple[str, str], ...]) -> str:
     """What is said of files: the mended ones and those with the fix pasted are often the same."""
-    return said(dict(files))
+    return written(dict(files))
 
 
 @cache
@@ -46,7 +46,7 @@ def test_a_fix_that_can_be_pasted_is_right(case: Case) -> None:
     assert [problem.message for problem in found(str(case)) if not problem.fix] == []
     mended = pasted(case, found(str(case)))
     if mended is not None:
-        assert said_once(tuple(mended.items())) == WELL
+        assert written_once(tuple(mended.items())) == WELL
 
 
 def test_many_fixes_can_be_pasted() -> None:

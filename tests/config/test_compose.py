@@ -459,7 +459,7 @@ def test_a_preset_beside_the_group_is_told_where_to_go(base: Path) -> None:
 
 
 def test_a_directory_that_is_not_there(base: Path) -> None:
-    """A wrong `config_dir` is told as such, not as a missing preset."""
+    """A wrong `config_dir` is reported as such, not as a missing preset."""
     assert refusal(Path("nowhere")) == dedent("""
         error[DL101] <profile>
           there is no directory nowhere
@@ -564,7 +564,7 @@ def test_prefix_of_follows_the_node() -> None:
     assert [compose(each).prefix for each in given] == [("eval_log",), ("logging", "declog"), ("eval_log",), ()]
 
 
-def test_everything_that_does_not_resolve_is_told_with_its_place(base: Path, write_preset: WritePreset) -> None:
+def test_everything_that_does_not_resolve_is_reported_with_its_place(base: Path, write_preset: WritePreset) -> None:
     """`???` and interpolations that lead nowhere, all at once, each at its line."""
     write_preset(
         "open",
@@ -608,7 +608,7 @@ def test_everything_that_does_not_resolve_is_told_with_its_place(base: Path, wri
     """)
 
 
-def test_relative_interpolations_are_told_as_they_were_written() -> None:
+def test_relative_interpolations_are_reported_as_they_were_written() -> None:
     """A relative key that exists at the top of the configuration is not proposed for one that is missing."""
     config = OmegaConf.create({"name": "top", "declog": {"a": {"b": "${.name}", "c": "${..d.e}"}, "d": "${nowhere}"}})
     with pytest.raises(CompositionError) as caught:
@@ -639,7 +639,7 @@ def test_interpolations_that_lead_into_each_other_end() -> None:
     ],
 )
 def test_what_is_no_profile_is_refused(given: Any, expected: str) -> None:
-    """A node that is empty, missing or no mapping is told as such before anything is validated."""
+    """A node that is empty, missing or no mapping is reported as such before anything is validated."""
     with pytest.raises(ConfigError) as caught:
         profile_of(given)
     assert str(caught.value) == expected

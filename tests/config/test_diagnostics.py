@@ -384,7 +384,7 @@ def test_an_override_is_its_own_place(directory: Path, override: str, problem: P
     assert shown(directory, problem, override) == golden(expected)
 
 
-def test_earlier_layers_are_told_latest_first(directory: Path) -> None:
+def test_earlier_layers_are_reported_latest_first(directory: Path) -> None:
     """Where else the key was set, so that nobody edits the file that loses."""
     problem = Problem("DL311", "unknown reduction `p95x`", ("metrics", "reward", "reduce"), source="p95x", span=(0, 4))
     assert shown(directory, problem, "declog.metrics.reward.reduce=p95x", name="team") == golden("""

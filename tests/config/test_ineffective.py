@@ -1,4 +1,4 @@
-"""What a profile says, it does: what would have no effect, or another one than it looks like, is told."""
+"""What a profile says, it does: what would have no effect, or another one than it looks like, is reported."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_metric_without_a_value_is_told_how_to_say_the_mean(tmp_path: Path) ->
     assert [(op.id, op.reduction.name) for op in plan.metrics][:1] == [("reward", "mean")]
 
 
-def test_an_override_and_a_second_layer_are_told_apart_too(tmp_path: Path) -> None:
+def test_an_override_and_a_second_layer_are_distinguished_too(tmp_path: Path) -> None:
     """What one layer deleted, another need not find; what an override nulls must be there."""
     folder = written(tmp_path, full=FULL, mine=nulled("alerts", "low"), last="defaults: [mine]\nalerts: {low: null}\n")
     assert declog.plan(declog.compose("last", config_dir=folder)).alerts == ()
@@ -173,7 +173,7 @@ def test_an_empty_profile_says_so(profile: dict[str, Any], expected: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("metric", "meant"),
+    ("metric", "intended"),
     [
         ({"expr": "r", "reduce": "p0.95"}, "p95"),
         ("p0.5(r)", "p50"),
@@ -184,10 +184,10 @@ def test_an_empty_profile_says_so(profile: dict[str, Any], expected: int) -> Non
         ({"expr": "r", "reduce": "p0"}, None),
     ],
 )
-def test_a_quantile_below_one_percent_is_doubted(metric: Any, meant: str | None) -> None:
+def test_a_quantile_below_one_percent_is_doubted(metric: Any, intended: str | None) -> None:
     """`p0.95` is the 0.95 % quantile: the warning names the one that is mostly meant."""
     warnings = declog.plan({**BASE, "metrics": {"m": metric}}).warnings
-    assert [each.rpartition("is ")[2] for each in warnings] == ([] if meant is None else [f"`{meant}`"])
+    assert [each.rpartition("is ")[2] for each in warnings] == ([] if intended is None else [f"`{intended}`"])
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ OWN = "provided by declog itself and by zenith 3.0"
 
 @pytest.mark.usefixtures("packages")
 @pytest.mark.parametrize(
-    ("profile", "said"),
+    ("profile", "given"),
     [
         ({"metrics": {"m": "mean(shared(r))"}}, f"function `shared` is {BOTH}"),
         ({"metrics": {"m": "mean(clip(r, 0, 1))"}}, f"function `clip` is {OWN}"),
@@ -284,12 +284,12 @@ OWN = "provided by declog itself and by zenith 3.0"
         ({"sinks": {"mine": {"kind": "jsonl"}}}, f"sink `jsonl` is {OWN}"),
     ],
 )
-def test_a_name_that_two_packages_provide_is_refused_where_it_is_used(profile: dict[str, Any], said: str) -> None:
+def test_a_name_that_two_packages_provide_is_refused_where_it_is_used(profile: dict[str, Any], given: str) -> None:
     """Functions, reductions, columns and sinks: one problem that names both packages with their versions."""
     with pytest.raises(ConfigError) as raised:
         declog.plan({**BASE, **profile}, functions=Functions(BUILTIN), reductions=Reductions(REDUCTIONS))
     (problem,) = raised.value.problems
-    assert said in problem.message
+    assert given in problem.message
 
 
 @pytest.mark.usefixtures("packages")

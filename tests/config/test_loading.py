@@ -70,8 +70,8 @@ def test_a_file_that_explodes_is_refused(
     file.write_text(FILES[kind] + ("" if kind in ("brackets", "braces") else GOOD.partition("\n")[0]), encoding="utf-8")
     codes = {main([verb, str(file)]), main([verb, "mine", "--config-dir", str(tmp_path)])}
     assert codes == ({0} if verb == "show" and kind in UNRESOLVED else {3})  # `show` has what does not resolve as it is
-    told = capsys.readouterr()
-    assert "error[" in told.err or "does not compile (DL103)" in told.out
+    reported = capsys.readouterr()
+    assert "error[" in reported.err or "does not compile (DL103)" in reported.out
 
 
 def test_ordinary_anchors_are_taken(tmp_path: Path) -> None:
@@ -123,6 +123,6 @@ def test_a_package_on_hydras_search_path_is_read_and_not_imported(
     words = {"why": ["declog.name", place], "diff": [place, "--", place], "ls": ["metrics", place]}.get(verb, [place])
     assert main([verb, *words]) == (2 if verb == "test" else 0)
     assert "declog_test_search" not in sys.modules
-    told = capsys.readouterr()
-    assert "imported" not in told.out + told.err
-    assert "the profile has no test" in told.err if verb == "test" else told.out != ""
+    reported = capsys.readouterr()
+    assert "imported" not in reported.out + reported.err
+    assert "the profile has no test" in reported.err if verb == "test" else reported.out != ""

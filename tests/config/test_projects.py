@@ -71,11 +71,11 @@ def test_no_verb_imports_what_a_profile_names(
     }.get(verb, [verb, str(file)])
     before = set(sys.modules)
     code = main(words)
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert not {MODULE, "this", "multiprocessing.managers"} & (set(sys.modules) - before)
     if verb in ("check", "diff", "show --plan"):
         assert code == 2
-        assert told.err.count("names a module, and a profile imports none") >= 3
+        assert reported.err.count("names a module, and a profile imports none") >= 3
 
 
 @pytest.mark.parametrize("kind", ["mapping", "node", "start", "tests", "capture"])
@@ -133,7 +133,7 @@ def test_a_profile_brings_no_project_along(project: Path, capsys: pytest.Capture
     assert capsys.readouterr().out.startswith("ok")
 
 
-def test_the_command_line_imports_what_it_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_imports_what_it_is_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--import` is the user's own word, too."""
     monkeypatch.chdir(project)
     (project / "mine.yaml").write_text(
@@ -145,7 +145,7 @@ def test_the_command_line_imports_what_it_is_told(project: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "written"),
     [
         ("[tool.declog]\nimport = []\n", "DL201", "unknown key `import`"),
         ("[tool.declog]\nimports = 'a'\n", "DL202", "is a list of modules"),
@@ -154,10 +154,10 @@ def test_the_command_line_imports_what_it_is_told(project: Path, monkeypatch: py
         ("[tool.declog]\nimports = ['declog_test_not_there']\n", "DL403", "cannot be imported"),
     ],
 )
-def test_what_is_wrong_with_the_table_is_told(text: str, code: str, said: str, project: Path) -> None:
+def test_what_is_wrong_with_the_table_is_reported(text: str, code: str, written: str, project: Path) -> None:
     """With the file that has it."""
     says(project, text)
-    with pytest.raises(ConfigError, match=said) as raised:
+    with pytest.raises(ConfigError, match=written) as raised:
         declog.plan(BASE)
     assert raised.value.code == code
     assert str(project / "pyproject.toml") in str(raised.value)

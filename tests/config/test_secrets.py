@@ -119,7 +119,7 @@ def test_a_capture_is_replayed_with_the_environment_that_is_there(
     ],
 )
 def test_no_error_holds_what_the_environment_gave(profile: dict[str, Any]) -> None:
-    """A wrong profile is told with what was written, whatever the message quotes."""
+    """A wrong profile is reported with what was written, whatever the message quotes."""
     with pytest.raises(ConfigError) as raised:
         declog.plan(configuration(**profile))
     assert "fix:" in str(raised.value) or raised.value.code != "DL302"
@@ -145,9 +145,9 @@ def test_no_verb_shows_what_the_environment_gave(verb: str, tmp_path: Path, caps
     }[verb]
     place = [str(folder / "mine.yaml")]
     assert main([*words, *place] if verb != "why" else ["why", *words[1:], *place]) == 0
-    told = capsys.readouterr().out
-    assert KEY not in told
-    assert ("${oc.env:MY_KEY}" in told) == (verb != "show-plan")
+    reported = capsys.readouterr().out
+    assert KEY not in reported
+    assert ("${oc.env:MY_KEY}" in reported) == (verb != "show-plan")
 
 
 def test_in_an_application_an_answer_of_hydra_takes_no_secret_along(
@@ -158,6 +158,6 @@ def test_in_an_application_an_answer_of_hydra_takes_no_secret_along(
         "defaults: [{declog: grpo}, _self_]\ndeclog: {run_config: {key: '${hydra:job.name}-${oc.env:MY_KEY}'}}\n"
     )
     assert main(["show", "--config-dir", str(tmp_path), "--config-name", "config", "--key", "run_config"]) == 0
-    told = capsys.readouterr().out
-    assert "config-${oc.env:MY_KEY}" in told
-    assert KEY not in told
+    reported = capsys.readouterr().out
+    assert "config-${oc.env:MY_KEY}" in reported
+    assert KEY not in reported

@@ -17,9 +17,9 @@ PLAIN = ["10", "0", "0.5", "0x1F", "1e3", "y", "n", "oN", "089", "true", "reward
 def test_what_a_word_becomes_is_what_yaml_makes_of_it(word: str) -> None:
     """The message names the value that PyYAML would give."""
     value = yaml.safe_load(f"key: {word}")["key"]
-    told = surprise(word)
-    assert told is not None
-    assert told[0].startswith(f"`{word}` is {str(value).lower()} in YAML")
+    reported = surprise(word)
+    assert reported is not None
+    assert reported[0].startswith(f"`{word}` is {str(value).lower()} in YAML")
     assert isinstance(value, bool | int)
 
 
@@ -43,7 +43,7 @@ def test_a_file_without_such_words_is_not_read_twice(text: str, expected: bool) 
 
 
 def test_a_word_that_a_later_layer_replaced_is_no_error(write_preset: WritePreset) -> None:
-    """Only what is in effect is told."""
+    """Only what is in effect is reported."""
     write_preset("base", "defaults: [grpo, _self_]\nfilters: {extremes: {top: 010}}\n")
     directory = write_preset("mine", "defaults: [base, _self_]\nfilters: {extremes: {top: 3}}\n")
     assert declog.plan(declog.compose("mine", config_dir=directory)).name == "grpo"
@@ -52,7 +52,7 @@ def test_a_word_that_a_later_layer_replaced_is_no_error(write_preset: WritePrese
     declog.plan(declog.compose("base", ["declog.filters.extremes.top=4"], config_dir=directory))
 
 
-def test_a_word_as_a_key_of_metadata_is_told(write_preset: WritePreset) -> None:
+def test_a_word_as_a_key_of_metadata_is_reported(write_preset: WritePreset) -> None:
     """Where a key may be any text, YAML's words still are none."""
     directory = write_preset("mine", "defaults: [grpo, _self_]\nrun_config: {no: 1}\n")
     with pytest.raises(declog.ConfigError) as caught:

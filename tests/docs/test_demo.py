@@ -232,10 +232,10 @@ def test_two_runs_at_once_in_one_folder(tmp_path: Path) -> None:
         for started in [pool.submit(demo, tmp_path, "steps=3", "hydra.run.dir=job", f"seed={seed}") for seed in (1, 2)]:
             started.result()
     runs = [tmp_path / "job", tmp_path / "job" / "2"]
-    said = [json.loads((run / "run.json").read_text()) for run in runs]
-    assert [each["state"] for each in said] == ["finished"] * 2
-    assert len({each["run_id"] for each in said}) == 2
-    for run, each in zip(runs, said, strict=True):
+    written = [json.loads((run / "run.json").read_text()) for run in runs]
+    assert [each["state"] for each in written] == ["finished"] * 2
+    assert len({each["run_id"] for each in written}) == 2
+    for run, each in zip(runs, written, strict=True):
         expected = jsonl(run)
         assert {step for step, _ in expected} == {0, 1, 2}
         assert parquet(run) == expected

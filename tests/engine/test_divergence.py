@@ -131,10 +131,10 @@ def values(metrics: dict[str, Any], observe: Callable[[Any], None], folder: Path
     return sink.scalars.get(0, {})
 
 
-def same(wanted: dict[str, float], found: dict[str, float]) -> None:
+def same(expected: dict[str, float], found: dict[str, float]) -> None:
     """Equal, NaN to NaN."""
-    assert set(wanted) == set(found)
-    assert wanted == pytest.approx(found, nan_ok=True)
+    assert set(expected) == set(found)
+    assert expected == pytest.approx(found, nan_ok=True)
 
 
 REDUCED = ["mean", "sum", "min", "max", "pstd", "last", "p50"]
@@ -165,16 +165,16 @@ def test_tokens_that_are_nan_are_no_padding(reduce: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "reduce", "wanted"),
+    ("given", "reduce", "expected"),
     [
         ([1.0, INF], "mean", INF), ([1.0, -INF], "mean", -INF), ([INF, -INF], "mean", NAN), ([INF, 1.0], "max", INF),
         ([INF, 1.0], "std", NAN), ([INF, -INF], "sum", NAN), ([INF, INF], "mean", INF), ([INF, 1.0], "last", 1.0),
     ],
 )  # fmt: skip
-def test_an_infinity_is_shown(given: list[float], reduce: str, wanted: float, tmp_path: Path) -> None:
+def test_an_infinity_is_shown(given: list[float], reduce: str, expected: float, tmp_path: Path) -> None:
     """As what it makes of the value, and counted where it does; never as absent."""
     found = values({"x": {"expr": "x", "reduce": reduce}}, lambda log: log.observe(x=given), tmp_path)
-    same({"x": wanted} if math.isfinite(wanted) else {"x": wanted, "nonfinite/x": 1}, found)
+    same({"x": expected} if math.isfinite(expected) else {"x": expected, "nonfinite/x": 1}, found)
 
 
 def test_an_infinite_reward_breaks_no_histogram(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_one_nan_of_what_training_stands_on_is_enough(tmp_path: Path) -> None:
     names = ("loss", "grad_norm", "kl", "entropy", "ratio/mean")
     assert [[math.isnan(sink.scalars[step][name]) for name in names] for step in range(2)] == [[False] * 5, [True] * 5]
     counts = {name: value for name, value in sink.scalars[1].items() if name.startswith("nonfinite/")}
-    wanted = {"loss": 1, "grad_norm": 1, "kl": 1, "entropy": 1, "ratio": 1}
-    assert counts == {f"nonfinite/{name}": value for name, value in wanted.items()}
+    expected = {"loss": 1, "grad_norm": 1, "kl": 1, "entropy": 1, "ratio": 1}
+    assert counts == {f"nonfinite/{name}": value for name, value in expected.items()}
     assert not any(name.startswith("nonfinite/") for name in sink.scalars[0])
 
 

@@ -57,7 +57,7 @@ def test_groups_of_a_size_may_be_split_over_batches() -> None:
     ],
 )
 def test_rows_that_are_no_whole_groups_are_an_error(split: str, message: str) -> None:
-    """A wrong size is told with what came, instead of mixing prompts."""
+    """A wrong size is reported with what came, instead of mixing prompts."""
     rows = frame([(5, 0, 0, 2), (5, 0, 1, 3)], grouping=Grouping(size=2, split=split))
     with pytest.raises(RuntimeFailure, match=message) as caught:
         groups(rows)

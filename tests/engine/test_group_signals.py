@@ -60,7 +60,7 @@ WRONG: list[tuple[str, list[dict[str, Any]]]] = [
 
 @pytest.mark.parametrize("of", ["pid", "name"])
 @pytest.mark.parametrize(("split", "batches"), WRONG)
-def test_another_number_of_values_is_told_and_left_out(
+def test_another_number_of_values_is_reported_and_left_out(
     of: str, split: str, batches: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """Also where it is right in sum: nothing says which group a value is of. All else goes on."""

@@ -162,7 +162,7 @@ CLASHES: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]]
 
 @pytest.mark.parametrize("name", CLASHES)
 def test_a_name_has_one_writer(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A run-time name is the first's that writes it, of whatever window; the other is left out, and told once."""
+    """A run-time name is the first's that writes it, of whatever window; the other is left out, and reported once."""
     more, kept, refused = CLASHES[name]
     signals = {"loss": {"axis": "step"}, "parts": {"axis": "step", "family": True, "optional": True}}
     config = profile(signals, {"loss": "mean(loss)", **more.get("metrics", {})}, strict=False)

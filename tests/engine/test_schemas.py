@@ -73,7 +73,7 @@ def test_columns_are_typed(tmp_path: Path) -> None:
     ],
     ids=["nullable", "family"],
 )  # fmt: skip
-def test_a_broken_contract_is_told_and_costs_the_table_only(
+def test_a_broken_contract_is_reported_and_costs_the_table_only(
     schema: dict[str, Any], values: dict[str, Any], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error names the table and the column; metrics of the same log event are written."""
@@ -136,7 +136,7 @@ def test_run_time_columns_have_the_type_of_their_values(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_undeclared_columns_are_dropped_by_default_and_that_is_told_once(
+def test_undeclared_columns_are_dropped_by_default_and_that_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without `undeclared: keep` a run-time column goes nowhere; each is named once."""

@@ -39,8 +39,8 @@ class Fault:
     more: list[int] = field(default_factory=list)  # steps that only the others made: they may be there too
     partial: frozenset[int] = NEVER  # steps that rank 0 must have logged without a rank
     maybe: frozenset[int] = NEVER  # steps that it may have logged without a rank
-    told: str = ""  # what rank 0's output has to say
-    told_elsewhere: str = ""  # what rank 1's output has to say
+    shows: str = ""  # what rank 0's output has to say
+    shows_elsewhere: str = ""  # what rank 1's output has to say
 
 
 def sink(kind: str, **options: Any) -> dict[str, Any]:
@@ -75,11 +75,11 @@ FAULTS: Mapping[str, Fault] = {
         strikes.terminate, steps=AT + 1, start={"on_sigterm": "close"}, maybe=THEN
     ),
     "a rank raises, the others go on": Fault(
-        strikes.error, ranks=3, together=False, partial=FROM_THEN - THEN, maybe=THEN, told="rank 1 sent no window"
+        strikes.error, ranks=3, together=False, partial=FROM_THEN - THEN, maybe=THEN, shows="rank 1 sent no window"
     ),
     "a rank is killed, the others go on": Fault(
         strikes.kill, ranks=3, together=False, profile=BLOCKING, start=SHORT, partial=FROM_THEN,
-        told="rank 1 sent no window",
+        shows="rank 1 sent no window",
     ),
     # rank 0 ends
     "rank 0 raises": Fault(strikes.error, on=(0,), steps=AT + 1, maybe=THEN),
@@ -95,11 +95,11 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "rank 0 raises, the others go on": Fault(
         strikes.error, on=(0,), together=False, steps=AT + 1, more=[AT + 1], maybe=THEN,
-        told_elsewhere="rank 1 trained 8 steps",
+        shows_elsewhere="rank 1 trained 8 steps",
     ),
     "rank 0 is killed, the others go on": Fault(
         strikes.kill_when_written, on=(0,), together=False, steps=AT, maybe=ALL,
-        told_elsewhere="rank 0 has gone: this rank's rows are not logged any more",
+        shows_elsewhere="rank 0 has gone: this rank's rows are not logged any more",
     ),
     "all ranks raise": Fault(strikes.error, on=(0, 1), steps=AT + 1),
     "all ranks get Ctrl-C": Fault(strikes.interrupt, on=(0, 1), steps=AT + 1),
@@ -110,22 +110,23 @@ FAULTS: Mapping[str, Fault] = {
     "rank 0 stops and comes back": Fault(after=strikes.stop, on=(0,), start=SHORT),
     "rank 0 stops and comes back, others go on": Fault(after=strikes.stop, on=(0,), together=False),
     # a sink fails
-    "a sink raises": Fault(profile=sink("Raising"), told="ConnectionRefusedError: the backend is away"),
+    "a sink raises": Fault(profile=sink("Raising"), shows="ConnectionRefusedError: the backend is away"),
     "a sink raises, and says `on_error: raise`": Fault(
-        profile=sink("Raising", on_error="raise"), told="sink `bad` failed: ConnectionRefusedError: the backend is away"
+        profile=sink("Raising", on_error="raise"),
+        shows="sink `bad` failed: ConnectionRefusedError: the backend is away",
     ),
     "a sink takes 10 s": Fault(profile=sink("Slow")),
     "a sink takes 10 s, its queue is full": Fault(profile=sink("Slow", queue_bytes=1)),
     "a sink takes long, its queue drops": Fault(  # all but the first that it got, and the last
-        profile=sink("Held", queue_bytes=1, overflow="drop_oldest"), told="log events: 6 dropped"
+        profile=sink("Held", queue_bytes=1, overflow="drop_oldest"), shows="log events: 6 dropped"
     ),
-    "a sink blocks for ever": Fault(profile=sink("Blocked"), told="was left behind"),
+    "a sink blocks for ever": Fault(profile=sink("Blocked"), shows="was left behind"),
     "a sink blocks for ever, its queue is full": Fault(
-        profile=sink("Blocked", queue_bytes=1), start=SHORT, told="was left behind"
+        profile=sink("Blocked", queue_bytes=1), start=SHORT, shows="was left behind"
     ),
-    "the disk is full": Fault(strikes.fill_disk, on=(0,), steps=AT, told="File too large"),
+    "the disk is full": Fault(strikes.fill_disk, on=(0,), steps=AT, shows="File too large"),
     "the disk is full for a while": Fault(
-        strikes.fill_disk, on=(0,), at_the_end=strikes.free_disk, told="File too large"
+        strikes.fill_disk, on=(0,), at_the_end=strikes.free_disk, shows="File too large"
     ),
     # the end
     "exit without close": Fault(unclosed=True),
@@ -137,27 +138,27 @@ FAULTS: Mapping[str, Fault] = {
     "it is destroyed first, nobody closes": Fault(at_the_end=strikes.no_group, unclosed=True),
     # declog's own work fails
     "a user's reduction raises": Fault(
-        profile={"metrics": {"bad": "broken(reward)"}}, told="ZeroDivisionError: mine"
+        profile={"metrics": {"bad": "broken(reward)"}}, shows="ZeroDivisionError: mine"
     ),
     "a user's function raises on one rank": Fault(
-        profile={"metrics": {"bad": "mean(crash(kl))"}}, told_elsewhere="IndexError: mine"
+        profile={"metrics": {"bad": "mean(crash(kl))"}}, shows_elsewhere="IndexError: mine"
     ),
-    "half a message comes": Fault(garble=strikes.cut, partial=THEN, told="a message was cut or changed on its way"),
+    "half a message comes": Fault(garble=strikes.cut, partial=THEN, shows="a message was cut or changed on its way"),
     "a message of another version comes": Fault(
-        garble=strikes.other_version, partial=THEN, told="a message has version 99"
+        garble=strikes.other_version, partial=THEN, shows="a message has version 99"
     ),
-    "a message comes that is none": Fault(garble=strikes.no_message, partial=THEN, told="DL603"),
-    "a message comes without its chunks": Fault(garble=strikes.lacking, partial=THEN, told="DL603"),
-    "an empty message comes": Fault(garble=strikes.empty, partial=THEN, told="DL603"),
+    "a message comes that is none": Fault(garble=strikes.no_message, partial=THEN, shows="DL603"),
+    "a message comes without its chunks": Fault(garble=strikes.lacking, partial=THEN, shows="DL603"),
+    "an empty message comes": Fault(garble=strikes.empty, partial=THEN, shows="DL603"),
     "a message of another mode comes": Fault(
-        garble=strikes.other_mode, profile=EVALUATES, partial=THEN, told="rank 1 sent another log event than this one"
+        garble=strikes.other_mode, profile=EVALUATES, partial=THEN, shows="rank 1 sent another log event than this one"
     ),
     "a message of another step comes": Fault(
-        garble=strikes.other_step, partial=THEN, told="rank 1 sent another log event than this one"
+        garble=strikes.other_step, partial=THEN, shows="rank 1 sent another log event than this one"
     ),
     "strangers connect to rank 0's port": Fault(strikes.strangers, on=(0,)),
     "a rank alone evaluates": Fault(
-        strikes.evaluate, profile=EVALUATES, told="that rank 0 does not: they are not logged"
+        strikes.evaluate, profile=EVALUATES, shows="that rank 0 does not: they are not logged"
     ),
     "DataLoader workers are forked": Fault(strikes.load_data, on=(0, 1)),
 }  # fmt: skip

@@ -136,10 +136,10 @@ def strangers(run: Run) -> None:
     if run.log is None:
         return
     store: Any = run.log._background.comm._store  # type: ignore[attr-defined]
-    for said in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(10), b"\xff" * 10_000, encode({}, {})):
+    for given in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(10), b"\xff" * 10_000, encode({}, {})):
         held = socket.create_connection((store.host, store.port), 5.0)
         with contextlib.suppress(OSError):
-            held.sendall(said)
+            held.sendall(given)
         KEPT.append(held)
 
 
@@ -176,15 +176,15 @@ def other_version(data: bytes) -> bytes:
 
 def other_mode(data: bytes) -> bytes:
     """A message that was meant for a window of another mode."""
-    return told_otherwise(data, mode="eval")
+    return with_other_facts(data, mode="eval")
 
 
 def other_step(data: bytes) -> bytes:
     """A message of the step before."""
-    return told_otherwise(data, step=AT - 1, count=AT)
+    return with_other_facts(data, step=AT - 1, count=AT)
 
 
-def told_otherwise(data: bytes, **others: Any) -> bytes:
+def with_other_facts(data: bytes, **others: Any) -> bytes:
     """A whole message that says something else of itself."""
     frames, meta = decode(data, None)
     return (1).to_bytes(4, "little") + encode(frames, meta | others)

@@ -58,7 +58,7 @@ def training_of(fault: Fault) -> object:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_training_is_as_without_declog_and_the_files_have_what_came(name: str, ended: Callable[[str], Pair]) -> None:
-    """Exit codes and weights are those of the job without declog; rank 0's files are whole; what failed is told."""
+    """Exit codes and weights are those of the job without declog; rank 0's files are whole; what failed is reported."""
     compare(FAULTS[name], *ended(name))
 
 
@@ -70,8 +70,8 @@ def compare(fault: Fault, logged: Ended, bare: Ended) -> None:
     assert [weights(logged, rank) for rank in range(fault.ranks)] == [
         weights(bare, rank) for rank in range(fault.ranks)
     ]
-    assert fault.told in logged.outputs[0], shown
-    assert fault.told_elsewhere in logged.outputs[1], shown
+    assert fault.shows in logged.outputs[0], shown
+    assert fault.shows_elsewhere in logged.outputs[1], shown
     check_files(fault, logged.folder / "run", shown)
 
 

@@ -1,4 +1,4 @@
-"""Starting: what is wrong on one rank is told on all in bounded time; launchers, and ranks with the same rows."""
+"""Starting: what is wrong on one rank is reported on all in bounded time; launchers, and ranks with the same rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def started(how: str, ranks: int, folder: Path) -> tuple[list[dict[str, Any]], E
         ("only rank 1", 1, "CommError: [DL603] rank 1 waited 2 s for rank 0 to start declog"),
     ],
 )
-def test_a_rank_that_starts_alone_is_told_so(how: str, rank: int, error: str, tmp_path: Path) -> None:
+def test_a_rank_that_starts_alone_is_reported_so(how: str, rank: int, error: str, tmp_path: Path) -> None:
     """After a bounded time; the others, which never called declog, go on."""
     results, _ = started(how, 2, tmp_path)
     assert results[rank]["error"].splitlines() == [error, "  fix: call declog.start on every rank"]
@@ -54,7 +54,7 @@ def test_a_mistake_on_one_rank_ends_the_start_of_all(tmp_path: Path) -> None:
     assert results[0]["error"].split(":")[0] in ("CommError", "ConfigError")
 
 
-def test_a_folder_that_cannot_be_made_is_told_everywhere(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_everywhere(tmp_path: Path) -> None:
     """Every rank raises."""
     results, _ = started("no folder", 2, tmp_path)
     assert [result["error"].split("]")[0] for result in results] == ["SinkError: [DL601"] * 2

@@ -35,9 +35,9 @@ def test_the_clean_names_are_exact_over_tokens(tmp_path: Path) -> None:
     """`declog=ppo`: the same code, and values that padding and the sizes of micro-batches do not touch."""
     run = ppo_runs.run(tmp_path, 3, *SMALL, "declog=ppo")
     for step, values in enumerate(run.logged):
-        wanted = ppo.pooled(*run.rollout(step), run.settings)
-        assert differences(wanted, values) == []
-        assert len(wanted) == 24
+        right = ppo.pooled(*run.rollout(step), run.settings)
+        assert differences(right, values) == []
+        assert len(right) == 24
         assert {"loss", "grad_norm", "learning_rate", "episodes", "rewards/correct/mean"} <= set(values)
 
 

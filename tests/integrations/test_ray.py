@@ -86,7 +86,7 @@ def test_actors_log_what_one_process_logs(on_ray: tuple[Path, str], on_one_proce
 
 
 def test_a_killed_actor_is_missed(on_ray: tuple[Path, str]) -> None:
-    """The values without it are marked, and how many actors they are of is logged; both are told."""
+    """The values without it are marked, and how many actors they are of is logged; both are reported."""
     rows = scalars(on_ray[0])
     own = rows[~rows.name.str.startswith(SELF)]
     assert set(own[own.partial].step) == set(range(KILLED, STEPS))

@@ -168,10 +168,10 @@ def shown(expr: str) -> dict[str, list[Any]]:
 )
 def test_a_function(expr: str, expected: Any) -> None:
     """Worked by hand: NaN and None are missing, what is not in the mask does not exist."""
-    wanted = {f"value/{name}": items for name, items in expected.items()} if isinstance(expected, dict) else expected
+    right = {f"value/{name}": items for name, items in expected.items()} if isinstance(expected, dict) else expected
     actual = shown(expr)
 
-    assert (wanted if isinstance(wanted, dict) else {"value": wanted}) == {
+    assert (right if isinstance(right, dict) else {"value": right}) == {
         name: [item if item is None else pytest.approx(float(item)) for item in items] for name, items in actual.items()
     }
 

@@ -48,16 +48,16 @@ def test_a_pattern_is_found_where_re_finds_it(source: str, end: str, flags: str,
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         try:
-            wanted = re.compile(flags + source + end)
+            expected = re.compile(flags + source + end)
         except re.error:
             with pytest.raises(PatternError):
                 pattern(flags + source + end)
             return
     made = pattern(flags + source + end)
     for text in texts:
-        assert (wanted.search(text) is not None) == made.found(text), text
-        if wanted.search("") is None and not any(found[0] == "" for found in wanted.finditer(text)):
-            assert wanted.sub("[x]", text) == made.replaced(text, "[x]"), text
+        assert (expected.search(text) is not None) == made.found(text), text
+        if expected.search("") is None and not any(found[0] == "" for found in expected.finditer(text)):
+            assert expected.sub("[x]", text) == made.replaced(text, "[x]"), text
 
 
 @settings(max_examples=200, deadline=None)

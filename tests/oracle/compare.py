@@ -19,15 +19,15 @@ from tests.oracle.windows import Logged
 RELATIVE, NARROW = 1e-9, 1e-6  # of float64, and of what float32 tokens had a part in
 
 
-def same(wanted: Any, given: Any, off: float = 0.0) -> bool:
+def same(right: Any, given: Any, off: float = 0.0) -> bool:
     """Equal to 1e-9 of itself, or of what it was computed from; NaN is NaN."""
-    if isinstance(wanted, Between):
-        return wanted.holds(given)
-    if isinstance(wanted, bool | str) or wanted is None or given is None or isinstance(given, str):
-        return type(wanted) is type(given) and bool(wanted == given)
-    if math.isnan(wanted) or math.isinf(wanted):
-        return str(float(wanted)) == str(float(given))
-    return bool(abs(wanted - given) <= max((NARROW if off else RELATIVE) * abs(wanted), RELATIVE, off))
+    if isinstance(right, Between):
+        return right.holds(given)
+    if isinstance(right, bool | str) or right is None or given is None or isinstance(given, str):
+        return type(right) is type(given) and bool(right == given)
+    if math.isnan(right) or math.isinf(right):
+        return str(float(right)) == str(float(given))
+    return bool(abs(right - given) <= max((NARROW if off else RELATIVE) * abs(right), RELATIVE, off))
 
 
 def differences(case: Case, folder: Path) -> list[str]:
@@ -36,14 +36,14 @@ def differences(case: Case, folder: Path) -> list[str]:
     return list(compared(expected(case), sink, case))
 
 
-def compared(wanted: list[Logged], sink: MemorySink, case: Case) -> Iterator[str]:
+def compared(right: list[Logged], sink: MemorySink, case: Case) -> Iterator[str]:
     """By log event: scalars, histograms, tables and alerts."""
     merged: dict[tuple[int, str], list[Any]] = {}
     for step, records in sink.events:
         if records:
             merged.setdefault((step, records.mode), []).append(records)
     merged_wanted: dict[tuple[int, str], Logged] = {}
-    for event in wanted:
+    for event in right:
         into = merged_wanted.setdefault((event.number, event.mode), Logged(event.number, event.mode))
         into.scalars.update(event.scalars)
         into.tables.update(event.tables)
@@ -67,57 +67,57 @@ def compared(wanted: list[Logged], sink: MemorySink, case: Case) -> Iterator[str
 
 
 def scalars(where: str, event: Logged, values: dict[str, Any], bins: dict[str, Any]) -> Iterator[str]:
-    told = {name for name in values if "nonfinite/" in name}
-    if told != event.broken or any(values[name] <= 0 for name in told):
-        yield f"{where}: {sorted(event.broken)} should be told, and {sorted(told)} are"
-    for name in sorted({*values, *bins, *event.scalars} - told):
-        wanted, off = event.scalars.get(name, ("absent", 0.0))
-        if isinstance(wanted, Bins):
+    reported = {name for name in values if "nonfinite/" in name}
+    if reported != event.broken or any(values[name] <= 0 for name in reported):
+        yield f"{where}: {sorted(event.broken)} should be reported, and {sorted(reported)} are"
+    for name in sorted({*values, *bins, *event.scalars} - reported):
+        right, off = event.scalars.get(name, ("absent", 0.0))
+        if isinstance(right, Bins):
             found = bins.get(name)
-            if found is None or not same_bins(wanted, found):
-                yield f"{where} {name}: {wanted} is logged as {found}"
+            if found is None or not same_bins(right, found):
+                yield f"{where} {name}: {right} is logged as {found}"
         elif name not in values:
-            yield f"{where} {name}: {wanted} is not logged"
-        elif wanted == "absent" or not same(wanted, values[name], off):
-            yield f"{where} {name}: {wanted} is logged as {values[name]}"
+            yield f"{where} {name}: {right} is not logged"
+        elif right == "absent" or not same(right, values[name], off):
+            yield f"{where} {name}: {right} is logged as {values[name]}"
 
 
-def same_bins(wanted: Bins, found: Any) -> bool:
-    if len(found.counts) != len(wanted.counts) or sum(found.counts) != sum(wanted.counts):
+def same_bins(right: Bins, found: Any) -> bool:
+    if len(found.counts) != len(right.counts) or sum(found.counts) != sum(right.counts):
         return False
-    ends = [(wanted.edges[0], found.edges[0]), (wanted.edges[-1], found.edges[-1])]
-    edges = ends if wanted.loose else list(zip(wanted.edges, found.edges, strict=True))
+    ends = [(right.edges[0], found.edges[0]), (right.edges[-1], found.edges[-1])]
+    edges = ends if right.loose else list(zip(right.edges, found.edges, strict=True))
     if not all(same(a, float(b)) for a, b in edges):
         return False
-    return wanted.loose or list(wanted.counts) == [int(item) for item in found.counts]
+    return right.loose or list(right.counts) == [int(item) for item in found.counts]
 
 
-def rows(where: str, wanted: list[dict[str, Any]], table: Any, off: float) -> Iterator[str]:
+def rows(where: str, right: list[dict[str, Any]], table: Any, off: float) -> Iterator[str]:
     if table is None:
-        yield f"{where}: {len(wanted)} rows are not logged"
+        yield f"{where}: {len(right)} rows are not logged"
         return
-    names = list(wanted[0]) if wanted else []
+    names = list(right[0]) if right else []
     given = [dict(zip(table.data, row, strict=True)) for row in zip(*table.data.values(), strict=True)]
-    if len(given) != len(wanted) or set(table.data) != set(names):
-        yield f"{where}: {len(wanted)} rows of {names} are {len(given)} of {list(table.data)}\n  {wanted}\n  {given}"
+    if len(given) != len(right) or set(table.data) != set(names):
+        yield f"{where}: {len(right)} rows of {names} are {len(given)} of {list(table.data)}\n  {right}\n  {given}"
         return
-    for place, (one, other) in enumerate(zip(wanted, given, strict=True)):
+    for place, (one, other) in enumerate(zip(right, given, strict=True)):
         for name in names:
             if not same(one[name], as_number(other[name]), off if isinstance(one[name], float) else 0.0):
                 yield f"{where} row {place} {name}: {one[name]!r} is {other[name]!r}"
 
 
-def alert(where: str, wanted: tuple[str, float, float] | None, given: str | None) -> Iterator[str]:
-    if wanted is None or given is None:
-        yield f"{where}: {wanted} is {given!r}"
+def alert(where: str, right: tuple[str, float, float] | None, given: str | None) -> Iterator[str]:
+    if right is None or given is None:
+        yield f"{where}: {right} is {given!r}"
         return
-    start, value, off = wanted
+    start, value, off = right
     if start.endswith("absent"):
         if given != start:
-            yield f"{where}: {wanted} is {given!r}"
+            yield f"{where}: {right} is {given!r}"
         return
     if not given.startswith(start) or not same(value, float(given.removeprefix(start)), max(off, 1e-11 * abs(value))):
-        yield f"{where}: {wanted} is {given!r}"
+        yield f"{where}: {right} is {given!r}"
 
 
 def report(case: Case, found: list[str]) -> str:

@@ -271,7 +271,7 @@ class Expressions:
         return (random.choice(COMPARISONS), *sides)
 
     def label(self, event: str) -> Tree:
-        """What a metric per completion is told apart by."""
+        """What a metric per completion is distinguished by."""
         found: list[Tree] = [("signal", name) for name in self.names("completion", ("text", "int", "bool"), event)]
         found.append(("bucket", self.number("completion", event, 1, exact=True), 0, 1, 4))
         found += [("signal", name) for name in self.names("completion", ("object",), event)]

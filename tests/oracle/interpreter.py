@@ -40,9 +40,9 @@ def asks(tree: Tree) -> bool:
 
 def needed(tree: Tree) -> list[str]:
     """The signals that a tree cannot do without: those that it does not ask `present` for, or that both sides need."""
-    asked = [name for item in walk(tree) if item[0] == "present" for name in signals_of(item)]
+    requested = [name for item in walk(tree) if item[0] == "present" for name in signals_of(item)]
     both = [name for item in walk(tree) if item[0] == "if" for name in needed(item[2]) if name in needed(item[3])]
-    return [name for name in signals_of(tree) if name not in asked or name in both]
+    return [name for name in signals_of(tree) if name not in requested or name in both]
 
 
 class World:

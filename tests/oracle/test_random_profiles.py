@@ -37,15 +37,15 @@ def test_a_random_profile_logs_what_plain_loops_give(part: int, tmp_path: Path) 
 def test_a_difference_is_found(seed: int, tmp_path: Path) -> None:
     """The comparison itself: of a value that is a millionth off, or missing, or too many."""
     case = generated(seed)
-    wanted, sink = expected(case), logged(case, tmp_path)
-    assert not list(compared(wanted, sink, case))
+    right, sink = expected(case), logged(case, tmp_path)
+    assert not list(compared(right, sink, case))
     event, name, value = next(
         (event, name, value)
-        for event in wanted
+        for event in right
         for name, (value, off) in event.scalars.items()
         if isinstance(value, float | int) and value and math.isfinite(value) and not off
     )
-    others = [item for item in wanted if item is not event]
+    others = [item for item in right if item is not event]
     without = {key: entry for key, entry in event.scalars.items() if key != name}
     for scalars in (
         event.scalars | {name: (value * (1 + 1e-6), 0.0)},

@@ -151,9 +151,9 @@ def test_what_may_differ_is_there() -> None:
     assert set(fingerprint.OWN) <= set(VARIANTS)
 
 
-def test_a_difference_is_told_in_the_words_of_the_profile() -> None:
+def test_a_difference_is_reported_in_the_words_of_the_profile() -> None:
     """Where it is, and what each rank has there."""
-    told = []
+    reported = []
     for change in (
         {"modes": {"train": {}, "eval": {"prefix": "eval_", "every": 7}}}, {"every": 4},
         {"metrics": {**PROFILE["metrics"], "reward": {**PROFILE["metrics"]["reward"], "where": "reward > 2"}}},
@@ -161,8 +161,8 @@ def test_a_difference_is_told_in_the_words_of_the_profile() -> None:
         {"alerts": {"high": {"when": "kl.mean > 2", "text": "now {kl.mean}"}}},
     ):  # fmt: skip
         other = declog.plan(PROFILE | change, functions=FUNCTIONS, columns=COLUMNS)
-        told.append(fingerprint.difference([made().canonical, other.canonical, other.canonical]))
-    assert told == [
+        reported.append(fingerprint.difference([made().canonical, other.canonical, other.canonical]))
+    assert reported == [
         "modes.eval.every is 3 on rank 0 and 7 on ranks 1, 2",
         "every is 2 on rank 0 and 4 on ranks 1, 2",
         "metrics.reward.mean.where is reward > 1 on rank 0 and reward > 2 on ranks 1, 2",

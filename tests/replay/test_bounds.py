@@ -51,8 +51,8 @@ def test_it_ends_at_its_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     found = replayed(tmp_path)
     assert 1 < len(found) < 8 and found == {step: float(step) for step in range(len(found))}
     assert scores(live.events) == {step: float(step) for step in range(8)}
-    told = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
-    assert len(told) == 1 and f"its limit of 4,000 bytes after {len(found)} steps" in told[0]
+    reported = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
+    assert len(reported) == 1 and f"its limit of 4,000 bytes after {len(found)} steps" in reported[0]
 
 
 def test_the_ranks_of_a_capture_end_together(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_steps_that_do_not_fit_the_queue_are_left_out(tmp_path: Path, caplog: py
     assert len(scores(live.events)) == 6
     assert replayed(tmp_path) == {0: 0.0, 2: 2.0, 3: 3.0, 5: 5.0}
     assert capture_reader.load(tmp_path).gaps == 2
-    told = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
-    assert told == ["the capture leaves steps out: its queue is full: training is faster than the disk"]
+    reported = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
+    assert reported == ["the capture leaves steps out: its queue is full: training is faster than the disk"]
 
 
 def test_each_nth_log_event_is_captured_with_all_its_steps(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_second_capture_does_not_write_over_the_first(tmp_path: Path) -> None:
 
 
 def test_where_it_goes_can_be_said(tmp_path: Path) -> None:
-    """`folder` is for ranks that share no disk, and for large captures; one that cannot be made is told at start."""
+    """`folder` is for ranks without a shared disk, and large captures; one that cannot be made is an error at start."""
     captured(SMALL, steps, tmp_path / "run", capture={"folder": str(tmp_path / "mine")})
     assert os.listdir(tmp_path / "mine") == ["rank-00000.declog"] and len(replayed(tmp_path / "mine")) == 8
     (tmp_path / "file").write_text("")
@@ -210,7 +210,7 @@ def test_a_rank_whose_file_is_missing(tmp_path: Path) -> None:
         ({"every": 0}, ("capture", "every")),
     ],
 )
-def test_what_is_wrong_with_a_capture_is_told(wrong: dict[str, Any], path: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_capture_is_reported(wrong: dict[str, Any], path: tuple[str, ...], tmp_path: Path) -> None:
     """In the profile and in code, with the place."""
     for config, given in (({**SMALL, "capture": wrong}, None), (SMALL, wrong)):
         with pytest.raises(ConfigError) as caught:

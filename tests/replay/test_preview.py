@@ -81,7 +81,7 @@ def test_the_profile_of_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_another_profile(run: Path, other: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a file, with overrides; a signal that it does not know is told, one that nothing used is there."""
+    """Of a file, with overrides; a signal that it does not know is reported, one that nothing used is there."""
     text = preview(capsys, str(run), other, "metrics.most=p50(score)", "--steps", "3")
     assert "other (" in text and "warning: the run has the signal `text`, which this profile does not know" in text
     assert text.splitlines()[-4:] == ["  step    3", "  score   3", "  most    3", "  spare  30"]
@@ -122,10 +122,10 @@ def test_a_profile_beside_itself(run: Path, capsys: pytest.CaptureFixture[str], 
 
 
 def test_steps_and_sinks_can_be_chosen(run: Path, other: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in Python's slices; what is no range, or no sink, is told."""
-    for steps, wanted in (("3", [3]), ("2:4", [2, 3]), (":1,6:", [0, 6, 7, 7]), ("", [*range(8), 7])):
+    """As in Python's slices; what is no range, or no sink, is reported."""
+    for steps, expected in (("3", [3]), ("2:4", [2, 3]), (":1,6:", [0, 6, 7, 7]), ("", [*range(8), 7])):
         data = json.loads(preview(capsys, str(run), other, f"--steps={steps}", "--format=json", "--sink=files"))
-        assert list(data["sinks"]) == ["files"] and [one["step"] for one in data["sinks"]["files"]] == wanted
+        assert list(data["sinks"]) == ["files"] and [one["step"] for one in data["sinks"]["files"]] == expected
     assert "`a` is no range of steps" in preview(capsys, str(run), "--steps", "a", code=2)
     assert "did you mean `files`?" in preview(capsys, str(run), other, "--sink", "file", code=2)
 

@@ -173,20 +173,20 @@ FAIL: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("name", FAIL)
-def test_what_is_not_so_is_told(name: str) -> None:
+def test_what_is_not_so_is_reported(name: str) -> None:
     """With its place, what was expected and what came."""
     test, differences = FAIL[name]
     assert found({"observe": ONE, **test}) == differences
 
 
 def test_a_family_is_named_by_its_members() -> None:
-    """Where a metric's id stands for several values, the names to choose from are told."""
+    """Where a metric's id stands for several values, the names to choose from are reported."""
     observed = {"rewards": {"right": [1, 0], "short": [2, 4]}}
-    told = "several, rewards/right: 0.5, rewards/short: 3; write one of these names"
-    assert found({"observe": observed, "expect": {"rewards": 1}}) == {"expect.rewards": ("one value", told)}
+    reported = "several, rewards/right: 0.5, rewards/short: 3; write one of these names"
+    assert found({"observe": observed, "expect": {"rewards": 1}}) == {"expect.rewards": ("one value", reported)}
 
 
-def test_what_depends_on_the_order_of_tasks_is_told() -> None:
+def test_what_depends_on_the_order_of_tasks_is_reported() -> None:
     """Tasks come in several orders, and the one that shows a difference is named."""
     last = {"metrics": {**PROFILE["metrics"], "last": "last(score)"}}
     test = {"tasks": {"one": {"score": [1]}, "two": {"score": [2]}}, "expect": {"last": 2, "score.mean": 1.5}}
@@ -273,7 +273,7 @@ def test_names_that_the_profile_does_not_have_are_refused(name: str) -> None:
     assert (problem.code, problem.path) == (code, ("tests", "it", *path)) and fix in (problem.fix or "")
 
 
-def test_all_problems_of_all_tests_are_told_at_once() -> None:
+def test_all_problems_of_all_tests_are_reported_at_once() -> None:
     """Of several tests and places, before any runs."""
     tests = {
         "one": {"observe": {"scor": [1], "txt": ["a"]}, "expect": {"score.mean": 1}},

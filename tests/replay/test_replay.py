@@ -238,7 +238,7 @@ def test_a_run_that_fails_is_captured_to_its_end(tmp_path: Path) -> None:
     assert same(None, tmp_path, sink.events)
 
 
-def test_what_the_run_cost_is_not_told_again(tmp_path: Path) -> None:
+def test_what_the_run_cost_is_not_reported_again(tmp_path: Path) -> None:
     """Times and queues are the run's own."""
     config = {"name": "t", "signals": {"score": {"axis": "completion"}}, "metrics": {"score": "mean(score)"},
               "profiles": {"full": {"self_metrics": True}}}  # fmt: skip

@@ -103,7 +103,7 @@ def test_a_capture_of_tasks_and_threads_is_played_again(tmp_path: Path) -> None:
 def test_what_is_captured_of_rows_that_come_ahead(
     how: str, capture: dict[str, Any], every: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With parts left out a log event would lack rows that came in one of them: all are kept then, which is told."""
+    """With parts left out a log event would lack rows that came in one of them: all are kept, which is reported."""
 
     async def body(log: Recorder) -> None:
         async def generate(step: int) -> None:
@@ -130,8 +130,8 @@ def test_what_is_captured_of_rows_that_come_ahead(
     ):
         asyncio.run(body(log))
     assert plain(capture_reader.replay(tmp_path)["<code>"]) == plain(sink.events)
-    told = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
-    assert [text.split(":")[0] for text in told] == ["the capture keeps all log events"]
+    reported = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
+    assert [text.split(":")[0] for text in reported] == ["the capture keeps all log events"]
 
 
 def test_a_capture_ends_where_rows_come_ahead_in_a_part_that_is_left_out(
@@ -152,8 +152,8 @@ def test_a_capture_ends_where_rows_come_ahead_in_a_part_that_is_left_out(
                     log.at(step + 1).observe(prompt=["ahead"], reward=[100.0])
     events = plain(sink.events)
     assert plain(capture_reader.replay(tmp_path)["<code>"]) == [events[0], events[2]]
-    (told,) = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
-    assert told.startswith("the capture ends here: rows come ahead of their steps, with log.at(4)")
+    (reported,) = [record.getMessage() for record in caplog.records if "capture" in record.getMessage()]
+    assert reported.startswith("the capture ends here: rows come ahead of their steps, with log.at(4)")
 
 
 def nested(log: Recorder) -> None:

@@ -152,7 +152,7 @@ def means(steps: range, living: dict[int, int]) -> dict[int, float]:
 
 
 def test_an_actor_that_comes_back_is_waited_for_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What comes after its log event was finished is told and left out; what comes in time counts."""
+    """What comes after its log event was finished is reported and left out; what comes in time counts."""
     sink = MemorySink()
     logs = actors()
     with driving(sink, tmp_path, LENIENT) as driver:
@@ -225,7 +225,7 @@ def test_a_window_that_lacks_an_actor_in_its_middle_is_partial(tmp_path: Path) -
 
 
 def test_an_export_that_comes_twice_counts_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As where two actors were given one rank: it is told."""
+    """As where two actors were given one rank: it is reported."""
     sink = MemorySink()
     logs = actors()
     with driving(sink, tmp_path, LENIENT) as driver:
@@ -270,7 +270,7 @@ def test_a_checkpoint_of_driver_and_actors_is_continued(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("again", [4, 6])
 def test_an_actor_is_started_again(again: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """From its state: the steps since then, taken again, are what was missing; where it leaves out some, it is told."""
+    """From its state: the steps since then, taken again, are what was missing; what it leaves out is reported."""
     sink = MemorySink()
     logs = actors()
     state: dict[str, Any] = {}
@@ -358,7 +358,7 @@ def test_exports_are_checked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("differ", ["ends", "begins"])
 def test_blocks_of_modes_that_overlap(differ: str, tmp_path: Path) -> None:
-    """They may end in another order on each actor; where they begin in another one that is told."""
+    """They may end in another order on each actor; where they begin in another one that is reported."""
     config = profile(
         {"x": {"axis": "completion"}}, {"x": "mean(x)"}, modes={"train": {"prefix": "t/"}, "eval": {}}, strict=False
     )

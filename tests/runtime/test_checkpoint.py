@@ -196,7 +196,7 @@ def test_files_have_no_step_twice_and_none_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_state_of_another_profile_continues_its_totals(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Rows of windows cannot be continued under another plan: they are dropped, and that is said."""
+    """Rows of windows cannot be continued under another plan: they are dropped, and that is reported."""
     signals = {"length": {"axis": "completion", "type": "int"}}
     before = profile(signals, {"tokens": {"expr": "length", "reduce": "sum", "cumulative": True}}, every=2)
     after = profile(signals, {**before["metrics"], "longest": "max(length)"}, every=2)
@@ -213,7 +213,7 @@ def test_a_state_of_another_profile_continues_its_totals(tmp_path: Path, caplog:
 
 
 def test_a_state_is_taken_between_steps_and_loaded_before_them(tmp_path: Path) -> None:
-    """Misuse is told where it happens, with what to do."""
+    """Misuse is reported where it happens, with what to do."""
     config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"})
     with declog.start(config, output_dir=tmp_path) as log:
         with log.step(0):

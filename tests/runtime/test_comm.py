@@ -68,9 +68,9 @@ def test_messages_of_any_length_arrive_whole(size: int, ranks: list[StoreComm]) 
 
 def test_all_know_what_each_said(ranks: list[StoreComm]) -> None:
     """`agree` gives every rank every text, in the order of ranks."""
-    told: dict[int, list[str]] = {}
-    together([lambda rank=rank: told.update({rank: ranks[rank].agree("t", f"é{rank}", 10.0)}) for rank in range(3)])  # type: ignore[misc]
-    assert told == {rank: ["é0", "é1", "é2"] for rank in range(3)}
+    reported: dict[int, list[str]] = {}
+    together([lambda rank=rank: reported.update({rank: ranks[rank].agree("t", f"é{rank}", 10.0)}) for rank in range(3)])  # type: ignore[misc]
+    assert reported == {rank: ["é0", "é1", "é2"] for rank in range(3)}
 
 
 def test_a_rank_that_says_nothing_is_named(ranks: list[StoreComm]) -> None:
@@ -143,7 +143,7 @@ def test_one_process_needs_no_store() -> None:
     ],
 )  # fmt: skip
 def test_ranks_that_cannot_be(rank: int, size: int, message: str) -> None:
-    """A rank outside the job, and a job without a store, are told at the start."""
+    """A rank outside the job, and a job without a store, are reported at the start."""
     with pytest.raises(UsageError) as error:
         comm.connect(rank, size)
     assert str(error.value) == message

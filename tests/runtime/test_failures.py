@@ -1,4 +1,4 @@
-"""What fails after step 0 stays alone: it is told and counted, the run goes on, and `strict` raises it at the end."""
+"""What fails after step 0 stays alone: reported and counted, the run goes on, and `strict` raises it at the end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def messages(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> li
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "reported"),
     [
         ("broken(x)", "[DL605] the metric `bad` could not be evaluated: ZeroDivisionError: mine"),
         ("mean(crash(kl))", "[DL605] `crash(kl)` of phase `default` could not be computed per token: IndexError: mine"),
@@ -73,7 +73,7 @@ def messages(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> li
     ids=["reduction", "per-token function"],
 )
 def test_a_users_function_that_fails_costs_its_own_values(
-    bad: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bad: str, reported: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its error is shown once, with its traceback; all others, tables and alerts are there."""
     config = profile(SIGNALS, {"x": "mean(x)", "bad": bad}, strict=False, **HALF_BROKEN)
@@ -81,8 +81,11 @@ def test_a_users_function_that_fails_costs_its_own_values(
         sink = run(config, body, tmp_path, reductions=REDUCTIONS, functions=FUNCTIONS)
     assert sink.scalars == {step: {"x": 2.0} for step in range(3)}
     assert (len(sink.tables("t")), [step for step, _ in sink.alerts]) == (3, [0])
-    assert messages(caplog) == [f"a log event could not be finished: {told}", told.rsplit(": ", 2)[1] + ": mine"]
-    assert caplog.records[-1].getMessage() == f"declog finished with 3 failure(s) of its own: {told} (x3)"
+    assert messages(caplog) == [
+        f"a log event could not be finished: {reported}",
+        reported.rsplit(": ", 2)[1] + ": mine",
+    ]
+    assert caplog.records[-1].getMessage() == f"declog finished with 3 failure(s) of its own: {reported} (x3)"
 
 
 def test_strict_raises_the_first_failure_at_the_end(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_strict_never_hides_the_runs_own_error(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_fails_stays_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Other sinks get everything; the one that failed gets what comes after, and the failure is told at the end."""
+    """Other sinks get everything; the one that failed gets what comes after, and the failure is reported at the end."""
     bad, good = Failing(), MemorySink()
     config = profile(SIGNALS, {"x": "mean(x)"}, strict=False)
     with caplog.at_level(logging.WARNING, logger="declog"), declog.start(
@@ -137,7 +140,7 @@ def run_with(sink: MemorySink, folder: Path) -> None:
         body(log)
 
 
-def test_missing_values_are_told_once_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_values_are_reported_once_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """NaN among values is worth a word; an optional signal that comes in some batches only, or never, is not."""
     signals = {
         "x": {"axis": "completion"},

@@ -215,7 +215,7 @@ AT_THE_END: dict[str, tuple[list[dict[str, Any]], str]] = {
 def test_what_does_not_fit_together_is_refused_at_the_end(
     batches: list[dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
-    """What only the whole batch shows is told when it closes."""
+    """What only the whole batch shows is reported when it closes."""
 
     def body(log: Recorder) -> None:
         with pytest.raises(declog.InputError) as error, log.step(0):

@@ -111,11 +111,11 @@ def test_strangers_do_not_keep_others_out(server: Server) -> None:
 
 @examples(50)
 @given(st.lists(st.binary(max_size=200), max_size=4))
-def test_any_bytes_of_a_stranger_are_harmless(server: Server, said: list[bytes]) -> None:
+def test_any_bytes_of_a_stranger_are_harmless(server: Server, written: list[bytes]) -> None:
     """They change no key, and the next one is answered."""
     before = server.num_keys()
     with stranger(server) as one:
-        for part in said:
+        for part in written:
             try:
                 one.sendall(part)
             except OSError:
@@ -127,10 +127,10 @@ def test_any_bytes_of_a_stranger_are_harmless(server: Server, said: list[bytes])
 
 @examples(50)
 @given(st.binary(max_size=64) | st.binary(max_size=40).map(lambda tail: struct.pack("!I", 2**32 - 1) + tail))
-def test_any_bytes_of_one_who_knows_the_secret_end_its_own_connection_only(server: Server, said: bytes) -> None:
+def test_any_bytes_of_one_who_knows_the_secret_end_its_own_connection_only(server: Server, written: bytes) -> None:
     """Frames that are not signed, of lengths that cannot be, of calls that there are not."""
     bad, good = client(server), client(server)
-    bad._line.peer.sendall(said)
+    bad._line.peer.sendall(written)
     keystore.shut(bad._line.peer)
     with pytest.raises(OSError):
         bad._line.read()

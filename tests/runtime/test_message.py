@@ -30,8 +30,8 @@ def sealed(header: Any, body: bytes = b"") -> bytes:
 @given(frames(phase="rollout"), frames(phase="update"), st.dictionaries(st.text(), st.integers() | st.text()))
 def test_what_is_sent_comes_back(rollout: Frame, update: Frame, meta: dict[str, Any]) -> None:
     """Frames of several phases and the meta survive the bytes: dtypes, NaN, None, texts, members, order."""
-    decoded, told = decode(encode({"rollout": rollout, "update": update}, meta), None)
-    assert list(decoded) == ["rollout", "update"] and told == meta
+    decoded, reported = decode(encode({"rollout": rollout, "update": update}, meta), None)
+    assert list(decoded) == ["rollout", "update"] and reported == meta
     assert_equal(decoded["rollout"], rollout)
     assert_equal(decoded["update"], update)
 
@@ -102,13 +102,13 @@ def test_bytes_behind_the_message_are_refused() -> None:
         decode(MESSAGE + bytes(8), None)
 
 
-def test_something_else_is_told_apart_from_a_damaged_message() -> None:
+def test_something_else_is_distinguished_from_a_damaged_message() -> None:
     """Bytes that are no message of declog's say so."""
     with pytest.raises(CommError, match="does not begin as declog's do"):
         decode(b"PAR1" + MESSAGE, None)
 
 
-def test_another_version_is_told() -> None:
+def test_another_version_is_reported() -> None:
     """Ranks with different versions of declog learn which, and what to do."""
     other = MESSAGE[:6] + struct.pack("<H", VERSION + 1) + MESSAGE[8:]
     with pytest.raises(CommError, match=rf"version {VERSION + 1}, and this process reads {VERSION}\n  fix: use one"):

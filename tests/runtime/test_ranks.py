@@ -247,7 +247,7 @@ def test_a_rank_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
     ]
 
 
-def test_a_rank_that_never_starts_is_told(tmp_path: Path) -> None:
+def test_a_rank_that_never_starts_is_reported(tmp_path: Path) -> None:
     """The others do not wait for ever."""
     comm = FakeComm.job(2)[0]
     with pytest.raises(declog.CommError) as error:
@@ -255,7 +255,7 @@ def test_a_rank_that_never_starts_is_told(tmp_path: Path) -> None:
     assert str(error.value) == "[DL603] ranks [1] did not start declog within 0.05 s"
 
 
-def test_what_fails_on_a_rank_is_told_on_rank_0(tmp_path: Path) -> None:
+def test_what_fails_on_a_rank_is_reported_on_rank_0(tmp_path: Path) -> None:
     """A rank whose rows cannot be prepared sends that it cannot, at once."""
     sink = MemorySink()
     config = {
@@ -280,8 +280,8 @@ def test_what_fails_on_a_rank_is_told_on_rank_0(tmp_path: Path) -> None:
         return list(log._failures.counts)
 
     cause = "ValueError: too great"
-    told = run_ranks(2, rank, timeout_s=PATIENCE_S)
-    assert told == [[f"[DL605] rank 1 sent no rows: {cause}"], [cause]]
+    reported = run_ranks(2, rank, timeout_s=PATIENCE_S)
+    assert reported == [[f"[DL605] rank 1 sent no rows: {cause}"], [cause]]
     assert sink.scalars == {0: {"x": 1.0, "declog/ranks": 1}}
 
 

@@ -120,7 +120,7 @@ MISSING = "its rows are missing from the values of this step"
 ALIKE = "make the same steps, flushes and blocks of modes on every rank"
 
 
-def test_a_rank_of_another_step_is_left_out_and_told_once_in_detail(run: Any) -> None:
+def test_a_rank_of_another_step_is_left_out_and_reported_once_in_detail(run: Any) -> None:
     """A step that one rank leaves out, or counts otherwise: its rows would be another step's."""
     logged, failed = run(2, lambda log, rank: steps(log, range(4) if rank == 0 else (0, 2, 3)))
     assert logged == [trained(0, 2), *(trained(step, 1) for step in (1, 2, 3))]
@@ -193,7 +193,7 @@ def crafted(data: bytes, folder: Path) -> tuple[Logged, list[str]]:
     return [(step, one.mode, {item.name: item.value for item in one.scalars}) for step, one in sink.events], failed[0]
 
 
-def told(**others: Any) -> dict[str, Any]:
+def meta(**others: Any) -> dict[str, Any]:
     """What rank 1 says of its second log event."""
     return {
         "event": 1, "mode": "train", "step": 1, "count": 2, "tail": False, "part": False, "last": False,
@@ -219,7 +219,7 @@ def sealed(header: bytes, body: bytes = b"") -> bytes:
 
 def changed(path: tuple[Any, ...], value: Any) -> bytes:
     """A whole message with something else at one place of its header."""
-    data = encode({"default": rows()}, told())
+    data = encode({"default": rows()}, meta())
     length = struct.unpack_from("<I", data, 8)[0]
     header = json.loads(data[16 : 16 + length])
     inner = header
@@ -237,29 +237,29 @@ def block(axis: Axis, name: str, values: Any) -> list[Block]:
 
 CRAFTED: Mapping[str, bytes] = {
     "nothing": b"",
-    "another mode": encode({"default": rows()}, told(mode="eval")),
-    "a mode that there is not": encode({"default": rows()}, told(mode="x" * 9999)),
-    "another step": encode({"default": rows()}, told(step=0)),
-    "another count": encode({"default": rows()}, told(count=9)),
-    "a step beyond all": encode({"default": rows()}, told(step=10**400)),
-    "another event": encode({"default": rows()}, told(event=2)),
+    "another mode": encode({"default": rows()}, meta(mode="eval")),
+    "a mode that there is not": encode({"default": rows()}, meta(mode="x" * 9999)),
+    "another step": encode({"default": rows()}, meta(step=0)),
+    "another count": encode({"default": rows()}, meta(count=9)),
+    "a step beyond all": encode({"default": rows()}, meta(step=10**400)),
+    "another event": encode({"default": rows()}, meta(event=2)),
     "no meta": encode({}, {}),
-    "figures that are texts": encode({"default": rows()}, told(figures={"a": "b"})),
-    "a phase that there is not": encode({"other": rows()}, told()),
+    "figures that are texts": encode({"default": rows()}, meta(figures={"a": "b"})),
+    "a phase that there is not": encode({"other": rows()}, meta()),
     "deep": sealed(b'{"phases":{},"meta":' + b"[" * 100_000 + b"]" * 100_000 + b',"sizes":[]}'),
     "as many texts as nobody has": changed(("phases", "default", "texts", 0, 3, "rows"), 10**13),
     "fewer texts than rows": changed(("phases", "default", "texts", 0, 3, "rows"), 1),
     "texts behind the end": changed(("phases", "default", "texts", 0, 3, "places"), [7]),
     "texts of another axis": changed(("phases", "default", "texts", 0, 2), 1),
-    "as many rows as nobody has": encode({"default": rows(batches=batches_of([(1, 0, 1, 10**13, 0.0, 0)]))}, told()),
-    "rows that overflow": encode({"default": rows(batches=batches_of([(1, 0, 1, 2**62, 0.0, 0)] * 5))}, told()),
-    "rows below zero": encode({"default": rows(batches=batches_of([(1, 0, 1, -2, 0.0, 0)]))}, told()),
-    "more values than rows": encode({"default": rows(blocks=block(Axis.COMPLETION, "x", [1.0] * 5))}, told()),
+    "as many rows as nobody has": encode({"default": rows(batches=batches_of([(1, 0, 1, 10**13, 0.0, 0)]))}, meta()),
+    "rows that overflow": encode({"default": rows(batches=batches_of([(1, 0, 1, 2**62, 0.0, 0)] * 5))}, meta()),
+    "rows below zero": encode({"default": rows(batches=batches_of([(1, 0, 1, -2, 0.0, 0)]))}, meta()),
+    "more values than rows": encode({"default": rows(blocks=block(Axis.COMPLETION, "x", [1.0] * 5))}, meta()),
     "a shape below zero": changed(("phases", "default", "blocks", 0, "data", "shape"), [-1]),
     "a shape beyond all": changed(("phases", "default", "blocks", 0, "data", "shape"), [2**40, 2**40]),
-    "a column of another axis": encode({"default": rows(blocks=block(Axis.STEP, "x", [1.0]))}, told()),
+    "a column of another axis": encode({"default": rows(blocks=block(Axis.STEP, "x", [1.0]))}, meta()),
     "a number that is text": encode(
-        {"default": rows(blocks=[], texts={("x", None): (Axis.COMPLETION, texts_of(["a", "b"]))})}, told()
+        {"default": rows(blocks=[], texts={("x", None): (Axis.COMPLETION, texts_of(["a", "b"]))})}, meta()
     ),
     "another container": b"PAR1" * 100,
 }  # fmt: skip
@@ -287,7 +287,7 @@ NOISE = st.recursive(
     max_leaves=4,
 )
 WHOLE = json.loads(
-    encode({"default": rows()}, told())[16 : 16 + struct.unpack_from("<I", encode({"default": rows()}, told()), 8)[0]]
+    encode({"default": rows()}, meta())[16 : 16 + struct.unpack_from("<I", encode({"default": rows()}, meta()), 8)[0]]
 )
 
 

@@ -248,7 +248,7 @@ def test_one_phase_that_all_name_is_the_default(tmp_path: Path) -> None:
     assert logged(config, [{"reward": [2.0], "loss": 1.0}], tmp_path) == {"reward": 2.0, "loss": 1.0}
 
 
-def test_an_phase_that_never_comes_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_phase_that_never_comes_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Required signals of a phase without any batch are named once, at the first log event."""
     signals = {"a": {"axis": "step", "phase": "rollout"}, "b": {"axis": "step", "phase": "update"}}
     with caplog.at_level(logging.WARNING, logger="declog"):

@@ -228,13 +228,13 @@ def test_dtypes_mix(tmp_path: Path, first: torch.dtype, second: torch.dtype, see
         "row": {"expr": f"sum({expr}, over=token)", "reduce": "max"},
     }
     a, b = x.double().numpy(), y.double().numpy()
-    wanted: Mapping[str, Callable[[], Any]] = {
+    right: Mapping[str, Callable[[], Any]] = {
         "x + y": lambda: a + b, "x - y": lambda: a - b, "x * y": lambda: a * b,
         "minimum(x, y)": lambda: np.minimum(a, b), "1 if x < y else 0": lambda: (a < b) * 1.0,
         "x / (abs(y) + 1)": lambda: a / (abs(b) + 1), "x if x >= y else y": lambda: np.maximum(a, b),
         "1 if x == y else 0": lambda: (a == b) * 1.0, "-x - y": lambda: -a - b,
     }  # fmt: skip
-    whole, there = wanted[expr](), mask.numpy()
+    whole, there = right[expr](), mask.numpy()
     expected = {}
     if there.any():
         per_row = [row[exists].sum() for row, exists in zip(whole, there, strict=True) if exists.any()]

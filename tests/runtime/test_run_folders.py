@@ -48,7 +48,7 @@ def rewards(folder: Path | None, kind: str = "jsonl") -> list[tuple[str, int, fl
     return [(line["run_id"], line["step"], line["scalars"]["reward"]) for line in lines]
 
 
-def said(folder: Path | None) -> dict[str, Any]:
+def written(folder: Path | None) -> dict[str, Any]:
     """What `run.json` says."""
     assert folder is not None
     found: dict[str, Any] = json.loads((folder / "run.json").read_text())
@@ -90,19 +90,19 @@ def together(processes: list[forks.Fork]) -> list[str]:
         process.stdin.write("go\n")
         process.stdin.flush()
     assert [process.wait() for process in processes] == [0] * len(processes)
-    told = []
+    reported = []
     for process in processes:
         with process:
             assert process.stdout is not None
-            told.append(process.stdout.read().strip())
-    return told
+            reported.append(process.stdout.read().strip())
+    return reported
 
 
 def test_processes_that_start_in_one_second(tmp_path: Path) -> None:
     """Four of them in one folder: four whole runs, none of which lost or got a row."""
-    told = together([forks.start(["-c", TWIN, str(number)], cwd=tmp_path, talks=True) for number in range(4)])
-    assert len(set(told)) == 4
-    for number, folder in enumerate(told):
+    reported = together([forks.start(["-c", TWIN, str(number)], cwd=tmp_path, talks=True) for number in range(4)])
+    assert len(set(reported)) == 4
+    for number, folder in enumerate(reported):
         for kind in ("jsonl", "parquet"):
             found = [(step, value) for _, step, value in rewards(Path(folder), kind)]
             assert found == [(step, float(number)) for step in range(3)]
@@ -148,7 +148,7 @@ def test_a_folder_that_holds_a_run_is_refused_unless_it_is_added_to(tmp_path: Pa
     expected = [(first.run_id, step, 1.0) for step in range(3)]
     expected += [(second.run_id, 0, 2.0), (second.run_id, 1, 3.0), (second.run_id, 2, 3.0)]
     assert rewards(tmp_path) == sorted(rewards(tmp_path, "parquet"), key=expected.index) == expected
-    assert [each["run_id"] for each in said(tmp_path)["earlier"]] == [first.run_id, second.run_id]
+    assert [each["run_id"] for each in written(tmp_path)["earlier"]] == [first.run_id, second.run_id]
 
 
 def test_a_start_that_failed_takes_no_folder(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "b" / "config.yaml").write_text("mine: 1\n")
     train(range(1), 1.0, output_dir=tmp_path / "b")
     assert (tmp_path / "b" / "config.yaml").read_text() == "mine: 1\n"
-    assert said(tmp_path / "b")["config"] == "config-2.yaml"
+    assert written(tmp_path / "b")["config"] == "config-2.yaml"
 
 
 KILLED = """
@@ -191,12 +191,12 @@ def test_a_killed_run_leaves_its_folder_to_those_who_ask_for_it(tmp_path: Path) 
     with forks.start(["-c", KILLED], cwd=tmp_path, talks=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.kill()
-    assert said(tmp_path)["state"] == "running"
+    assert written(tmp_path)["state"] == "running"
     with pytest.raises(SinkError, match=r"holds the run .* \(running\)"):
         declog.start(PROFILE, output_dir=tmp_path)
     log = train(range(1), 2.0, {**PROFILE, "append": True}, output_dir=tmp_path)
     assert [value for _, _, value in rewards(tmp_path)] == [1.0, 2.0]
-    assert said(tmp_path)["run_id"] == log.run_id
+    assert written(tmp_path)["run_id"] == log.run_id
 
 
 def test_a_run_that_goes_on_returns_to_its_folder(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_run_that_goes_on_returns_to_its_folder(tmp_path: Path) -> None:
     expected = [(first.run_id, 0, 1.0), (first.run_id, 1, 1.0), (first.run_id, 2, 2.0)]
     assert rewards(tmp_path) == rewards(tmp_path, "parquet") == expected
     assert not (tmp_path / "2").exists()
-    assert said(tmp_path)["state"] == "finished"
+    assert written(tmp_path)["state"] == "finished"
 
 
 def test_ranks_share_the_folder_of_rank_0(tmp_path: Path) -> None:
@@ -298,9 +298,9 @@ def test_run_json_and_the_profile_in_effect(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("SECRET_TOKEN", "hush-hush-4711")
     overrides = ["declog/sinks=[jsonl,parquet]", "declog.every=2", "+declog.run_config.key=${oc.env:SECRET_TOKEN}"]
     with declog.start("grpo", overrides, output_dir=tmp_path) as log:
-        found = said(tmp_path)
+        found = written(tmp_path)
         assert (found["state"], found["ended"]) == ("running", None)
-    found = said(tmp_path)
+    found = written(tmp_path)
     assert {key: found[key] for key in ("run_id", "name", "fingerprint", "overrides", "world_size", "state")} == {
         "run_id": log.run_id, "name": "grpo", "fingerprint": log.plan.fingerprint, "overrides": overrides,
         "world_size": 1, "state": "finished",
@@ -314,10 +314,10 @@ def test_run_json_and_the_profile_in_effect(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_run_json_says_that_a_run_failed(tmp_path: Path) -> None:
-    """Training that raised is told apart from a run that was finished."""
+    """Training that raised is distinguished from a run that was finished."""
     with pytest.raises(RuntimeError), declog.start(PROFILE, output_dir=tmp_path):
         raise RuntimeError("out of memory")
-    assert said(tmp_path)["state"] == "failed"
+    assert written(tmp_path)["state"] == "failed"
 
 
 def test_the_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
@@ -391,5 +391,5 @@ def test_a_run_that_writes_no_file_leaves_the_folder_free(tmp_path: Path) -> Non
         sink = MemorySink()
         train(range(1), 1.0, config, sinks=[sink], output_dir=tmp_path)
         assert sink.scalars == {0: {"reward": 1.0}}
-    assert len(said(tmp_path)["earlier"]) == 1
-    assert run_folder.run_of(tmp_path) == said(tmp_path)
+    assert len(written(tmp_path)["earlier"]) == 1
+    assert run_folder.run_of(tmp_path) == written(tmp_path)

@@ -107,7 +107,7 @@ class Odd:
         ({1: 2}, "dict {1: 2}"),
     ],
 )
-def test_what_cannot_be_kept_is_told_in_words(value: Any, text: str) -> None:
+def test_what_cannot_be_kept_is_reported_in_words(value: Any, text: str) -> None:
     """It is refused again where a profile reads it, as it was or would have been in the run."""
     found = back([value, 1])
     assert isinstance(found[0], Uncaptured) and repr(found[0]) == text and found[1] == 1

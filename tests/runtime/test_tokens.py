@@ -59,9 +59,9 @@ def test_padded_statistics_are_those_of_the_tokens_that_exist(batch: tuple[torch
     """Whatever the padding holds, and with NaN inside the mask as missing."""
     value, mask = batch
     found = Padded(value.shape).fold(value, mask, STATS)
-    wanted = expected([value[row][mask[row]].numpy() for row in range(len(value))])
+    right = expected([value[row][mask[row]].numpy() for row in range(len(value))])
     for stat in STATS:
-        np.testing.assert_allclose(found[stat].double().numpy(), wanted[stat], rtol=1e-12, atol=1e-9, err_msg=stat)
+        np.testing.assert_allclose(found[stat].double().numpy(), right[stat], rtol=1e-12, atol=1e-9, err_msg=stat)
 
 
 @examples(150)
@@ -83,9 +83,9 @@ def test_every_dtype_folds_to_its_own_values(dtype: torch.dtype) -> None:
     mask = torch.rand(4, 64) > 0.3
     plain = value.float() if dtype in (torch.bfloat16, torch.float16) else value
     found = Padded(value.shape).fold(plain, mask, STATS)
-    wanted = expected([value[row][mask[row]].double().numpy() for row in range(4)])
+    right = expected([value[row][mask[row]].double().numpy() for row in range(4)])
     for stat in STATS:
-        np.testing.assert_allclose(found[stat].double().numpy(), wanted[stat], rtol=1e-5, atol=1e-5, err_msg=stat)
+        np.testing.assert_allclose(found[stat].double().numpy(), right[stat], rtol=1e-5, atol=1e-5, err_msg=stat)
 
 
 def test_the_variance_of_great_numbers_survives() -> None:
@@ -169,7 +169,7 @@ def test_padded_tokens_give_what_numpy_gives(tmp_path: Path) -> None:
     rows = [value[row][mask[row]].numpy() for row in range(4)]
     x, kept = np.concatenate(rows), np.concatenate([rows[row] for row in range(4) if good[row]])
     found = logged(profile(mask="mask"), tmp_path, mask=mask, x=value, good=good)
-    wanted = {
+    right = {
         "x/mean": x.mean(), "x/std": x.std(ddof=1), "x/pstd": x.std(), "x/var": x.var(ddof=1), "x/sum": x.sum(),
         "x/count": len(x), "x/min": x.min(), "x/max": x.max(), "positive": (x > 0).mean(), "good_x": kept.mean(),
         "high": (x > 1).sum(), "longest": 12, "first": np.mean([row[0] for row in rows]),
@@ -177,16 +177,16 @@ def test_padded_tokens_give_what_numpy_gives(tmp_path: Path) -> None:
         "centred": np.concatenate([np.abs(row - row.mean()) for row in rows]).mean(),
     }  # fmt: skip
     estimates = {"x/p50": np.quantile(x, 0.5), "x/p95": np.quantile(x, 0.95), "good_p50": np.quantile(kept, 0.5)}
-    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-12)
+    assert {name: found[name] for name in right} == pytest.approx(right, rel=1e-12)
     assert {name: found[name] for name in estimates} == pytest.approx(estimates, rel=0.011)
-    assert set(found) == {*wanted, *estimates}
+    assert set(found) == {*right, *estimates}
 
 
 @pytest.mark.parametrize("layout", ["packed", "lists", "packed lists"])
 def test_other_layouts_give_what_padding_gives(tmp_path: Path, layout: str) -> None:
     """Packed tensors, one list of tokens per completion, and such lists packed."""
     value, mask, good = data()
-    wanted = logged(profile(mask="mask"), tmp_path / "padded", mask=mask, x=value, good=good)
+    right = logged(profile(mask="mask"), tmp_path / "padded", mask=mask, x=value, good=good)
     lists = [value[row][mask[row]].tolist() for row in range(4)]
     true = [[True] * len(row) for row in lists]
     if layout == "packed":
@@ -199,7 +199,7 @@ def test_other_layouts_give_what_padding_gives(tmp_path: Path, layout: str) -> N
     else:
         config = profile(mask="mask", lengths="lengths")
         found = logged(config, tmp_path / "both", mask=true, x=lists, good=good, lengths=[len(row) for row in lists])
-    assert found == pytest.approx(wanted, rel=1e-12)
+    assert found == pytest.approx(right, rel=1e-12)
 
 
 def test_lists_of_different_lengths_need_a_mask(tmp_path: Path) -> None:

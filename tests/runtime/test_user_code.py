@@ -69,7 +69,7 @@ def good(sink: MemorySink) -> None:
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reducer_may_raise_anything(kind: str, blocking: bool, tmp_path: Path) -> None:
-    """Its metric misses that step; it is told with its name; `strict` raises an ordinary error."""
+    """Its metric misses that step; it is reported with its name; `strict` raises an ordinary error."""
     own = reductions.Reductions(reductions.BUILTIN)
 
     @reductions.reducer(registry=own)
@@ -240,9 +240,9 @@ def test_a_program_ends_while_a_tracker_still_hangs(tmp_path: Path) -> None:
     command = [sys.executable, "train.py"]
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
-        told = job.stdout.read()
+        reported = job.stdout.read()
         code = job.wait(PATIENCE_S)
-    assert (code, "could not be opened: it did not open within" in told) == (7, True)
+    assert (code, "could not be opened: it did not open within" in reported) == (7, True)
 
 
 def test_numbers_of_numpy_warn_nobody(tmp_path: Path) -> None:

@@ -184,7 +184,9 @@ def _one(log: declog.Recorder) -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_ranks_that_hold_the_same_rows_are_told(same: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ranks_that_hold_the_same_rows_are_reported(
+    same: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """As tensor-parallel ranks do: each row would count twice."""
     config = profile(REWARD, {"reward": "mean(reward)"})
 

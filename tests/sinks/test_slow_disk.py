@@ -58,7 +58,7 @@ def test_what_waits_becomes_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_one_event_that_cannot_be_written_costs_no_other_of_its_part(tmp_path: Path) -> None:
-    """Its own rows of its own table are missing; what failed is told for the event that it is of."""
+    """Its own rows of its own table are missing; what failed is reported for the event that it is of."""
     sink = make_sink("parquet", {})
     assert isinstance(sink, Coalescing)
     sink.open(run_info(tmp_path, sink="log"))

@@ -135,7 +135,7 @@ def _close(found: Layered, key: str, made: Plan | None) -> str:
     return did_you_mean(key, [*keys, *names], what="keys")
 
 
-# ---- what is told -----------------------------------------------------------------------------------
+# ---- what is reported -----------------------------------------------------------------------------------
 
 
 def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:

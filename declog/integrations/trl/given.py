@@ -1,6 +1,6 @@
 """What reward functions give to TRL's ``log_extra`` and ``log_metric``: read where TRL keeps it, and by whom.
 
-TRL takes anything here, and so must declog: what it cannot record is told with the function's name, and left out.
+TRL takes anything here, and so must declog: what it cannot record is reported with the function's name, and left out.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Given:
         return f"the column `{column}` of {' and '.join(self._pieces[column])}"
 
     def columns(self, count: int) -> Iterator[tuple[str, list[Any]]]:
-        """Each column that has one value per completion. TRL keeps any number; what does not fit is told."""
+        """Each column that has one value per completion. TRL keeps any number; what does not fit is reported."""
         for column, pieces in self._pieces.items():
             whole = [value for values in pieces.values() for value in values]
             fitting = [values for values in pieces.values() if len(values) == count]

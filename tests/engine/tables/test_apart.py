@@ -123,16 +123,16 @@ def test_a_sink_that_cannot_open_on_one_rank_stops_all(tmp_path: Path) -> None:
     made = scores(None, schema={"text": {"type": "text"}}, sinks={"lines": {"kind": "jsonl"}})
     (tmp_path / "lines").mkdir()
     (tmp_path / "lines" / "rank1").write_text("a file is in the way")
-    told: dict[int, str] = {}
+    reported: dict[int, str] = {}
 
     def rank(comm: Comm) -> None:
         with pytest.raises(SinkError) as caught:
             declog.start(made, output_dir=tmp_path, comm=comm)
-        told[comm.rank] = str(caught.value)
+        reported[comm.rank] = str(caught.value)
 
     run_ranks(3, rank, timeout_s=PATIENCE_S)
-    assert "rank1" in told[1]
-    assert all(told[other].startswith("[DL601] rank 1 could not start: ") for other in (0, 2))
+    assert "rank1" in reported[1]
+    assert all(reported[other].startswith("[DL601] rank 1 could not start: ") for other in (0, 2))
 
 
 def test_other_sinks_refuse_what_is_too_much(

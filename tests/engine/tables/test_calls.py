@@ -123,7 +123,7 @@ def test_texts_of_a_function_are_redacted(tmp_path: Path) -> None:
     assert row == {"made": "mail [mail]…"}
 
 
-def test_a_failing_function_makes_nulls_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_function_makes_nulls_and_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Also one that returns another type. With the name of the column, the table and the function."""
     registry = RowFunctions(RowFunctions())
 
@@ -150,7 +150,7 @@ def test_a_failing_function_makes_nulls_and_is_told_once(tmp_path: Path, caplog:
 def test_a_failing_function_of_a_column_that_is_not_nullable_costs_the_table(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error is told once, with the function's traceback; metrics are written."""
+    """The error is reported once, with the function's traceback; metrics are written."""
     registry = RowFunctions(RowFunctions())
 
     @column(registry=registry)

@@ -28,7 +28,7 @@ CONVERSATION: list[Any] = [
 
 
 def test_conversations_survive_ranks_and_filters(tmp_path: Path) -> None:
-    """Lists of messages with tool calls: sent for picked rows, told apart, and the same on rank 0."""
+    """Lists of messages with tool calls: sent for picked rows, distinguished, and the same on rank 0."""
     filters = {"distinct": {"kind": "unique", "key": "messages", "within": "window"}}
     made = scores({"kind": "top_bottom", "key": "score", "top": 2, "from": "distinct"}, filters=filters,
                   schema={"messages": {"type": "object"}}, signals=MESSAGES, **TRACE)  # fmt: skip
@@ -131,7 +131,7 @@ def test_a_role_is_of_a_text() -> None:
 def test_rows_beyond_the_limit_are_cut_from_the_end(
     limit: int, kept: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each row here has 8 bytes for its number, 6 of text and 11 of JSON; the cut is counted, and told once."""
+    """Each row here has 8 bytes for its number, 6 of text and 11 of JSON; the cut is counted, and reported once."""
     made = scores(None, schema={"score": {"type": "float"}, "text": {"type": "text"}, "messages": {"type": "object"}},
                   signals=MESSAGES, max_bytes=limit)  # fmt: skip
     values = {"score": [0.0] * 5, "text": ["éèê"] * 5, "messages": [{"k": "é"}] * 5}
@@ -140,14 +140,14 @@ def test_rows_beyond_the_limit_are_cut_from_the_end(
         found = tables_of(made, [[values], [values]], tmp_path)
     assert [(table.rows, table.cut) for _, table in found] == ([(kept, 5 - kept)] * 2 if kept else [])
     assert all(len(column) == kept for _, table in found for column in table.data.values())
-    told = [f"the table `t` is cut to {kept} of 5 rows: its `max_bytes` is {limit} (said once)"] if kept < 5 else []
-    assert [record.getMessage() for record in caplog.records] == told
+    reported = [f"the table `t` is cut to {kept} of 5 rows: its `max_bytes` is {limit} (said once)"] if kept < 5 else []
+    assert [record.getMessage() for record in caplog.records] == reported
 
 
 # ---- destinations
 
 
-def test_a_table_that_no_sink_takes_is_told_at_start(
+def test_a_table_that_no_sink_takes_is_reported_at_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the reason; the run goes on, and what only the table needs is not recorded."""

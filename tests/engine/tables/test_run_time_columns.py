@@ -238,7 +238,7 @@ def test_a_table_that_refuses_columns_says_so_where_one_is_given(tmp_path: Path)
 def test_the_first_values_say_what_a_column_is(
     given: list[Any], type: str, expected: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What does not fit later is null, and that is said once; a column without any value yet is not there."""
+    """What does not fit later is null, and that is reported once; a column without any value yet is not there."""
     with caplog.at_level(logging.WARNING, logger="declog"):
         sink = run(scores(None, schema=KEEP), lambda log: steps(log, [{"a": [item]} for item in given]), tmp_path)
     tables = [table for _, table in sink.tables("t")]
@@ -247,9 +247,9 @@ def test_the_first_values_say_what_a_column_is(
     assert all("a" not in table.data for table in tables[:first])
     assert {column.type for table in tables for column in table.columns if column.name == "a"} == {type}
     fits = [item for item in given if item is not None] == [item for item in expected if item is not None]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == (0 if fits or type == "object" else 1)
-    assert all(f"the column `a` of log_extra was {type} at first" in text for text in told)
+    reported = [record.getMessage() for record in caplog.records]
+    assert len(reported) == (0 if fits or type == "object" else 1)
+    assert all(f"the column `a` of log_extra was {type} at first" in text for text in reported)
 
 
 def test_a_file_dataset_stays_whole(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_file_dataset_stays_whole(tmp_path: Path) -> None:
 
 
 def test_a_run_time_name_never_takes_a_declared_ones_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Columns of log_extra and members of families yield, wherever they stand in the schema, and that is told once."""
+    """Columns of log_extra and members of families yield, wherever they stand in the schema, reported once."""
     schema = {
         "extra": {"undeclared": "keep"}, "rewards": {"type": "float", "name": "{column}", "nullable": True},
         "double": {"type": "float", "expr": "2 * score"}, "named": {"type": "text", "expr": "text", "name": "shown"},
@@ -285,8 +285,8 @@ def test_a_run_time_name_never_takes_a_declared_ones_place(tmp_path: Path, caplo
     with caplog.at_level(logging.ERROR, logger="declog"):
         tables = run(made, body, tmp_path).tables("t")
     assert [rows(table) for _, table in tables] == [[{"more": 9, "kept": 0.5, "double": 2.0, "shown": "t"}]] * 2
-    told = [record.getMessage().split("`")[3] for record in caplog.records]
-    assert sorted(told) == ["double", "mode", "more", "shown", "step"]
+    reported = [record.getMessage().split("`")[3] for record in caplog.records]
+    assert sorted(reported) == ["double", "mode", "more", "shown", "step"]
     assert all(
         "[DL508] the table `t` leaves out the run-time column" in record.getMessage() for record in caplog.records
     )

@@ -106,7 +106,7 @@ def test_integer_keys_are_ordered_by_every_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["top_bottom", "unique", "unique text"])
-def test_rows_without_a_key_are_counted_and_told_once(
+def test_rows_without_a_key_are_counted_and_reported_once(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On ranks too, where a text that is the key stays on its rank."""
@@ -133,8 +133,8 @@ def test_rows_without_a_key_are_counted_and_told_once(
         tables = run_ranks(2, rank)[0].tables("t")
     counts = {"top_bottom": 6, "unique": 3, "unique text": 3}
     assert [table.rows for _, table in tables] == [counts[kind]] * 2
-    told = [record.getMessage() for record in caplog.records]
-    assert told == ["the table `t`: the filter `picked` leaves out rows without a key, 3 of them here (said once)"]
+    reported = [record.getMessage() for record in caplog.records]
+    assert reported == ["the table `t`: the filter `picked` leaves out rows without a key, 3 of them here (said once)"]
 
 
 # ---- chains and limits

@@ -120,7 +120,7 @@ def test_a_window_that_is_folded_early_logs_the_same(
     assert ("over window_bytes (1)" in caplog.text) == (limit == 1)
 
 
-def test_an_expression_that_fails_while_it_is_folded_is_told(tmp_path: Path) -> None:
+def test_an_expression_that_fails_while_it_is_folded_is_reported(tmp_path: Path) -> None:
     """Its metric is not logged, the others are."""
     functions = Functions(DEFAULT)
 

@@ -195,7 +195,7 @@ def test_positions_that_do_not_match(rollouts: list[list[float]], sizes: str, tm
 
 
 def test_what_cannot_be_joined_takes_nothing_else_with_it(tmp_path: Path) -> None:
-    """The metrics of one phase are logged; those that need both are absent, and the failure is told."""
+    """The metrics of one phase are logged; those that need both are absent, and the failure is reported."""
     config = profile(EVENTS, {**JOINED, "r": "mean(reward)", "l": "mean(loss)"}, axes=IDS, strict=False)
     body = observing({"row": [0], "reward": [1.0]}, {"row": [5], "loss": [3.0]})
 

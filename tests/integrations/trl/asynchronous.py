@@ -29,10 +29,10 @@ def attention(
     out = torch.empty_like(query)
     repeated = query.shape[1] // key.shape[1]
     for first, last, begin, end in zip(starts[:-1], starts[1:], paths[:-1], paths[1:], strict=True):
-        asked = query[first:last].transpose(0, 1)
+        requested = query[first:last].transpose(0, 1)
         keys, values = (each[begin:end].transpose(0, 1).repeat_interleave(repeated, 0) for each in (key, value))
         hidden = torch.ones(last - first, end - begin, dtype=torch.bool).triu(end - begin - (last - first) + 1)
-        scores = (asked @ keys.transpose(1, 2) * softmax_scale).masked_fill(hidden, float("-inf"))
+        scores = (requested @ keys.transpose(1, 2) * softmax_scale).masked_fill(hidden, float("-inf"))
         out[first:last] = (scores.softmax(-1) @ values).transpose(0, 1)
     return out
 

@@ -39,8 +39,15 @@ def test_constants_are_the_trainers(model: Path, tmp_path: Path) -> None:
     args = {"beta": 0.07, "epsilon": 0.1, "epsilon_high": 0.3, "delta": 2.0, "loss_type": "bnpo"}
     trainer = cases.trainer_of(Case(args=args), model, tmp_path)
     found = constants_of(trainer, sight_of(trainer))
-    asked = {"beta": 0.07, "epsilon_low": 0.1, "epsilon_high": 0.3, "delta": 2.0, "loss_type": "bnpo", "tools": False}
-    assert asked.items() <= found.items()
+    requested = {
+        "beta": 0.07,
+        "epsilon_low": 0.1,
+        "epsilon_high": 0.3,
+        "delta": 2.0,
+        "loss_type": "bnpo",
+        "tools": False,
+    }
+    assert requested.items() <= found.items()
     with declog.attach(trainer, overrides=STRICT) as log:
         inactive = dict(log.plan.inactive)
         assert log.plan.name == "trl_grpo" and "kl" in log.plan.names()
@@ -117,7 +124,7 @@ def test_attached_on_one_rank_only(model: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_trainer() -> None:
-    """It is told what it lacks."""
+    """The error names what it lacks."""
     with pytest.raises(declog.UsageError, match="object has no `add_callback`"):
         declog.attach(object())
 
@@ -330,10 +337,10 @@ def test_alerts_of_the_preset(model: Path, tmp_path: Path) -> None:
     case = Case(rewards="equal", args={"logging_steps": 1, "max_completion_length": 2, "eval_strategy": "no"})
     outcome = cases.run(case, model, tmp_path)
     assert outcome.sink is not None
-    told = {alert.name: (step, alert.text) for step, alert in outcome.sink.alerts}
-    assert set(told) == {"equal_rewards", "clipped_completions"}
-    assert told["equal_rewards"][0] == 3 and "Try prompts of medium difficulty" in told["equal_rewards"][1]
-    assert "Raise it" in told["clipped_completions"][1]
+    reported = {alert.name: (step, alert.text) for step, alert in outcome.sink.alerts}
+    assert set(reported) == {"equal_rewards", "clipped_completions"}
+    assert reported["equal_rewards"][0] == 3 and "Try prompts of medium difficulty" in reported["equal_rewards"][1]
+    assert "Raise it" in reported["clipped_completions"][1]
 
 
 def test_an_alert_of_a_loss_that_is_nan(model: Path, tmp_path: Path) -> None:
@@ -449,8 +456,12 @@ def test_a_subclass_with_a_loss_of_its_own(
     with caplog.at_level(logging.WARNING, "declog"), declog.attach(trainer, "trl_grpo", STRICT, sinks=[sink]) as log:
         assert "entropy" not in log.plan.names() and "reward" in log.plan.names()
         trainer.train()
-    (told,) = [record.getMessage() for record in caplog.records if "does not see" in record.getMessage()]
-    assert "`_compute_loss` is not TRL's own" in told and "`clip_ratio/region_mean`" in told and "`reward`" not in told
+    (reported,) = [record.getMessage() for record in caplog.records if "does not see" in record.getMessage()]
+    assert (
+        "`_compute_loss` is not TRL's own" in reported
+        and "`clip_ratio/region_mean`" in reported
+        and "`reward`" not in reported
+    )
     found = cases.events(sink)
     for entry, (_, _, event) in zip(trainer.state.log_history, found, strict=True):
         own = {name: value for name, value in entry.items() if name != "step" and value is not None}
@@ -475,11 +486,11 @@ def test_a_trainer_of_another_kind(model: Path, tmp_path: Path, caplog: pytest.L
         declog.attach(trainer, "trl_grpo", [*STRICT, "declog.profile=slim"], sinks=[sink]),
     ):
         trainer.train()
-    (told,) = [record.getMessage() for record in caplog.records if "does not see" in record.getMessage()]
-    assert "neither trl.GRPOTrainer nor trl.RLOOTrainer" in told and "`reward`" in told
-    wanted = cases.expected(trainer.state.log_history)
-    assert {"loss", "mean_token_accuracy", "grad_norm"} <= set(wanted[0][2])
-    for (step, mode, expected), event in zip(wanted, cases.events(sink), strict=True):
+    (reported,) = [record.getMessage() for record in caplog.records if "does not see" in record.getMessage()]
+    assert "neither trl.GRPOTrainer nor trl.RLOOTrainer" in reported and "`reward`" in reported
+    right = cases.expected(trainer.state.log_history)
+    assert {"loss", "mean_token_accuracy", "grad_norm"} <= set(right[0][2])
+    for (step, mode, expected), event in zip(right, cases.events(sink), strict=True):
         assert (step, mode) == event[:2]
         assert expected == pytest.approx({name: event[2].get(name) for name in expected})
 
@@ -528,8 +539,8 @@ def test_a_subclass_with_metrics_of_its_own(model: Path, tmp_path: Path) -> None
 
     outcome = cases.run(Case(), model, tmp_path, cls=Mine)
     assert [event[2].get("mine") for event in outcome.events if event[1] == "train"] == [2.0, 2.0, None]
-    wanted = cases.expected(outcome.history)
-    for (_, _, expected), (_, _, found) in zip(wanted, outcome.events, strict=True):
+    right = cases.expected(outcome.history)
+    for (_, _, expected), (_, _, found) in zip(right, outcome.events, strict=True):
         assert expected == pytest.approx({name: found.get(name) for name in expected}, abs=1e-6, rel=1e-6)
 
 
@@ -549,9 +560,9 @@ def test_overrides_that_call_what_they_override(model: Path, tmp_path: Path) -> 
             super().log(*args, **kwargs)
 
     outcome = cases.run(Case(args={"beta": 0.05}), model, tmp_path, cls=Mine)
-    wanted = cases.expected(outcome.history)
-    assert {"kl", "entropy", "reward", "clip_ratio/low_min"} <= set(wanted[0][2])
-    for (_, _, expected), (_, _, found) in zip(wanted, outcome.events, strict=True):
+    right = cases.expected(outcome.history)
+    assert {"kl", "entropy", "reward", "clip_ratio/low_min"} <= set(right[0][2])
+    for (_, _, expected), (_, _, found) in zip(right, outcome.events, strict=True):
         assert expected == pytest.approx({name: found.get(name) for name in expected}, abs=1e-6, rel=1e-6)
 
 
@@ -569,13 +580,13 @@ def test_a_subclass_that_computes_a_number_in_another_way(
 
     with caplog.at_level(logging.WARNING, "declog"):
         outcome = cases.run(Case(), model, tmp_path, cls=Mine, merge="replace")
-    told = [record.getMessage() for record in caplog.records if "has other numbers" in record.getMessage()]
-    assert len(told) == 1 and "`entropy` (" in told[0] and "the trainer 99)" in told[0]
+    reported = [record.getMessage() for record in caplog.records if "has other numbers" in record.getMessage()]
+    assert len(reported) == 1 and "`entropy` (" in reported[0] and "the trainer 99)" in reported[0]
     assert {entry["entropy"] for entry in values(outcome.history, "train")} == {99.0}
 
 
 def test_several_evaluation_sets(model: Path, tmp_path: Path) -> None:
-    """Each is a log event; TRL's own names do not tell them apart, those of transformers do."""
+    """Each is a log event; TRL's own names do not distinguish them, those of transformers do."""
     from tests.integrations.trl import tiny
 
     data = {"eval_dataset": {"easy": tiny.prompts(4), "hard": tiny.prompts(4)}}

@@ -232,9 +232,9 @@ def test_one_column_of_two_functions(model: Path, tmp_path: Path) -> None:
         log_extra("col", ["second"] * len(completions))
         return [2.0] * len(completions)
 
-    found, (told,), _, _ = columns(model, tmp_path, first, second)
+    found, (messages,), _, _ = columns(model, tmp_path, first, second)
     assert [set(data["col"]) for data in found] == [{"first"}] * 3
-    assert "4 of the reward function `first`, 4 of the reward function `second` came for 4 completions" in told
+    assert "4 of the reward function `first`, 4 of the reward function `second` came for 4 completions" in messages
 
 
 def test_one_column_in_pieces(model: Path, tmp_path: Path) -> None:
@@ -344,10 +344,10 @@ def test_a_metric_of_trls_own_name(model: Path, tmp_path: Path) -> None:
         log_metric("reward", 1000.0)
         return [2.0] * len(completions)
 
-    _, (told,), history, sink = columns(model, tmp_path, reward)
+    _, (messages,), history, sink = columns(model, tmp_path, reward)
     assert [entry["reward"] for entry in history[:3]] == [501.0] * 3
     assert [values["reward"] for _, _, values in cases.events(sink)[:3]] == [2.0] * 3
-    assert "DL508" in told
+    assert "DL508" in messages
 
 
 # ---- what reward functions give to declog itself ---------------------------------------------------------

@@ -14,15 +14,15 @@ from tests.integrations.trl.jobs import two_ranks
 
 def compare(outcome: Outcome, over: tuple[str, ...] = ()) -> None:
     """No key of TRL's is missing, no log event is, and each value is equal."""
-    wanted = cases.expected(outcome.history)
-    assert [event[:2] for event in wanted] == [event[:2] for event in outcome.events]
-    for (step, mode, expected), (_, _, found) in zip(wanted, outcome.events, strict=True):
+    right = cases.expected(outcome.history)
+    assert [event[:2] for event in right] == [event[:2] for event in outcome.events]
+    for (step, mode, expected), (_, _, found) in zip(right, outcome.events, strict=True):
         assert expected == pytest.approx({name: found.get(name) for name in expected}, abs=1e-6, rel=1e-6), (step, mode)
-    modes = [mode for _, mode, _ in wanted]
+    modes = [mode for _, mode, _ in right]
     assert {"train", "eval"} == set(modes)
-    assert min(len(expected) for _, mode, expected in wanted[:-1] if mode == "train") >= 15
+    assert min(len(expected) for _, mode, expected in right[:-1] if mode == "train") >= 15
     for name in over:
-        assert max(values.get(name, 0) for _, mode, values in wanted if mode == "train") > 0, name
+        assert max(values.get(name, 0) for _, mode, values in right if mode == "train") > 0, name
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if 1 in case.ranks])

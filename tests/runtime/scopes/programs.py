@@ -75,7 +75,7 @@ def generated(seed: int) -> Program:
 
 @dataclass
 class Outcome:
-    """Rows by mode and step of their log event, with their counts and sums as logged; and what was told."""
+    """Rows by mode and step of their log event, with their counts and sums as logged; and what was reported."""
 
     rows: dict[Where, list[Row]] = field(default_factory=lambda: defaultdict(list))
     counts: dict[Where, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Asynchronous programs on a small profile: what was logged, where it stands, and what was told."""
+"""Asynchronous programs on a small profile: what was logged, where it stands, and what was reported."""
 
 from __future__ import annotations
 

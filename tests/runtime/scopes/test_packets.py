@@ -49,7 +49,7 @@ def test_rows_of_a_packet_stay_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["itself", "a copy", "through a pickle"])
 def test_a_packet_counts_once_in_a_step(how: str, tmp_path: Path) -> None:
-    """A retry or a double read is told; another step may consume it again, as a replay buffer does."""
+    """A retry or a double read is reported; another step may consume it again, as a replay buffer does."""
 
     def body(log: Recorder) -> None:
         packet = declog.rows(reward=[1.0, 3.0])
@@ -72,7 +72,7 @@ def test_a_packet_counts_once_in_a_step(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["collected", "kept until the end"])
-def test_packets_that_nobody_consumes_are_told(when: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_packets_that_nobody_consumes_are_reported(when: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With the place where they were made; what is dropped on purpose says so."""
     kept = []
 

@@ -85,7 +85,7 @@ def test_ranks_agree_on_edges(world_size: int, every: int, tmp_path: Path) -> No
     assert collected(sink, {}).of("n", "sum") == expected
 
 
-def test_ranks_whose_steps_differ_are_told(tmp_path: Path) -> None:
+def test_ranks_whose_steps_differ_are_reported(tmp_path: Path) -> None:
     """A rank that ends another step than the others: its rows are left out, and marked."""
     sink = MemorySink()
 

@@ -170,7 +170,7 @@ def test_the_next_batch_is_a_task_of_this_step(how: str, ends: str, tmp_path: Pa
 
 
 def test_a_task_that_ends_after_its_step(tmp_path: Path) -> None:
-    """The same without saying its step: what comes after the end of the step it was made in is told."""
+    """The same without saying its step: what comes after the end of the step it was made in is reported."""
 
     async def body(log: Recorder) -> None:
         async def generate(step: int) -> None:
@@ -334,7 +334,7 @@ def _samples(out: Any) -> None:
 
 
 def test_samples_of_another_process(tmp_path: Path) -> None:
-    """TRL's AsyncGRPO, OpenRLHF: packets through a queue between processes; what no step consumes is told."""
+    """TRL's AsyncGRPO, OpenRLHF: packets through a queue between processes; what no step consumes is reported."""
     truth = {}
     left = 0
 
@@ -439,7 +439,7 @@ def test_rewards_of_tasks(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_worker_that_was_started_inside_the_first_step(tmp_path: Path) -> None:
-    """It inherits step 0: what it observes there counts, and what it observes when that has ended is told."""
+    """It inherits step 0: what it observes there counts, and what it observes when that has ended is reported."""
 
     async def body(log: Recorder) -> None:
         jobs: asyncio.Queue[int | None] = asyncio.Queue()
@@ -463,7 +463,7 @@ def test_a_worker_that_was_started_inside_the_first_step(tmp_path: Path) -> None
 
 
 def test_a_task_that_outlives_its_evaluation(tmp_path: Path) -> None:
-    """Inside a step of train: what it observes then is told, and never falls through to that step."""
+    """Inside a step of train: what it observes then is reported, and never falls through to that step."""
 
     async def body(log: Recorder) -> None:
         async def slow() -> None:
@@ -546,7 +546,7 @@ def test_a_step_inside_a_step_says_what_to_do(tmp_path: Path) -> None:
 def test_the_known_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A task of step k that works for k + 1 and ends within k looks as one that works for k; a hint says so at the end.
 
-    Known, and told as far as it can be: nothing in the program says which step the rows are of.
+    Known, and reported as far as it can be: nothing in the program says which step the rows are of.
     """
 
     async def body(log: Recorder) -> None:
