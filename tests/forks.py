@@ -2,7 +2,7 @@
 
 ``run`` is ``subprocess.run([sys.executable, ...])`` and ``start`` is ``subprocess.Popen``, without the seconds that a
 fresh interpreter takes to import torch. Where the interpreter's own start is what is tested, use ``subprocess``. A
-server is made when it is first asked, one per worker of a test run, and another one where TRL is to be imported too.
+server is made when it is first needed, one per worker of a test run, and forks of it where a trainer is imported too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ PATIENCE_S = 300.0  # for what takes seconds: a busy machine is no failure
 BASE = ("torch.distributed", "torch.utils.data", "pandas", "pyarrow.fs", "pyarrow.parquet", "hydra", "declog.api",
         "declog.runtime.recorder", "declog.sinks.jsonl", "declog.sinks.parquet", "torch._dynamo",
         "tests.warm")  # fmt: skip
-TRL = (*BASE, "datasets", "trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer")
+TRAINER = (*BASE, "datasets", "transformers.trainer", "transformers.models.qwen2", "accelerate")
+TRL = (*TRAINER, "trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer")
 TORCHRUN = ("-m", "torch.distributed.run", "--start-method=fork", "--run-path")  # its workers import nothing again
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}  # nothing is downloaded
 Command = Sequence[str | Path]
@@ -80,14 +81,17 @@ class Fork:
 class Server:
     """A process with ``imports`` done that starts programs as its forks, and knows which have ended."""
 
-    def __init__(self, *imports: str) -> None:
+    def __init__(self, imports: Sequence[str], parent: Server | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program, place = str(ROOT / "tests" / "fork_server.py"), theirs.fileno()
+        self._process: subprocess.Popen[bytes] | Fork
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, str(ROOT / "tests" / "fork_server.py"), str(theirs.fileno()), *imports],
-                cwd=ROOT, env=environment(OFFLINE),
-                pass_fds=[theirs.fileno()],
-            )  # fmt: skip
+            if parent is None:
+                command = [sys.executable, program, str(place), *imports]
+                self._process = subprocess.Popen(command, cwd=ROOT, env=environment(OFFLINE), pass_fds=[place])
+            else:
+                id, pid = parent.start([program, "0", *imports], ROOT, environment(OFFLINE), True, place, 1, 2)
+                self._process = Fork(parent, id, pid, None, None)
         self.codes: dict[int, int] = {}
         self._pids: dict[int, int] = {}
         self._started = 0
@@ -133,14 +137,17 @@ class Server:
 
 
 _servers: dict[tuple[str, ...], Server] = {}
-_making = threading.Lock()
+_making = threading.RLock()
 
 
 def server(imports: tuple[str, ...] = BASE) -> Server:
-    """The server with these imports, made once."""
+    """The server with these imports, made once: a fork of the one that has most of them."""
     with _making:
         if imports not in _servers:
-            _servers[imports] = Server(*imports)
+            known = max(
+                (each for each in (BASE, TRAINER) if each == imports[: len(each)] != imports), key=len, default=()
+            )
+            _servers[imports] = Server(imports[len(known) :], server(known) if known else None)
         return _servers[imports]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests import forks
-from tests.integrations.trl.versions import IMPORTS
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def kept(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     }
     env = {name: str(value) for name, value in homes.items()} | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     command: list[str | Path] = ["-m", "tests.integrations.trl.reported", model, folder]
-    done = forks.run(command, env=forks.environment({**forks.OFFLINE, **env}), cwd=folder, imports=IMPORTS)
+    done = forks.run(command, env=forks.environment({**forks.OFFLINE, **env}), cwd=folder, imports=forks.TRAINER)
     assert done.returncode == 0, done.stderr[-6000:]
     return json.loads((folder / "kept.json").read_text())
 

@@ -34,7 +34,6 @@ FEW = (
     "served_token_mask",
     "rloo_clipping",
 )
-IMPORTS = (*forks.BASE, "datasets", "transformers.trainer", "transformers.models.qwen2", "accelerate")
 
 # What a version averages in another way: of completions that no function scored TRL made 0, and the extremes of
 # clipping were those of ranks. TRL's own stay in the trainer's logs.
@@ -97,12 +96,14 @@ def counted(version: str, names: Sequence[str], model: Path, folder: Path, ranks
     ]  # fmt: skip
     env = {**forks.OFFLINE, "PYTHONPATH": path}
     if ranks > 1:
-        ended = jobs.run(folder, ranks, command, env=env, imports=IMPORTS, limit_s=8 * forks.PATIENCE_S)
+        ended = jobs.run(folder, ranks, command, env=env, imports=forks.TRAINER, limit_s=8 * forks.PATIENCE_S)
         if set(ended.codes) != {0}:
             raise RuntimeError("\n".join(text[-6000:] for text in ended.outputs))
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        done = forks.run(command, env=forks.environment(env), cwd=folder, imports=IMPORTS, timeout=4 * forks.PATIENCE_S)
+        done = forks.run(
+            command, env=forks.environment(env), cwd=folder, imports=forks.TRAINER, timeout=4 * forks.PATIENCE_S
+        )
         if done.returncode:
             raise RuntimeError(done.stderr[-6000:])
     return Count(**json.loads((folder / "count.json").read_text()))
@@ -168,7 +169,7 @@ def main(versions: Sequence[str]) -> int:
     print(f"{'TRL':<8}{'ranks':>6}{'compared':>10}{'equal':>8}{'missing':>9}{'otherwise':>11}  cases that it has not")
     with tempfile.TemporaryDirectory() as folder:
         build = "import sys, pathlib; from tests.integrations.trl import tiny; tiny.build(pathlib.Path(sys.argv[1]))"
-        model = forks.run(["-c", build, f"{folder}/model"], imports=IMPORTS)
+        model = forks.run(["-c", build, f"{folder}/model"], imports=forks.TRAINER)
         assert model.returncode == 0, model.stderr
         chosen = versions or VERSIONS
         for version, ranks in [*((one, 1) for one in chosen), *((one, 2) for one in TWO_RANKS if one in chosen)]:
