@@ -156,6 +156,8 @@ def compile(
         blocking=spec.blocking,
         via=spec.comm,
         window_bytes=spec.window_bytes,
+        backlog_bytes=spec.backlog_bytes,
+        backlog=spec.backlog,
         capture=captures.capture(spec.capture),
         redactions=captures.redactions(draft),
         given=dict(draft.given),

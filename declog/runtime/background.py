@@ -20,6 +20,7 @@ from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
 from declog.runtime import actors
+from declog.runtime.backlog import Backlog
 from declog.runtime.collector import Collector
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
@@ -65,7 +66,8 @@ class Background:
         mine = [route for route in routes if route.local]
         self._local = LocalTables(plan, mine, functions) if mine else None
         sender = Sender(plan, comm.rank, failures, functions, self._local)
-        self._worker = Worker(comm, sender, self._collector, failures)
+        self.backlog = Backlog(plan, failures, wait_s + close_s)
+        self._worker = Worker(comm, sender, self._collector, failures, self.backlog)
 
     @property
     def merger(self) -> actors.Merger | None:
@@ -138,9 +140,15 @@ class Background:
                 raise SinkError.of("DL602.sink", sink=name, cause=error_text(cause)) from cause
 
     def _join(self) -> None:
-        """Wait for the worker's end, and end what it waits for: a full queue, a process that is stopped."""
-        end = time.monotonic() + self.wait_s + self.close_s
+        """Wait for the worker as long as it goes on, and end what it waits for: a full queue, a stopped process."""
+        patience, began, said = self.wait_s + self.close_s, time.monotonic(), False
+        finished, end = self.backlog.finished, began + patience
         while not self._worker.join(0.05):
+            if self.backlog.finished != finished:
+                finished, end = self.backlog.finished, time.monotonic() + patience
+            if not said and self.backlog.events > 1 and time.monotonic() - began > 5:
+                said = True
+                log.warning("closing: %d log events are still to be evaluated", self.backlog.events)
             for runner in self._runners.values():
                 if runner.stuck_s > self.close_s:
                     runner.release()

@@ -62,6 +62,7 @@ class Collector:
         self._watched = 0
         self._mismatched: set[str] = set()  # of whom it was said in what they differ
         self._figures: list[Figures] = []
+        self._late: set[tuple[str, int]] = set()  # modes and periods of windows that end with the next log event
 
     def collect(self, item: WindowItem, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
         """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
@@ -106,7 +107,12 @@ class Collector:
         partial = None if ranks == self._comm.world_size else ranks
         for period, window in self._windows[item.mode].items():
             window.add(frames, self._failures.report, partial=partial)
-            over = period and not item.part and item.count % period == 0
+            over = period and not item.part and ((item.mode, period) in self._late or item.count % period == 0)
+            if item.merged:
+                self._late |= {(item.mode, period)} if over else set()
+                continue
+            if over or item.tail:
+                self._late.discard((item.mode, period))
             if bool(window) if item.tail else over:  # at the tail what ended with the last step is over already
                 due[period] = window.end(self._failures.report)
         if not any(due.values()):  # nothing came since the last log event

@@ -49,6 +49,11 @@ class Pack:
         sizes = [one.count for one in self.landed] or [part.numel() for part in self.parts]
         return sum(sizes) // len(self.keys)
 
+    @property
+    def bytes(self) -> int:
+        """How many bytes the columns take."""
+        return sum([one.end - one.start for one in self.landed] or [part.nbytes for part in self.parts])
+
     def on_host(self) -> list[Array]:
         """The parts in numpy. Called by the worker: it waits for the device."""
         if self.landed:

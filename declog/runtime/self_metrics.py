@@ -15,6 +15,8 @@ HELP = {
     "declog/observe_us": "microseconds of the training thread per step for recording: observe, and the step's end",
     "declog/flush_us": "microseconds of the training thread for handing over a log event",
     "declog/worker_ms": "milliseconds of processor time that the worker thread took since the log event before",
+    "declog/backlog": "log events that were handed over before and are not evaluated yet",
+    "declog/backlog_bytes": "bytes of rows that these hold",
     "declog/queue_bytes": "bytes that wait in the sinks' queues",
     "declog/unsent": "log events that sinks had no room for, so far",
     "declog/dropped": "rows since the log event before that belong to no step; logged by all profiles where there are",

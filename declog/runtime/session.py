@@ -565,18 +565,19 @@ class Session:
             self._failures.report(error)
             window = Window(whole=False)
         done = threading.Event() if self.plan.blocking and not part else None
-        figures = {} if part else self.meter.read()
+        figures = {} if part else {**self.meter.read(), **self._background.backlog.read()}
         hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
         if lane.event is None:
             lane.event = self._begun[mode]
             self._begun[mode] += 1
         item = WindowItem(
             lane.event, step, self._counts[mode] if count is None else count, window, tail, mode, part, done,
-            answer, figures, hurry, last, dict(self._sent), dict(self._begun),
+            answer, figures, hurry, last, dict(self._sent), dict(self._begun), window.bytes,
         )  # fmt: skip
         lane.event = None
         self._sent[mode] += 1
         self._background.submit(item)
+        self._background.backlog.wait()
         if not part and not again:
             self.tape.logged(mode)
         self.meter.handing += time.perf_counter() - began

@@ -6,6 +6,7 @@ Imports torch and the plan.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,18 @@ class Window:
                         devices.setdefault(pack.device, []).append(pack)
         for device, packs in devices.items():
             land(device, packs)
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes the rows take: texts by their characters, other objects by their number."""
+        size = 0
+        for record in itertools.chain.from_iterable(self.batches.values()):
+            for pack in record.tensors():
+                size += pack.bytes
+            for _, given in record.texts.values():
+                if isinstance(given, list):
+                    size += 8 * len(given) + sum([len(item) for item in given if type(item) is str])
+        return size
 
     def frames(
         self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report

@@ -60,3 +60,10 @@ class WindowItem:
     last: bool = False  # this rank ends here
     sent: Mapping[str, int] = field(default_factory=dict)
     begun: Mapping[str, int] = field(default_factory=dict)
+    bytes: int = 0  # of its rows
+    merged: bool = False  # its rows belong to the next log event, too: rank 0 was behind
+
+    @property
+    def mergeable(self) -> bool:
+        """Whether its windows may end later: nobody waits for its values, and more of its mode will come."""
+        return not (self.tail or self.part or self.last or self.done or self.answer)

@@ -11,11 +11,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from declog.errors import RuntimeFailure
+from declog.runtime.backlog import Backlog
 from declog.runtime.collector import SHORT_WAIT_S, Collector
 from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
@@ -43,11 +45,14 @@ class Task:
 class Worker:
     """Takes windows in order; ``submit`` returns at once. ``collector`` is rank 0's."""
 
-    def __init__(self, comm: Comm, sender: Sender, collector: Collector | None, failures: Failures) -> None:
+    def __init__(
+        self, comm: Comm, sender: Sender, collector: Collector | None, failures: Failures, backlog: Backlog
+    ) -> None:
         self._comm = comm
         self._sender = sender
         self._collector = collector
         self._failures = failures
+        self._backlog = backlog
         self._meter = Meter()
         self._queue: queue.SimpleQueue[WindowItem | Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
@@ -55,15 +60,21 @@ class Worker:
 
     def submit(self, item: WindowItem | Task) -> None:
         """Hand over one log event, or something to do after those before."""
+        if isinstance(item, WindowItem):
+            self._backlog.put(item.bytes)
         self._queue.put(item)
 
     def call(self, run: Callable[[], Any], wait_s: float) -> Task:
-        """Do something on the thread when all that was handed over is done; the caller waits, at most so long."""
+        """Do something on the thread when all that was handed over is done.
+
+        The caller waits, at most so long for each thing before it.
+        """
         task = Task(run)
         self.submit(task)
-        end = time.monotonic() + wait_s
+        finished, end = self._backlog.finished, time.monotonic() + wait_s
         while not task.done.wait(0.05) and time.monotonic() < end and self._thread.is_alive():
-            pass
+            if self._backlog.finished != finished:
+                finished, end = self._backlog.finished, time.monotonic() + wait_s
         return task
 
     def finish(self, *, short_wait: bool = False) -> None:
@@ -82,7 +93,11 @@ class Worker:
         while (item := self._queue.get()) is not None:
             if isinstance(item, Task):
                 self._run(item)
+                self._backlog.done()
                 continue
+            if self._collector is not None and item.mergeable and self._backlog.merging():
+                item = replace(item, merged=True)
+                self._failures.count(RuntimeFailure.of("DL605.merged"), 1, f"step {item.step}")
             try:
                 self._process(item)
             # The worker outlives any event: what goes wrong is counted and reported, and raised under `strict`.
@@ -93,6 +108,7 @@ class Worker:
                     item.answer.give(None)  # unless it was given
                 if item.done is not None:
                     item.done.set()
+                self._backlog.done(item.bytes)
         if self._collector is not None:
             try:
                 self._collector.close()

@@ -168,7 +168,10 @@ def test_declog_says_what_it_costs(tmp_path: Path) -> None:
                 slow.release.set()
 
     run_ranks(2, body)
-    names = {"observe_us", "flush_us", "worker_ms", "queue_bytes", "unsent", "dropped", "late", "skipped"}
+    names = {
+        "observe_us", "flush_us", "worker_ms", "backlog", "backlog_bytes", "queue_bytes", "unsent", "dropped", "late",
+        "skipped",
+    }  # fmt: skip
     for values in sink.scalars.values():
         assert values.keys() == {"reward", *(f"declog/{name}" for name in names)}
         assert values["declog/skipped"] == 2 and values["declog/dropped"] == 0

@@ -1,0 +1,196 @@
+"""Log events that wait for the worker: seen, bounded, and never fewer in silence."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import declog
+from declog.plans.ops import Plan
+from declog.runtime.backlog import Backlog
+from declog.runtime.failures import Failures
+from declog.runtime.fake_comm import run_ranks
+from declog.runtime.recorder import Recorder
+from declog.testing import MemorySink
+from tests.running import profile, run
+
+SIGNALS = {"x": {"axis": "completion"}}
+METRICS = {"mean": "mean(x)", "n": "count(x)", "slow": {"expr": "x", "reduce": "sum", "every": 4}}
+ROWS = 16
+EVENT = 8 * ROWS  # bytes
+
+
+class Gate:
+    """Keeps the worker until it is opened: a task before all log events."""
+
+    def __init__(self, log: Recorder) -> None:
+        self.open = threading.Event()
+        inside = threading.Event()
+
+        def hold() -> None:
+            inside.set()
+            assert self.open.wait(60)
+
+        threading.Thread(target=log._background._worker.call, args=(hold, 60.0), daemon=True).start()
+        assert inside.wait(60)
+
+
+def observed(log: Recorder, steps: range) -> None:
+    """Steps whose values are their numbers."""
+    for step in steps:
+        with log.step(step):
+            log.observe(x=torch.full((ROWS,), float(step), dtype=torch.float64))
+
+
+def test_log_events_that_wait_are_seen(tmp_path: Path) -> None:
+    """How many were handed over before each, and their bytes; in the end none."""
+
+    def body(log: Recorder) -> None:
+        gate = Gate(log)
+        observed(log, range(3))
+        gate.open.set()
+
+    sink = run(profile(SIGNALS, METRICS, profiles={"full": {"self_metrics": True}}), body, tmp_path)
+    found = [(values["declog/backlog"], values["declog/backlog_bytes"]) for _, values in sorted(sink.scalars.items())]
+    assert found[:3] == [(0, 0), (1, EVENT), (2, 2 * EVENT)]
+
+
+def test_texts_and_numbers_are_counted(tmp_path: Path) -> None:
+    """Texts by their characters."""
+    signals = {"text": {"axis": "completion", "type": "text"}, "x": {"axis": "completion"}}
+    config = profile(signals, {"words": "mean(words(text))", "x": "mean(x)"})
+    waiting: list[int] = []
+
+    def body(log: Recorder) -> None:
+        gate = Gate(log)
+        with log.step(0):
+            log.observe(text=["four", "five!", None], x=torch.ones(3))
+        waiting.append(log._background.backlog.bytes)
+        gate.open.set()
+
+    run(config, body, tmp_path)
+    assert waiting == [3 * 4 + 3 * 8 + 4 + 5]
+
+
+def test_the_step_waits_until_there_is_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is lost, no more than the limit waits, and it is said once."""
+    most: list[int] = []
+
+    def body(log: Recorder) -> None:
+        gate = Gate(log)
+        backlog = log._background.backlog
+        observed(log, range(2))
+
+        def opens() -> None:
+            while backlog.events < 3:
+                time.sleep(0.01)
+            most.append(backlog.events)
+            gate.open.set()
+
+        threading.Thread(target=opens).start()
+        observed(log, range(2, 8))
+        most.append(backlog.events)
+
+    sink = run(profile(SIGNALS, METRICS, backlog_bytes=2 * EVENT), body, tmp_path)
+    assert most[0] == 3 and most[1] <= 2
+    assert [sink.scalars[step]["mean"] for step in range(8)] == [float(step) for step in range(8)]
+    assert caplog.text.count("steps wait for declog's worker") == 1
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_windows_are_merged_where_the_profile_says_so(world_size: int, tmp_path: Path) -> None:
+    """Each row counts once, in a later log event, and slower windows end as soon as one is evaluated; it is counted."""
+    config = profile(SIGNALS, METRICS, backlog="merge", backlog_bytes=2 * EVENT - 1, strict=False)
+    sink = MemorySink()
+    failures: list[Mapping[str, int]] = []
+
+    def body(comm: Any) -> None:
+        with declog.start(config, sinks=[sink] if comm.rank == 0 else [], output_dir=tmp_path, comm=comm) as log:
+            gate = Gate(log) if comm.rank == 0 else None
+            observed(log, range(3))
+            if gate is not None:
+                gate.open.set()
+                log._background.settle()
+            observed(log, range(3, 5))
+            log.flush(wait_s=30)
+        if comm.rank == 0:
+            failures.append(log.failures)
+
+    run_ranks(world_size, body)
+    assert sum(values.get("n", 0) for values in sink.scalars.values()) == 5 * ROWS * world_size
+    assert sink.scalars[2]["n"] == 3 * ROWS * world_size
+    assert sum(values.get("slow", 0) for values in sink.scalars.values()) == (0 + 1 + 2 + 3 + 4) * ROWS * world_size
+    assert [(name[:7], "merged" in name) for name in failures[0]] == [("[DL605]", True)]
+
+
+def test_a_slow_window_ends_with_the_log_event_after_its_own(tmp_path: Path) -> None:
+    """Where its own was merged: it has the rows of both."""
+    config = profile(SIGNALS, METRICS, backlog="merge", backlog_bytes=2 * EVENT - 1, strict=False)
+
+    def body(log: Recorder) -> None:
+        observed(log, range(3))
+        log._background.settle()
+        gate = Gate(log)
+        observed(log, range(3, 5))
+        gate.open.set()
+        log._background.settle()
+        observed(log, range(5, 8))
+
+    sink = run(config, body, tmp_path)
+    slow = {step: values["slow"] for step, values in sink.scalars.items() if "slow" in values}
+    assert slow == {4: (0 + 1 + 2 + 3 + 4) * ROWS, 7: (5 + 6 + 7) * ROWS}
+
+
+def test_what_somebody_waits_for_is_not_merged(tmp_path: Path) -> None:
+    """Nor what a block of another mode logs."""
+    config = profile(
+        SIGNALS, METRICS, modes={"eval": {"prefix": "eval/"}}, backlog="merge", backlog_bytes=1, strict=False
+    )
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(x=torch.ones(ROWS))
+        values = log.flush(wait_s=30)
+        assert values is None or values["n"] == ROWS  # None: its window was logged before
+        for step in (1, 2, 3):
+            with log.mode("eval", step=step):
+                log.observe(x=torch.full((ROWS,), float(step)))
+
+    sink = run(config, body, tmp_path)
+    assert [sink.scalars[step]["eval/mean"] for step in (1, 2, 3)] == [1.0, 2.0, 3.0]
+
+
+def test_a_worker_that_does_not_go_on_is_waited_for_no_more(tmp_path: Path) -> None:
+    """The step goes on, and it is a failure."""
+    plan: Plan = declog.plan(profile(SIGNALS, METRICS, backlog_bytes=1))
+    failures = Failures()
+    backlog = Backlog(plan, failures, patience_s=0.01)
+    for _ in range(3):
+        backlog.put(8)
+        backlog.wait()
+    assert list(failures.counts.values()) == [2]
+    assert "finished no log event for 0.01 s" in next(iter(failures.counts))
+
+
+def test_close_waits_as_long_as_the_backlog_gets_shorter(tmp_path: Path) -> None:
+    """However long that is: each thing that the worker finishes gives it as much time again."""
+    config = profile(SIGNALS, METRICS)
+    sink = MemorySink()
+    pause = threading.Event()
+
+    def later(run: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: (pause.wait(0.2), run())
+
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        log._background.wait_s = log._background.close_s = 0.75
+        worker = log._background._worker
+        for step in range(10):
+            threading.Thread(target=worker.call, args=(later(lambda: None), 60.0), daemon=True).start()
+            observed(log, range(step, step + 1))
+    assert sorted(sink.scalars) == list(range(10))
