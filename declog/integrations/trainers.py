@@ -6,6 +6,8 @@ The callback knows the trainer by what callbacks are given: a step is an optimiz
 
 from __future__ import annotations
 
+import importlib
+import logging
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["callback"]
 
+logger = logging.getLogger("declog")
 EVAL = "eval"
 FOLDER = "declog"  # below the trainer's output_dir
 
@@ -67,6 +70,8 @@ class _Loop:
         self._epochs = declog.profile_of(config).get("every") == "epoch"
         self._step: AbstractContextManager[Any] | None = None
         self._mode: AbstractContextManager[Any] | None = None
+        self._training = False
+        self._epoch_ended = False  # its log event waits for what the trainer reports
 
     def close(self) -> None:
         """Log the last window and close the sinks; idempotent."""
@@ -78,7 +83,12 @@ class _Loop:
     # -- what the trainer calls
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._log(args)
+        log = self._log(args)
+        self._training = True
+        self._leave()
+        if state.global_step and not log.closed and log.last_step != state.global_step:  # not where it trains on
+            checkpoints = importlib.import_module("declog.integrations.checkpoints")
+            checkpoints.load(log, args, self._checkpoint(args, state.global_step))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
@@ -92,10 +102,18 @@ class _Loop:
             step.__enter__()
             self._step = step
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._evaluates(self._log(args), control)
+
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._enter(self._log(args))
+        if (
+            self.recorder is not None
+        ):  # else what was observed of it is lost, and trackers that it reports to open first
+            self._enter(self.recorder)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if self.recorder is None and state.is_world_process_zero:
+            logger.warning("before training declog has of an evaluation only what the trainer reports")
         log = self._log(args)
         if log.closed:
             return
@@ -107,20 +125,36 @@ class _Loop:
         with log.guard("what the trainer reports could not be recorded"):
             self._take(log, numbers, main=state.is_world_process_zero)
         self._end()
-        if self._mode is None and not self._epochs and not log.plan.modes["train"].every:
-            log.flush()
+        if self._mode is None:
+            if self._epoch_ended if self._epochs else not log.plan.modes["train"].every:
+                log.flush()
+            self._epoch_ended = False
+            if control.should_evaluate:
+                self._enter(log)
 
-    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self._leave()
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._evaluated(self._log(args))
 
-    def on_predict(self, *args: Any, **kwargs: Any) -> None:
-        self._leave()
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
+        self._evaluated(self._log(args))
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
-        if self._epochs and not log.closed and not control.should_log:
-            self._end()
-            log.flush()
+        if self._epochs and not log.closed:
+            if control.should_log:  # what it reports is of this epoch
+                self._epoch_ended = True
+            else:
+                self._end()
+                log.flush()
+        self._evaluates(log, control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        log = self._log(args)
+        self._end()
+        if not log.closed:
+            checkpoints = importlib.import_module("declog.integrations.checkpoints")
+            with log.guard("declog's state could not be saved", "a run resumed from here starts new windows"):
+                checkpoints.save(log, args, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The window that is open is a log event, also where nobody closes the callback."""
@@ -129,6 +163,8 @@ class _Loop:
         self._end()
         if not log.closed:
             log.flush(wait_s=self._wait_s)
+        self._training = False
+        self._enter(log)
 
     # -- inside
 
@@ -152,8 +188,25 @@ class _Loop:
             if main and name not in known and not math.isnan(value):
                 log.log_metric(name, value)
 
+    def _checkpoint(self, args: Any, step: int) -> Path:
+        """Where the training that is resumed was saved."""
+        named = args.resume_from_checkpoint
+        here = Path(args.output_dir) / f"checkpoint-{step}"
+        return Path(named) if isinstance(named, str) and not here.exists() else here
+
+    def _evaluates(self, log: declog.Recorder, control: Any) -> None:
+        """A step or an epoch has ended: where the trainer evaluates now, what its batches observe is of that."""
+        if control.should_evaluate and not control.should_log:  # else it begins when the trainer has logged
+            self._enter(log)
+
+    def _evaluated(self, log: declog.Recorder) -> None:
+        """Outside of training whatever is observed next is of another evaluation."""
+        self._leave()
+        if not self._training:
+            self._enter(log)
+
     def _enter(self, log: declog.Recorder) -> None:
-        """An evaluation begins with its first batch, or where it has none with what it reports."""
+        """An evaluation begins: where that is known, else with its first batch, or with what it reports."""
         self._end()
         if self._mode is None and not log.closed and EVAL in log.plan.modes:
             mode = log.mode(EVAL)

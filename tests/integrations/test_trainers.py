@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,58 +11,38 @@ import pytest
 
 import declog
 from declog.testing import MemorySink
+from tests import forks
+from tests.faults import jobs
+from tests.sinks.wandb_reader import read_runs
 
 pytestmark = [pytest.mark.slow, *(pytest.mark.filterwarnings(f"ignore::{each}Warning") for each in ("Future", "User"))]
-PROFILE = [
-    "declog/sinks=[]", "+declog.strict=true",
-    "+declog.signals.error={axis: completion, optional: true}", "+declog.metrics.worst='max(error)'",
-    "+declog.signals.grad_norm={axis: step, phase: reported, optional: true}",
-    "+declog.metrics.steepest='max(grad_norm)'",
-]  # fmt: skip
+STEPS = range(0, 12, 2)
 
 
-def trained(folder: Path, sink: MemorySink, *overrides: str, **options: Any) -> tuple[Any, list[list[float]]]:
-    """Two epochs of six steps of a line, whose loss observes its errors: the trainer, and the errors of each step."""
-    import torch
-    from transformers import Trainer, TrainingArguments
+def trained(folder: Path, sink: MemorySink, *overrides: str, **options: Any) -> Any:
+    """Two epochs of six steps of a line, whose loss observes its errors: the trainer."""
+    from tests.integrations import training
 
-    errors: list[list[float]] = []
-
-    class Line(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.line = torch.nn.Linear(2, 1)
-
-        def forward(self, x: Any, labels: Any) -> dict[str, Any]:
-            found = self.line(x)
-            if self.training:
-                error = (found - labels).abs().detach().squeeze(-1)
-                declog.observe(error=error)
-                errors.append(error.tolist())
-            return {"loss": ((found - labels) ** 2).mean(), "logits": found}
-
-    data = [{"x": torch.tensor([place / 24, 1.0]), "labels": torch.tensor([place / 12])} for place in range(24)]
-    arguments = TrainingArguments(
-        str(folder), per_device_train_batch_size=4, num_train_epochs=2, logging_steps=2, eval_strategy="epoch",
-        report_to="none", use_cpu=True, disable_tqdm=True, learning_rate=0.1,
-    )  # fmt: skip
-    callback = declog.callback("trainer", [*PROFILE, *overrides], sinks=[sink])
-    trainer = Trainer(Line(), arguments, train_dataset=data, eval_dataset=data, callbacks=[callback], **options)
-    trainer.train()
+    trainer, callback = training.line(folder, [sink], ["declog/sinks=[]", *overrides], **options)
     callback.close()
     callback.close()
     assert callback.recorder.closed and callback.recorder.failures == {}
-    return trainer, errors
+    return trainer
 
 
 def events(sink: MemorySink) -> list[tuple[int, str, dict[str, Any]]]:
     return [(step, each.mode, {item.name: item.value for item in each.scalars}) for step, each in sink.events]
 
 
+def most(batches: Iterable[list[float]]) -> Any:
+    """The greatest error of all."""
+    return pytest.approx(max(map(max, batches)))
+
+
 def test_each_log_of_the_trainer(tmp_path: Path) -> None:
     """What the history has is in the log events, beside exact values of what the loop observed in the window."""
     sink = MemorySink()
-    trainer, errors = trained(tmp_path, sink)
+    trainer = trained(tmp_path, sink)
     found = events(sink)
     history = trainer.state.log_history
     assert [(step, mode) for step, mode, _ in found] == [
@@ -70,18 +52,40 @@ def test_each_log_of_the_trainer(tmp_path: Path) -> None:
         left_out = {"step", "grad_norm", *(["epoch"] if mode == "eval" else [])}
         assert {name: value for name, value in entry.items() if name not in left_out}.items() <= values.items()
     logged = [(values["worst"], values["steepest"]) for _, _, values in found if "worst" in values]
-    worst = [max(map(max, errors[place : place + 2])) for place in range(0, 12, 2)]
+    errors = trainer.model.errors[True]
     assert logged == [
-        (pytest.approx(most), entry["grad_norm"])
-        for most, entry in zip(worst, [e for e in history if "loss" in e], strict=True)
+        (most(errors[place : place + 2]), entry["grad_norm"])
+        for place, entry in zip(STEPS, [e for e in history if "loss" in e], strict=True)
     ]
 
 
-def test_each_epoch(tmp_path: Path) -> None:
-    """`every: epoch`: one log event for each, of all its steps; the evaluation's is its own."""
+@pytest.mark.parametrize("steps", [2, 4])
+def test_an_evaluation_is_apart(steps: int, tmp_path: Path) -> None:
+    """From its first batch on, whether or not the trainer has logged at that step; those by hand afterwards, too."""
     sink = MemorySink()
-    trainer, errors = trained(tmp_path, sink, "declog.every=epoch")
-    found = [event for event in events(sink) if "worst" in event[2]]
+    from tests.integrations import training
+
+    trainer, callback = training.line(tmp_path, [sink], ["declog/sinks=[]"], settings={"logging_steps": steps})
+    trainer.evaluate()
+    trainer.evaluate()
+    callback.close()
+    assert callback.recorder.failures == {}
+    errors = trainer.model.errors
+    found = [(mode, values) for _, mode, values in events(sink)]
+    evaluated = [values["eval_worst"] for mode, values in found if mode == "eval"]
+    assert evaluated == [most(errors[False][place : place + 3]) for place in range(0, 12, 3)]
+    ends = [step for step, mode, values in events(sink) if "worst" in values]
+    assert ends == [*range(steps, 13, steps)]
+    assert [values["worst"] for _, values in found if "worst" in values] == [
+        most(errors[True][end - steps : end]) for end in ends
+    ]
+
+
+@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+def test_each_epoch(strategy: str, tmp_path: Path) -> None:
+    """`every: epoch`: one log event for each, of all its steps, whenever the trainer logs; evaluations have theirs."""
+    sink = MemorySink()
+    trainer = trained(tmp_path, sink, "declog.every=epoch", settings={"logging_strategy": strategy})
     assert [event[:2] for event in events(sink)] == [
         (6, "train"),
         (6, "eval"),
@@ -89,11 +93,92 @@ def test_each_epoch(tmp_path: Path) -> None:
         (12, "eval"),
         (12, "train"),
     ]
-    assert [values["worst"] for _, _, values in found] == [
-        pytest.approx(max(map(max, errors[place : place + 6]))) for place in (0, 6)
-    ]
+    found = [values for _, _, values in events(sink) if "worst" in values]
+    errors = trainer.model.errors[True]
+    assert [values["worst"] for values in found] == [most(errors[:6]), most(errors[6:])]
     norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
-    assert [values["steepest"] for _, _, values in found] == [max(norms[:3]), max(norms[3:])]
+    half = len(norms) // 2
+    assert [values["steepest"] for values in found] == [max(norms[:half]), max(norms[half:])]
+
+
+def test_a_run_that_is_resumed(tmp_path: Path) -> None:
+    """In the middle of a window: it goes on, in the files of the run that was stopped."""
+    from tests.integrations import training
+
+    settings = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "no", "logging_steps": 4}
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for folder, until, resume in ((whole, None, None), (stopped, 7, None), (stopped, None, True)):
+        options: dict[str, Any] = {"resume_from_checkpoint": resume, "settings": settings}
+        _, callback = training.line(folder, [], ["declog/sinks=[jsonl]"], until, **options)
+        callback.close()
+    lines = {
+        folder: [json.loads(line) for line in (folder / "declog/jsonl/scalars.jsonl").read_text().splitlines()]
+        for folder in (whole, stopped)
+    }
+    assert [line["step"] for line in lines[whole]] == [4, 8, 12, 12]
+    values = {
+        folder: [(line["step"], line["scalars"]["worst"]) for line in found if "worst" in line["scalars"]]
+        for folder, found in lines.items()
+    }
+    assert values[stopped] == values[whole]
+    assert len({line["run_id"] for line in lines[stopped]}) == 1
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    """Values are of the rows of both, what the trainer reports is there once."""
+    ended = jobs.run(tmp_path, 2, ["-m", "tests.integrations.training", tmp_path])
+    assert ended.codes == (0, 0), "\n".join(text[-3000:] for text in ended.outputs)
+    ranks = [json.loads((tmp_path / f"kept{rank}.json").read_text()) for rank in (0, 1)]
+    found = ranks[0]["events"]
+    assert [event[:2] for event in found] == [
+        [2, "train"], [3, "eval"], [4, "train"], [6, "train"], [6, "eval"], [6, "train"],
+    ]  # fmt: skip
+    worst = [values["worst"] for _, _, values in found if "worst" in values]
+    assert worst == [
+        most([batch for rank in ranks for batch in rank["train"][place : place + 2]]) for place in range(0, 6, 2)
+    ]
+    evaluated = [values["eval_worst"] for _, _, values in found if "eval_worst" in values]
+    assert evaluated == [most([batch for rank in ranks for batch in rank["eval"][at : at + 2]]) for at in (0, 2)]
+
+
+TRACKIO = """
+import json
+import trackio
+from trackio.sqlite_storage import SQLiteStorage
+
+(run,) = trackio.Api().runs("mine")
+print(json.dumps(SQLiteStorage.get_logs("mine", run.name, run_id=run.id)))
+"""
+
+
+def test_trackers_that_a_trainer_reports_to(tmp_path: Path) -> None:
+    """SFTTrainer, wandb and trackio: one run of each, with all that transformers and declog log, evaluated first."""
+    places = {name: str(tmp_path) for name in ("HOME", "WANDB_DIR", "WANDB_DATA_DIR", "WANDB_CACHE_DIR")}
+    env = {**places, "WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "TRACKIO_DIR": str(tmp_path / "trackio")}
+    done = forks.run(["-m", "tests.integrations.training", tmp_path, "sft"], env=forks.environment(env))
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = (tmp_path / "out" / "declog" / "jsonl" / "scalars.jsonl").read_text().splitlines()
+    ours = [(line["step"], item) for line in map(json.loads, lines) for item in line["scalars"].items()]
+    theirs = [
+        (f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}", value)
+        for entry in json.loads((tmp_path / "history.json").read_text()) for name, value in entry.items()
+        if name != "step" and not name.startswith(("train_", "total_flos"))  # which wandb has in its summary
+    ]  # fmt: skip
+    (run,) = read_runs(tmp_path)
+    logs = json.loads(forks.python(TRACKIO, env=env).splitlines()[-1])
+    for rows in (run.rows, logs):
+        have = {(row["declog/step"], item) for row in rows if "declog/step" in row for item in hashable(row)}
+        assert [each for each in ours if each not in have] == []
+        items = {item for row in rows for item in hashable(row)}
+        assert [item for item in theirs if item not in items] == []
+    shown = [item for step, item in ours if item[0] in ("tokens", "eval_tokens")]
+    assert [name for name, _ in shown] == ["tokens", "tokens", "eval_tokens"] * 2
+    assert shown[2][1] == shown[5][1] == sum(value for _, value in shown[:2])  # the data set is evaluated on, too
+    assert len(run.table("declog/longest")) == 16  # two of each of eight steps
+
+
+def hashable(row: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in row.items() if isinstance(value, int | float)]
 
 
 def test_a_profile_that_is_wrong_is_an_error_before_training() -> None:

@@ -6,24 +6,18 @@ step. So what is reported at its end still belongs to it. Imports transformers a
 
 from __future__ import annotations
 
-import logging
-import os
-import pickle
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from declog.errors import UsageError
+from declog.integrations import checkpoints
 from declog.integrations.trl.capture import Capture
 from declog.integrations.trl.hook import Guard, Hooks, Part
 
 EVAL = "eval"  # transformers' own prefix, and the mode of evaluations
-
-log = logging.getLogger("declog")
 
 
 class Steps:
@@ -112,50 +106,19 @@ class Steps:
     def save(self) -> None:
         """Save the state beside the checkpoint that the trainer has just saved; every rank its own."""
         self.end()
-        args = self._trainer.args
-        if self.over or args.save_only_model:
-            return
-        folder = Path(args.output_dir) / f"checkpoint-{self._trainer.state.global_step}"
-        file, part = self._file(folder), self._file(folder, ".part")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            state = {"recorder": self._recorder.state_dict(), "rows": self._capture.rows, "ranks": args.world_size}
-            torch.save(state, part)
-            os.replace(part, file)
-        except OSError as error:
-            log.warning("declog could not save its state, a run resumed from %s starts new windows: %s", folder, error)
+        if not self.over:
+            step = self._trainer.state.global_step
+            checkpoints.save(self._recorder, self._trainer.args, step, rows=self._capture.rows)
 
     def _load(self, checkpoint: Any) -> None:
+        args = self._trainer.args
         if checkpoint is True:
-            checkpoint = get_last_checkpoint(self._trainer.args.output_dir)
+            checkpoint = get_last_checkpoint(args.output_dir)
             if checkpoint is None:
                 return  # the trainer says so
-        state = None
-        with self._guard("declog's state could not be read", "windows and totals start anew"):
-            state = self._read(self._file(Path(checkpoint)))
-        accelerator = self._trainer.accelerator
-        found = torch.tensor([state is not None], dtype=torch.int32, device=accelerator.device)
-        everywhere = bool(accelerator.gather(found).all())  # all ranks go on, or none
-        if state is None or not everywhere:
-            log.warning("there is no state of declog of all ranks in %s: windows and totals start anew", checkpoint)
-            return
-        try:
-            self._recorder.load_state_dict(state["recorder"])
-        except UsageError:  # such as after an evaluation
-            log.warning("the run has begun, so declog does not go on where %s was saved", checkpoint)
-            return
-        self._capture.rows = state["rows"]
-
-    def _read(self, file: Path) -> dict[str, Any] | None:
-        """What this rank saved, where it is whole and of as many ranks."""
-        try:
-            state: dict[str, Any] = torch.load(file, weights_only=True)
-        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
-            return None
-        return state if state["ranks"] == self._trainer.args.world_size else None
-
-    def _file(self, folder: Path, suffix: str = "") -> Path:
-        return folder / f"declog-rank{self._trainer.args.process_index}.pt{suffix}"
+        state = checkpoints.load(self._recorder, args, Path(checkpoint))
+        if state is not None:
+            self._capture.rows = state["rows"]
 
 
 class _Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here

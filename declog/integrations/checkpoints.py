@@ -1,0 +1,61 @@
+"""The recorder's state beside a trainer's checkpoints, every rank its own file. Imports accelerate and torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+
+import declog
+from declog.errors import UsageError
+
+log = logging.getLogger("declog")
+
+
+def save(recorder: declog.Recorder, args: Any, step: int, **others: Any) -> None:
+    """Save the state, and ``others``, beside the checkpoint of a step that a trainer with these ``args`` has saved."""
+    if args.save_only_model:
+        return
+    folder = Path(args.output_dir) / f"checkpoint-{step}"
+    file, part = _file(folder, args), _file(folder, args, ".part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save({**others, "recorder": recorder.state_dict(), "ranks": args.world_size}, part)
+        os.replace(part, file)
+    except OSError as error:
+        log.warning("declog could not save its state, a run resumed from %s starts new windows: %s", folder, error)
+
+
+def load(recorder: declog.Recorder, args: Any, checkpoint: Path) -> dict[str, Any] | None:
+    """Go on where a checkpoint was saved, on all ranks or on none; what was saved, or None and a warning why not."""
+    state = None
+    with recorder.guard("declog's state could not be read", "windows and totals start anew"):
+        state = _read(_file(checkpoint, args), args)
+    everywhere = all(gather_object([state is not None]))
+    if state is None or not everywhere:
+        log.warning("there is no state of declog of all ranks in %s: windows and totals start anew", checkpoint)
+        return None
+    try:
+        recorder.load_state_dict(state["recorder"])
+    except UsageError:  # such as after an evaluation
+        log.warning("the run has begun, so declog does not go on where %s was saved", checkpoint)
+        return None
+    return state
+
+
+def _read(file: Path, args: Any) -> dict[str, Any] | None:
+    """What this rank saved, where it is whole and of as many ranks."""
+    try:
+        state: dict[str, Any] = torch.load(file, weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+        return None
+    return state if state["ranks"] == args.world_size else None
+
+
+def _file(folder: Path, args: Any, suffix: str = "") -> Path:
+    return folder / f"declog-rank{args.process_index}.pt{suffix}"
