@@ -19,7 +19,7 @@ class Backlog:
     """Bounded by the plan's ``backlog_bytes``: beyond it the step waits, or the worker merges windows.
 
     Where windows are merged the step waits beyond twice as much: memory is bounded whatever the worker does. A worker
-    that finishes nothing for ``patience_s`` is waited for no more, which is reported.
+    that finishes nothing for ``patience_s`` is waited for no more until it goes on, which is reported.
     """
 
     def __init__(self, plan: Plan, failures: Failures, patience_s: float) -> None:
@@ -32,6 +32,7 @@ class Backlog:
         self._patience_s = patience_s
         self._changed = threading.Condition()
         self._said = False
+        self._stalled = -1  # what was finished when it was waited in vain
 
     def read(self) -> dict[str, float]:
         """The figures of now, by name."""
@@ -59,7 +60,7 @@ class Backlog:
     def wait(self) -> None:
         """On the training thread: until there is room. One log event alone always has."""
         limit = 2 * self._limit if self._merges else self._limit
-        if self.bytes <= limit or self.events < 2:
+        if self.bytes <= limit or self.events < 2 or self._stalled == self.finished:
             return
         if not self._said:
             self._said = True
@@ -71,5 +72,6 @@ class Backlog:
             while self.bytes > limit and self.events > 1:
                 finished = self.finished
                 if not self._changed.wait(self._patience_s) and self.finished == finished:
+                    self._stalled = finished
                     self._failures.report(RuntimeFailure.of("DL605.backlog", seconds=f"{self._patience_s:g}"))
                     return

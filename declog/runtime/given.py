@@ -16,7 +16,7 @@ from declog.engine.frame import Key
 from declog.errors import InputError
 from declog.language.dtypes import Axis
 from declog.plans.ops import PhaseOp, SignalOp
-from declog.runtime.inputs import DTYPES, NDIM, Observed, accept, describe, length
+from declog.runtime.inputs import DTYPES, NDIM, Observed, accept, describe, length, listed
 from declog.runtime.tensors import HALF
 from declog.runtime.timing import Timed
 
@@ -89,6 +89,8 @@ class Read(Given):
         if not op.family:
             self._put(op, op.key, op.source, value)
             return
+        if not isinstance(value, Tensor | Mapping):
+            value = listed(value)
         if isinstance(value, Tensor | np.ndarray | list | tuple) and op.axis is not Axis.STEP:  # a family of one
             value = {op.source.removesuffix("s"): value}
         if not isinstance(value, Mapping):

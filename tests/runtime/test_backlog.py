@@ -167,11 +167,16 @@ def test_what_somebody_waits_for_is_not_merged(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_does_not_go_on_is_waited_for_no_more(tmp_path: Path) -> None:
-    """The step goes on, and it is a failure."""
+    """The step goes on, and it is a failure: once, and again where it went on meanwhile."""
     plan: Plan = declog.plan(profile(SIGNALS, METRICS, backlog_bytes=1))
     failures = Failures()
     backlog = Backlog(plan, failures, patience_s=0.01)
-    for _ in range(3):
+    for _ in range(4):
+        backlog.put(8)
+        backlog.wait()
+    assert list(failures.counts.values()) == [1]
+    backlog.done(8)
+    for _ in range(2):
         backlog.put(8)
         backlog.wait()
     assert list(failures.counts.values()) == [2]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -38,6 +39,7 @@ def logged(tmp_path: Path, preset: Any, *calls: dict[str, Any], overrides: tuple
         ({"reward": REWARD}, {"reward": 1.5, "reward_std": 1.290994}),
         ({"rewards": REWARD}, {"reward": 1.5, "rewards/reward/mean": 1.5}),
         ({"rewards": REWARD.tolist()}, {"reward": 1.5, "rewards/reward/mean": 1.5}),
+        ({"rewards": pd.Series(REWARD)}, {"reward": 1.5, "rewards/reward/mean": 1.5}),
         ({"rewards": {"a": REWARD, "b": 2 * REWARD}}, {"reward": 4.5, "rewards/b/mean": 3.0}),
         ({"reward": REWARD, "reward_std": 0.5}, {"reward": 1.5, "reward_std": 0.5}),
         ({"kl": 0.25, "entropy": 1.5, "loss": 2.0}, {"kl": 0.25, "entropy": 1.5, "loss": 2.0}),
