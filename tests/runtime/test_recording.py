@@ -682,3 +682,15 @@ def test_quantiles_and_histograms_of_token_bools(packed: bool, tmp_path: Path) -
     assert [(one.name, int(one.counts[0]), int(one.counts[-1]), int(sum(one.counts))) for one in histograms] == [
         (f"{name}/histogram", 2, 3, 5) for name in ("flag", "over")
     ]
+
+
+@pytest.mark.parametrize("lost", ["a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"])
+def test_a_piece_that_is_lost_shifts_nothing(lost: str, tmp_path: Path) -> None:
+    """A batch begins with what the first one began with, also where the one before lacks it: other rows stay whole."""
+    signals: dict[str, Any] = {name: {"axis": "completion"} for name in "abc"}
+    config = profile(signals, {"whole": "sum(a + b + c)", **{name: f"count({name})" for name in "abc"}})
+
+    pieces = [(batch, place) for batch in range(5) for place in range(3) if f"{'abc'[place]}{batch}" != lost]
+    values = logged(config, [{"abc"[place]: [10.0**place * (batch + 1)]} for batch, place in pieces], tmp_path)
+    intact = sum(111.0 * (batch + 1) for batch in range(5) if batch != int(lost[1]))
+    assert values == {"whole": intact, **{name: 5 - (name == lost[0]) for name in "abc"}}
