@@ -694,3 +694,21 @@ def test_a_piece_that_is_lost_shifts_nothing(lost: str, tmp_path: Path) -> None:
     values = logged(config, [{"abc"[place]: [10.0**place * (batch + 1)]} for batch, place in pieces], tmp_path)
     intact = sum(111.0 * (batch + 1) for batch in range(5) if batch != int(lost[1]))
     assert values == {"whole": intact, **{name: 5 - (name == lost[0]) for name in "abc"}}
+
+
+@pytest.mark.parametrize("how", ["once", "often"])
+def test_a_call_of_two_phases_is_in_both_or_nowhere(how: str, tmp_path: Path) -> None:
+    """Where its rows do not go with what is open in the second phase, the first has nothing of it, and goes on."""
+    config = {**TWO_EVENTS, "metrics": {"a": "sum(a)", "n": "count(a)", "c": "sum(c)", "d": "sum(d)"}}
+    steps = 4 if how == "often" else 1
+
+    def body(log: Recorder) -> None:
+        for step in range(steps):
+            with log.step(step):
+                log.observe(c=[1.0, 2.0])
+                with pytest.raises(declog.InputError, match="`d` has 3"):
+                    log.observe(a=[100.0, 200.0, 300.0], d=[1.0, 2.0, 3.0])
+                log.observe(a=[5.0], b=[1.0])
+                log.observe(d=[10.0, 20.0])
+
+    assert run(config, body, tmp_path).scalars == dict.fromkeys(range(steps), {"a": 5.0, "n": 1, "c": 3.0, "d": 30.0})
