@@ -49,7 +49,7 @@ ROOMS = (
     Room("replay", "errors sinks language plans engine runtime compiler config api", "numpy pytest torch"),
     Room("testing", "errors runtime replay"),
     Room("__init__", "config"),
-    Room("integrations", "errors sinks __init__", "accelerate torch transformers"),
+    Room("integrations", "errors sinks __init__", "accelerate axolotl pydantic swift torch transformers"),
     Room(
         "cli __main__", "errors sinks language plans engine compiler config api replay", "pydantic", lazily="yaml wandb"
     ),

@@ -23,7 +23,9 @@ HOMES = {
     ("trl.experimental.async_grpo.async_grpo_trainer", "AsyncGRPOTrainer"): "async_grpo",
 }
 PARTS = {"grpo": ("rollouts", "updates"), "rloo": ("rollouts", "updates"), "async_grpo": ("samples",)}
-OWN = {"rollouts": "_generate_and_score_completions", "updates": "_compute_loss"}
+OWN: dict[str, tuple[str, ...]] = {  # what computes metrics, and what calls it
+    "rollouts": ("_generate_and_score_completions", "_prepare_inputs"), "updates": ("_compute_loss", "compute_loss"),
+}  # fmt: skip
 METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "rollouts": {
         "_generate_and_score_completions": ("inputs",),
@@ -117,8 +119,7 @@ def _missing(trainer: Any, home: type, part: str) -> list[str]:
             found.append(f"it has no `{name}`")
             continue
         found += [f"`{name}` takes no `{each}`" for each in parameters if not _takes(method, each)]
-        if name == OWN.get(part) and not _calls_own(trainer, home, name):
-            found.append(f"`{name}` is not TRL's own")
+    found += [f"`{name}` is not TRL's own" for name in OWN.get(part, ()) if not _calls_own(trainer, home, name)]
     return found
 
 

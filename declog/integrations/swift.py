@@ -1,0 +1,44 @@
+"""ms-swift: ``declog.attach`` by name, for those who start it from the command line.
+
+    # plugin.py
+    from declog.integrations import swift
+    swift.register("trl_grpo", ["declog/sinks=[console,parquet]"])
+
+    swift rlhf --rlhf_type grpo --external_plugins plugin.py --callbacks declog ...
+
+ms-swift makes a callback of each name and gives it the trainer. Uses declog's public API as a stranger would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from swift.callbacks import TrainerCallback, callbacks_map
+
+import declog
+
+__all__ = ["register"]
+
+
+def register(config: Any = None, overrides: Sequence[str] = (), *, name: str = "declog", **options: Any) -> None:
+    """Make ``--callbacks declog`` attach declog; the arguments are those of ``declog.attach``."""
+
+    class DeclogCallback(TrainerCallback):  # type: ignore[misc]  # ms-swift is not typed here
+        """Attaches when training begins: when callbacks are made the trainer is not whole yet."""
+
+        def on_init_end(self, *args: Any, **kwargs: Any) -> None:
+            trainer = self.trainer
+
+            def train(*args: Any, **kwargs: Any) -> Any:
+                del trainer.train
+                declog.attach(trainer, config, overrides, **options)
+                try:
+                    return trainer.train(*args, **kwargs)
+                finally:
+                    declog.detach(trainer)
+                    trainer.train = train
+
+            trainer.train = train
+
+    callbacks_map[name] = DeclogCallback
