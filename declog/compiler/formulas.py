@@ -11,7 +11,7 @@ from declog.compiler.metrics import names_of, of_every_output
 from declog.compiler.scopes import MetricScope
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
-from declog.language.nodes import Node, walk
+from declog.language.nodes import BUILTIN, Node, walk
 from declog.language.spec import MetricSpec
 from declog.language.syntax import parse, refuse
 from declog.plans.needs import needs, ordered, read
@@ -65,14 +65,17 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     pools = {(_pieces(ops[key])[0], ops[key].every) for key in used}
     if len(pools) > 1:
         refuse("DL310.formula_windows", text)
-    if not used:
+    facts = {str(item.param("name")) for item in walk(node) if item.op == BUILTIN}
+    if not used and not facts:
         refuse("DL310.formula_empty", text)
-    _comparable(draft, [ops[key] for key in used], text)
+    pool, combine = _pieces(ops[used[0]]) if used else ("window", "mean")
+    if "seconds" in facts and pool != "window":
+        refuse("DL310.formula_seconds", text, pool=pool)
+    if used:
+        _comparable(draft, [ops[key] for key in used], text)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
         refuse("DL305.formula", text, dtype=node.type.dtype)
     labels = _labels(draft, used, text)
-    first = ops[used[0]]
-    pool, combine = _pieces(first)
     if spec.ema is not None and pool in ("rank", "rank_batch"):
         draft.report("DL312.over_run", ("metrics", name, "ema"), key="ema", pool=pool)
     family = node.type.family
@@ -82,7 +85,7 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
             id=name,
             key=name,
             expr=node,
-            every=first.every,
+            every=ops[used[0]].every if used else draft.window(spec.every, "metrics", name, "every"),
             pool=pool,
             combine=combine,
             family=family,

@@ -20,6 +20,13 @@ BUILTINS: dict[str, Type] = {
 }
 
 
+FACTS: dict[str, Type] = {  # of a log event and its window: what formulas and conditions can read beside metrics
+    "step": Type(DType.INT),
+    "elapsed": Type(DType.FLOAT),
+    "seconds": Type(DType.FLOAT),
+}
+
+
 class ConstantScope:
     """Only constants: `enabled`."""
 
@@ -138,7 +145,7 @@ class MetricScope(ConstantScope):
             raise SwitchedOff(f"the metric `{name}` has an error")
         if name in draft.signals:
             return Problem.of("DL302.signal_in_formula", name=name)
-        return None
+        return draft.pool.make(BUILTIN, type=FACTS[name], name=name) if name in FACTS else None
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         draft = self.draft
@@ -158,7 +165,7 @@ class MetricScope(ConstantScope):
         return Problem.of("DL302.unknown_metric", name=key, known=own or draft.output_keys)
 
     def names(self) -> Iterable[str]:
-        return [*self.draft.output_keys, *self.draft.constants]
+        return [*self.draft.output_keys, *self.draft.constants, *FACTS]
 
     def _metric(self, key: str, family: bool) -> Node:
         return self.draft.pool.make(METRIC, type=Type(DType.FLOAT, None, family), name=key)

@@ -19,13 +19,14 @@ from declog.engine.evaluator import by_tensors
 from declog.errors import RuntimeFailure
 from declog.language.absence import Absence, elementwise
 from declog.language.functions import DEFAULT, Functions
-from declog.language.nodes import CONST, METRIC, Node
+from declog.language.nodes import BUILTIN, CONST, METRIC, Node
 from declog.language.segmented import Segments, present, truth
 from declog.plans.needs import read
 from declog.plans.ops import FormulaOp
 
 Array = NDArray[Any]
 NOWHERE = np.full((1, 1, 1), np.nan)
+NO_FACTS: Mapping[str, float] = {}
 Names = tuple[Any, ...]
 
 
@@ -40,7 +41,11 @@ class Place:
 class Sheet:
     """Some metrics side by side, ``[members, labels, pieces]``; an expression's value over them."""
 
-    def __init__(self, cells: Mapping[str, Cells], keys: Iterable[str], functions: Functions = DEFAULT) -> None:
+    def __init__(
+        self, cells: Mapping[str, Cells], keys: Iterable[str], functions: Functions = DEFAULT,
+        facts: Mapping[str, float] = NO_FACTS,
+    ) -> None:  # fmt: skip
+        self._facts = facts
         self._cells = {key: cells[key] for key in keys if key in cells}
         self._functions = functions
         found = self._cells.values()
@@ -50,7 +55,7 @@ class Sheet:
         rests = {rest for _, rest in labelled if rest is not None}
         self._unlike = rests if len(labelled) > 1 else set()  # rests of other labels each: they do not compare
         self.rest = next(iter(rests - self._unlike), None)
-        self.pieces = tuple(sorted(_union(item.pieces for item in found)))
+        self.pieces = tuple(sorted(_union(item.pieces for item in found))) or WHOLE
         self._known: dict[int, tuple[Array, Absence]] = {}
 
     def value(self, node: Node) -> tuple[Array, Absence]:
@@ -66,6 +71,9 @@ class Sheet:
     def _compute(self, node: Node) -> tuple[Array, Absence]:
         if node.op == CONST:
             return np.asarray(node.param("value")), False
+        if node.op == BUILTIN:
+            value = self._facts.get(str(node.param("name")))
+            return (NOWHERE, True) if value is None else (np.full((1, 1, 1), value), False)
         if node.op == METRIC:
             return self._metric(str(node.param("name")))
         function = self._functions.get(node.op)
@@ -124,13 +132,15 @@ def laid(values: Array, axis: int, own: Names, whole: Names, nothing: float | bo
     return np.take(np.concatenate([values, padding], axis), order, axis)
 
 
-def formula(op: FormulaOp, cells: Mapping[str, Cells], functions: Functions = DEFAULT) -> Cells | None:
+def formula(
+    op: FormulaOp, cells: Mapping[str, Cells], functions: Functions = DEFAULT, facts: Mapping[str, float] = NO_FACTS
+) -> Cells | None:
     """A formula's values, piece by piece; None where none of its metrics are of this window."""
     keys = read(op.expr)
     sources = [cells[key] for key in keys if key in cells]
-    if not sources:
+    if keys and not sources:
         return None
-    sheet = Sheet(cells, keys, functions)
+    sheet = Sheet(cells, keys, functions, facts)
     values, gone = sheet.value(op.expr)
     members = sheet.members if op.family else ()
     shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
@@ -145,10 +155,11 @@ def formula(op: FormulaOp, cells: Mapping[str, Cells], functions: Functions = DE
 
 
 def first_place(
-    condition: Node, cells: Mapping[str, Cells], combine: Mapping[str, str], functions: Functions = DEFAULT
-) -> Place | None:
+    condition: Node, cells: Mapping[str, Cells], combine: Mapping[str, str], functions: Functions = DEFAULT,
+    facts: Mapping[str, float] = NO_FACTS,
+) -> Place | None:  # fmt: skip
     """The first cell in which a condition over metrics, as they are logged, is true; None: it does not hold."""
-    sheet = Sheet(_logged(cells, read(condition), combine), read(condition), functions)
+    sheet = Sheet(_logged(cells, read(condition), combine), read(condition), functions, facts)
     true = np.atleast_3d(truth(np.asarray(sheet.value(condition)[0])))
     if not true.any():
         return None

@@ -96,6 +96,7 @@ class Dispatcher:
         self._events: Counter[str] = Counter()  # log events by mode
         self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}  # the last step's, by mode and route
         self._over_run = OverRun()
+        self._facts: Mapping[str, float] = {}  # of the window that is evaluated, by the names of expressions
         self._combine = {op.key: op.combine if op.over_run is None else "mean" for op in plan.outputs}
         self._reported: set[str] = set()
         self._samples = Tables(functions)
@@ -148,10 +149,12 @@ class Dispatcher:
         picked: list[Table] = []
         everything: dict[str, Cells] = {}
         for period, held in sorted(due.items()):  # a condition may read metrics of shorter windows
+            self._facts = _facts(step, held)
             found = self._metrics(period, held, everything, (mode, step), report)
             everything.update(found)
             outputs += self._outputs(period, found, held.partial is not None, report, prefix)
             picked += self._tables(period, held.table_rows, report)
+        self._facts = _facts(step, due.get(self._plan.every, held))
         own = [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
             skipped = sum(item.skipped for item in everything.values())
@@ -252,7 +255,7 @@ class Dispatcher:
             for op in group:
                 if isinstance(op, FormulaOp):
                     try:
-                        whole = formulas.formula(op, found, self._functions)
+                        whole = formulas.formula(op, found, self._functions, self._facts)
                         whole = whole if op.over_run is None else self._over_run.of(op, *at, whole)
                     except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                         report(_failure(f"the metric `{op.key}`", error))
@@ -282,7 +285,7 @@ class Dispatcher:
     def _holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> formulas.Place | None:
         """The cell in which a condition holds; None: it does not."""
         try:
-            return formulas.first_place(condition, found, self._combine, self._functions)
+            return formulas.first_place(condition, found, self._combine, self._functions, self._facts)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             report(_failure(what, error))
             return None
@@ -436,6 +439,12 @@ class Dispatcher:
 
 FIELD = re.compile(r"\{(\w+)\}")
 CODE = "<code>"  # the route of sinks that are given in code
+
+
+def _facts(step: int, held: WindowState) -> dict[str, float]:
+    """What formulas and conditions can read of a window besides metrics; what is not known is not there."""
+    known = {"elapsed": held.elapsed, "seconds": held.seconds}
+    return {"step": float(step), **{name: value for name, value in known.items() if value}}
 
 
 def _submit(route: Route, step: int, records: Records, report: Report) -> None:

@@ -81,9 +81,14 @@ class WindowState:
         self._picked: list[Frames] = []  # and for tables
         self._reported = False
         self.partial: int | None = None  # the fewest ranks that some of the rows are of, where ranks are missing
+        self.seconds = 0.0  # that its steps took
+        self.elapsed = 0.0  # since the recorder's start
 
-    def add(self, frames: Frames, report: Report, *, partial: int | None = None) -> None:
+    def add(
+        self, frames: Frames, report: Report, *, partial: int | None = None, seconds: float = 0.0, elapsed: float = 0.0
+    ) -> None:
         """Rows of one log event, or of a part of one; ``partial`` is of how many ranks, where some are missing."""
+        self.seconds, self.elapsed = self.seconds + seconds, max(self.elapsed, elapsed)
         if partial is not None:
             self.partial = partial if self.partial is None else min(self.partial, partial)
         if not frames:
@@ -194,6 +199,7 @@ class WindowState:
         states = {key: state.plain() for key, state in self._states.items()}
         return frames, {
             "folded": self._folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
+            "seconds": self.seconds,
         }  # fmt: skip
 
     def load(self, frames: Frames, data: Mapping[str, Any]) -> None:
@@ -206,6 +212,7 @@ class WindowState:
         self._bytes = sum(_size(frame) for part in self._parts for frame in part.values())
         self._folded = bool(data.get("folded"))
         self.partial = data.get("partial")
+        self.seconds = data.get("seconds", 0.0)
         self._states = {key: State.of_plain(state) for key, state in data.get("states", {}).items()}
         self._failed = set(data.get("failed", ()))
 

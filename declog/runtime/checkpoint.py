@@ -36,6 +36,7 @@ class RecorderState:
     elapsed: float
     train: int | None = None  # the last optimizer step
     edge: int | None = None  # up to which all is logged
+    spent: float = 0.0  # seconds of the steps since
 
 
 def pack(

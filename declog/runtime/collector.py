@@ -106,7 +106,7 @@ class Collector:
         due: dict[int, WindowState] = {}
         partial = None if ranks == self._comm.world_size else ranks
         for period, window in self._windows[item.mode].items():
-            window.add(frames, self._failures.report, partial=partial)
+            window.add(frames, self._failures.report, partial=partial, seconds=item.seconds, elapsed=item.elapsed)
             over = period and not item.part and ((item.mode, period) in self._late or item.count % period == 0)
             if item.merged:
                 self._late |= {(item.mode, period)} if over else set()

@@ -47,6 +47,7 @@ class Lane:
         self.open: dict[Step, int] = {}  # how many scopes
         self.edges: deque[Edge] = deque()  # windows that wait for scopes
         self.packets: dict[Step, set[str]] = {}  # that were consumed
+        self.spent: dict[Step, float] = {}  # seconds that steps and blocks took
         self.ahead = False  # whether rows came in another order than that of steps
 
     @property
@@ -110,6 +111,11 @@ class Lane:
         if not self.window.batches:
             self.ahead = False
         return taken
+
+    def seconds(self, step: Step | None) -> float:
+        """How long the steps up to one (None: all) took; they are not counted again."""
+        over = [one for one in self.spent if step is None or one <= step]
+        return sum(self.spent.pop(one) for one in over)
 
     def closed_to(self, step: Step | None) -> None:
         """All windows up to a step are handed over: nothing can come for them any more."""

@@ -58,6 +58,8 @@ class Scope:
     origin = 0  # its number
     block: Scope | None = None  # of a batch: the scope around it
     lane: Lane | None = None  # whose windows its rows are in
+    began = 0.0  # seconds since the recorder's start
+    inside = 0.0  # seconds of the steps and modes in it, which count for their own windows
 
     def __init__(
         self, recorder: Recorder, kind: Kind, number: int | None = None, mode: str = "train", *,

@@ -144,7 +144,7 @@ class Session:
                 self._begin_step(scope, lane, number, me)
 
     def _begin_step(self, scope: Scope, lane: Lane, number: int, me: Origin) -> None:
-        scope.mode, scope.lane = lane.mode, lane
+        scope.mode, scope.lane, scope.began = lane.mode, lane, self.tape.elapsed()
         lane.enter(number)
         scope.owner = me
         if lane.ordered:
@@ -183,6 +183,7 @@ class Session:
             broken = failed
         finally:  # a step that fails is a step all the same: ranks stay at one count
             scope.closed = True
+            self._spend(scope, lane)
             lane.leave(number)
             self._last_step = lane.last = number
             if lane.ordered:
@@ -201,6 +202,16 @@ class Session:
                 lane.edges.append(Edge(number, count, part=True))
             if lane.edges:
                 self._advance(lane)
+
+    def _spend(self, scope: Scope, lane: Lane) -> None:
+        """A step or a block of a mode is over: how long it took, less what was of others inside it."""
+        took, step = self.tape.elapsed() - scope.began, scope.number or 0
+        lane.spent[step] = lane.spent.get(step, 0.0) + max(took - scope.inside, 0.0)
+        around = scope.parent
+        while around is not None and around.kind not in ("step", "mode"):
+            around = around.parent
+        if around is not None:
+            around.inside += took
 
     def _open_at(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         assert scope.number is not None
@@ -232,6 +243,7 @@ class Session:
                 scope.lane = Lane(mode, event=self._begun[mode])
                 self._begun[mode] += 1
             self._entered.add(mode)
+            scope.began = self.tape.elapsed()
 
     def _end_mode(self, scope: Scope, failed: bool) -> None:
         lane = scope.lane
@@ -242,6 +254,7 @@ class Session:
                 self._close(scope, quietly=failed)
             finally:
                 scope.closed = True
+                self._spend(scope, lane)
                 if lane.mode not in self._lanes and not self.closed:
                     # also where nothing came since a flush: on another rank it may have
                     step = scope.number if lane.last is None else lane.last
@@ -572,7 +585,8 @@ class Session:
             self._begun[mode] += 1
         item = WindowItem(
             lane.event, step, self._counts[mode] if count is None else count, window, tail, mode, part, done,
-            answer, figures, hurry, last, dict(self._sent), dict(self._begun), window.bytes,
+            answer, figures, hurry, last, dict(self._sent), dict(self._begun), lane.seconds(upto), self.tape.elapsed(),
+            window.bytes,
         )  # fmt: skip
         lane.event = None
         self._sent[mode] += 1
@@ -608,7 +622,7 @@ class Session:
             frames |= {f"window/{mode}/{phase}": frame for phase, frame in found.items()}
         mine = RecorderState(
             self._last_step, dict(self._begun), self.intake.order, dict(self._counts), sorted(self.intake.seen),
-            self.tape.elapsed(), lane.last, lane.edge,
+            self.tape.elapsed(), lane.last, lane.edge, sum(lane.spent.values()),
         )  # fmt: skip
         return mine, frames
 
@@ -630,6 +644,7 @@ class Session:
             if self._counts["train"]:
                 self.train.last = mine.step if mine.train is None else mine.train
                 self.train.edge = mine.edge
+                self.train.spent = {mine.step: mine.spent} if mine.spent else {}
             self._entered.update(self.plan.modes)  # other ranks may have rows of others
             for name, frame in frames.items():
                 kind, mode, phase = (*name.split("/", 2), "", "")[:3]

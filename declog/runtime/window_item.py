@@ -60,6 +60,8 @@ class WindowItem:
     last: bool = False  # this rank ends here
     sent: Mapping[str, int] = field(default_factory=dict)
     begun: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0  # that its steps took; 0: that is not known
+    elapsed: float = 0.0  # since the recorder's start
     bytes: int = 0  # of its rows
     merged: bool = False  # its rows belong to the next log event, too: rank 0 was behind
 

@@ -253,7 +253,7 @@ class World:
                 return of_drawn(op, [self.value(args[0], row) for row in self.group(at)], args[1])
             case "majority_at":
                 found = [[self.value(item, row) for row in self.group(at)] for item in args[:2]]
-                return majority_at(*found, args[2] if len(args) > 2 else None)
+                return majority_at(found[0], found[1], args[2] if len(args) > 2 else None)
             case "pass_at" | "majority":
                 found = [self.value(args[0], row) for row in self.group(at)]
                 return majority(found) if op == "majority" else pass_at(found, args[1])
