@@ -18,6 +18,7 @@ from declog.config.compose import application_directory, compose, working_direct
 from declog.config.composed import Composed
 from declog.config.lint import columns_settled, lint, own, self_first, with_defaults
 from declog.config.project import load_imports
+from declog.config.renames import deprecated, renamed
 from declog.errors import ConfigError, MissingSignalError, Problem
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
@@ -62,16 +63,21 @@ def plan(
             own=own(composed),
         )  # fmt: skip
 
-    odd = lint(composed, named_nulls(data))
+    old = list(renamed(composed))
+    gone = {problem.path[:2] for problem in old}
+    odd = [*old, *(each for each in lint(composed, named_nulls(data)) if each.path[:2] not in gone)]
     try:
         made = compiled(data)
     except ConfigError as error:
+        if old:  # what is wrong because of an old name is said by it
+            others = [each for each in error.problems if each.path[:2] not in gone]
+            raise composed.located(ConfigError([*odd, *others])) from None
         others = [problem for problem in odd if all(problem.path != each.path for each in error.problems)]
         found = [*error.problems, *_further(data, error.problems, compiled), *others]
         raise composed.located(ConfigError(found)) from None
     if odd:
         raise composed.located(ConfigError(odd))
-    return replace(made, warnings=(*made.warnings, *self_first(composed)))
+    return replace(made, warnings=(*made.warnings, *self_first(composed), *deprecated(composed)))
 
 
 def start(

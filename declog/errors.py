@@ -24,6 +24,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -128,8 +129,8 @@ class Excerpt:
 class Where:
     """The place of a problem: a line of a file, an override, or, by ``name``, neither.
 
-    ``line`` and ``column`` count from 1. ``earlier`` are the places that set the same key and lost, the latest first;
-    ``related`` those of other keys that the message speaks of.
+    ``line`` and ``column`` count from 1. ``package`` ships the file, and has a version. ``earlier`` are the places
+    that set the same key and lost, the latest first; ``related`` those of other keys that the message speaks of.
     """
 
     file: str | None = None
@@ -138,6 +139,7 @@ class Where:
     override: str | None = None
     name: str | None = None
     excerpt: Excerpt | None = None
+    package: str | None = None
     earlier: tuple[Where, ...] = ()
     related: tuple[tuple[str, Where], ...] = ()
 
@@ -159,7 +161,7 @@ class Problem:
     ``path`` is the key in the composed configuration, below the ``declog`` node. ``source`` is the
     scalar's own text and ``span`` the half-open character range in it that is at fault, where known.
     ``where`` is the place in a file or an override, once somebody has found it; ``related`` are keys that have to do
-    with it.
+    with it. ``replacement`` is a word, and what may stand for it without changing the meaning.
     """
 
     code: str
@@ -171,6 +173,7 @@ class Problem:
     severity: Severity = "error"
     where: Where | None = None
     related: tuple[Path, ...] = ()
+    replacement: tuple[str, str] | None = None
 
     @classmethod
     def of(
@@ -184,11 +187,14 @@ class Problem:
         severity: Severity = "error",
         where: Where | None = None,
         related: tuple[Path, ...] = (),
+        replacement: tuple[str, str] | None = None,
         **facts: Any,
     ) -> Problem:
         """A problem in the catalogue's words; ``path`` are keys, or one dotted text where none of them varies."""
         message, fix = rendered(key, facts)
-        return cls(key[:5], message, keys(path), fix, source, span, severity, where, related)
+        if replacement is None and (word := SYNONYMS.get(str(facts.get("name")))) in facts.get("known", ()):
+            replacement = (str(facts["name"]), str(word))
+        return cls(key[:5], message, keys(path), fix, source, span, severity, where, related, replacement)
 
     def at(self, *prefix: str | int) -> Problem:
         """The same problem with ``prefix`` put before its path."""
@@ -199,14 +205,18 @@ class Problem:
         """The dotted path; empty for the profile as a whole."""
         return ".".join(map(str, self.path))
 
-    def text(self, *, colour: bool = False) -> str:
-        """The problem as its reader sees it: code and place, cause, line with carets, earlier layers, fix."""
+    def text(self, *, colour: bool = False, width: int | None = None) -> str:
+        """The problem as its reader sees it: code and place, cause, line with carets, earlier layers, fix.
+
+        Words are wrapped to ``width`` columns, long lines cut around what is marked; what is to be pasted is neither.
+        """
         paint = _Paint(colour)
         head = paint(_SEVERITY[self.severity], f"{self.severity}[{self.code}]")
         lines = [f"{head} {paint('1', visible(self._place()))}"]
-        lines += [f"  {visible(line)}" for line in self.message.split("\n")]
+        lines += [part for line in self.message.split("\n") for part in _wrapped(f"  {visible(line)}", width)]
         excerpt = self.where.excerpt if self.where is not None else self._own_excerpt()
         if excerpt is not None:
+            excerpt = _cut(excerpt, width)
             ranges = (slice(excerpt.start), slice(excerpt.start, excerpt.end), slice(excerpt.end, None))
             before, marked, after = (visible_lines(excerpt.text[part]) for part in ranges)
             label, bar = excerpt.label, " | " if excerpt.label else ""
@@ -214,14 +224,20 @@ class Problem:
             if excerpt.start < excerpt.end:
                 carets = paint(_SEVERITY[self.severity], "^" * max(1, _width(marked)))
                 lines.append(f"    {paint('2', ' ' * len(label) + bar)}{_blank(before)}{carets}")
+        if self.where is not None and self.where.package is not None:
+            lines.append(f"  of: {visible(self.where.package)}")
         if self.where is not None and self.where.earlier:
             places = [*map(str, self.where.earlier)]
             places[LAYERS:] = [f"{len(places) - LAYERS} more"] if len(places) > LAYERS else []
-            lines.append(f"  also set in: {visible(', '.join(places))}")
+            lines += _wrapped(f"  also set in: {visible(', '.join(places))}", width)
         if self.where is not None:
             lines += [f"  see: {visible(str(where))} ({visible(key)})" for key, where in self.where.related]
         if self.fix:
-            lines.append(f"  {paint('32', 'fix:')} {visible_lines(self.fix)}")
+            words = not set("={'\"\n") & set(self.fix)
+            fix = (
+                _wrapped(f"  fix: {visible_lines(self.fix)}", width) if words else [f"  fix: {visible_lines(self.fix)}"]
+            )
+            lines += [fix[0].replace("fix:", paint("32", "fix:"), 1), *fix[1:]]
         return "\n".join(lines)
 
     def _place(self) -> str:
@@ -253,6 +269,27 @@ class _Paint:
         return f"\033[{style}m{text}\033[0m" if self._colour and text else text
 
 
+def _wrapped(line: str, width: int | None) -> list[str]:
+    """A line of words in as many as it takes; those that follow are indented."""
+    if width is None or len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def _cut(excerpt: Excerpt, width: int | None) -> Excerpt:
+    """A long line around what is marked in it."""
+    room = 0 if width is None else width - 7 - len(excerpt.label)
+    if width is None or len(excerpt.text) <= room:
+        return excerpt
+    end = min(excerpt.end, excerpt.start + room - 8)
+    first = max(0, min(excerpt.start - 12, len(excerpt.text) - room + 4), end - room + 8)
+    last = min(len(excerpt.text), first + room - (8 if first else 4))
+    before, after = "... " if first else "", " ..." if last < len(excerpt.text) else ""
+    moved = len(before) - first
+    text = f"{before}{excerpt.text[first:last]}{after}"
+    return Excerpt(excerpt.label, text, excerpt.start + moved, min(end, last) + moved)
+
+
 def _width(text: str) -> int:
     """How many columns a terminal gives a text."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
@@ -278,9 +315,9 @@ class ConfigError(DeclogError):
             self.code = self.problems[0].code
         super().__init__(self.text())
 
-    def text(self, *, colour: bool = False) -> str:
+    def text(self, *, colour: bool = False, width: int | None = None) -> str:
         """All problems, an empty line between them."""
-        return "\n\n".join(problem.text(colour=colour) for problem in self.problems)
+        return "\n\n".join(problem.text(colour=colour, width=width) for problem in self.problems)
 
 
 class CompositionError(ConfigError):

@@ -62,11 +62,20 @@ class Registry(abc.ABC, Generic[T]):
         entry = provided(self.group, name, self.noun)
         if entry is None:
             return None
+        noun, by = self.noun, home(entry)
         try:
             run = entry.load()
+            if not callable(run):
+                raise UsageError.of(
+                    "DL303.no_function", noun=noun, name=name, home=by, value=entry.value,
+                    type=type(run).__name__, module=entry.module,
+                )  # fmt: skip
+            registered = self._own.get(name)  # the module has registered it by itself, with what it says of it
+            return registered if registered is not None and registered.run is run else self.adopt(name, run)
+        except UsageError:
+            raise
         except Exception as error:  # whatever an installed package does on import is reported as its problem
-            raise UsageError.of("DL303.load", noun=self.noun, name=name, value=entry.value, error=error) from error
-        return self.adopt(name, run)
+            raise UsageError.of("DL303.load", noun=noun, name=name, home=by, value=entry.value, error=error) from error
 
     def named(self, name: str) -> T | None:
         """The same for a profile that names it: raises also where a package has a name of declog's own."""

@@ -14,7 +14,16 @@ from declog.messages.code import facts_of, filled
 
 SOURCES = [file for file in Path(declog.__file__).parent.rglob("*.py") if file.parent.name != "messages"]
 KEY = re.compile(r"DL[1-9]\d\d(\.\w+)?")
-PLACED = {"source", "span", "severity", "where", "related", "arg", "behind"}  # what is no fact: where a problem is
+PLACED = {
+    "source",
+    "span",
+    "severity",
+    "where",
+    "related",
+    "replacement",
+    "arg",
+    "behind",
+}  # what is no fact: where a problem is
 WORDS_OF_OTHERS = {"Problem", "CommError", "InputError", "RuntimeFailure", "SinkError", "UsageError"}
 
 

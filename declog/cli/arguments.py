@@ -43,9 +43,9 @@ class Parser:
         self.add("--config-name", metavar="NAME", help="your application's configuration in --config-dir (or here)")
         self.add("--import", metavar="MODULE", action="append", dest="modules", help="a module with your own functions")
 
-    def formats(self) -> None:
+    def formats(self, *others: str) -> None:
         """Takes ``--format``."""
-        self.add("--format", choices=("text", "json"), default="text", help="for people or for programs")
+        self.add("--format", choices=("text", "json", *others), default="text", help="for people or for programs")
 
     def read(self, words: Sequence[str]) -> argparse.Namespace | None:
         """What was given; None where only help was asked for. Raises ``Wrong``."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from declog.config.source_map import Layer, Place, Provenance
 
 
-__all__ = ["Known", "Layered", "at", "has", "known", "layered", "leaves", "shown_place", "shown_value"]
+__all__ = ["Known", "Layered", "at", "has", "known", "layered", "leaves", "shown_package", "shown_place", "shown_value"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,14 @@ def shown_place(place: Place) -> str:
         at = place.key or place.value
         return f"{shown_path(place.file)}:{at.line}:{at.column}"
     return f"override '{place.text}'" if isinstance(place, OverridePlace) else place.name
+
+
+def shown_package(place: Place) -> str:
+    """The installed package that a place is in, with its version; empty for one's own."""
+    from declog.config.search_path import package_of
+    from declog.config.source_map import FilePlace
+
+    return (package_of(place.file) or "") if isinstance(place, FilePlace) else ""
 
 
 def shown_value(value: Any) -> str:

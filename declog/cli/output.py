@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from declog.errors import ConfigError, DeclogError
+from declog.errors import ConfigError, DeclogError, Problem
 from declog.messages.visible import visible, visible_json, visible_lines
 
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
@@ -31,11 +32,51 @@ def write_error(error: DeclogError) -> None:
     """Print what is wrong, where it does not get into a pipe."""
     sys.stdout.flush()
     if isinstance(error, ConfigError):
-        print(error.text(colour=coloured(sys.stderr)), file=sys.stderr)
+        print(error.text(colour=coloured(sys.stderr), width=width(sys.stderr)), file=sys.stderr)
     else:
         text = visible_lines(str(error))  # with its place, if somebody found it
         mark = "" if text.startswith("error[") else "error" if text.startswith("[") else "error: "
         print(f"{mark}{text}", file=sys.stderr)
+
+
+def width(stream: TextIO) -> int:
+    """How many columns there are: 80, where it is no terminal."""
+    return max(shutil.get_terminal_size((80, 24)).columns, 80) if stream.isatty() else 80
+
+
+def wrapped(text: str, mark: str, indent: int) -> str:
+    """Words behind a mark that is ``indent`` wide, in lines that fit."""
+    room = {"width": width(sys.stdout) - indent, "break_long_words": False, "break_on_hyphens": False}
+    lines = [line for part in text.split("\n") for line in textwrap.wrap(part, **room) or [""]]  # type: ignore[arg-type]
+    return mark + f"\n{' ' * indent}".join(lines)
+
+
+def as_github(problems: Sequence[Problem], warnings: Sequence[str]) -> Iterator[str]:
+    """Annotations of a pull request: the workflow commands of GitHub."""
+    for problem in problems:
+        where = problem.where
+        place = {"title": problem.code}
+        if where is not None and where.file is not None:
+            ends = {} if where.excerpt is None else {"endColumn": str(where.excerpt.end + 1)}
+            place = {"file": where.file, "line": str(where.line), "col": str(where.column), **ends, **place}
+        text = problem.message + (f"\nfix: {problem.fix}" if problem.fix else "")
+        if where is not None and where.override is not None:
+            text = f"override {where.override}: {text}"
+        yield f"::error {_properties(place)}::{_escaped(text)}"
+    for warning in warnings:
+        found = re.match(r"(\S+\.yaml):(\d+)(?::(\d+))?: ", warning)
+        place = {} if found is None else {"file": found[1], "line": found[2], "col": found[3] or "1"}
+        yield f"::warning {_properties(place)}".rstrip() + f"::{_escaped(warning)}"
+
+
+def _properties(place: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={_escaped(value, inside=True)}" for key, value in place.items())
+
+
+def _escaped(text: str, *, inside: bool = False) -> str:
+    for char, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *(((":", "%3A"), (",", "%2C")) if inside else ())):
+        text = text.replace(char, code)
+    return visible(text)
 
 
 def write_json(data: Any) -> None:

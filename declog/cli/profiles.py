@@ -37,7 +37,7 @@ def configured(given: argparse.Namespace, words: Sequence[str]) -> Composed:
 
 def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     """What is to be composed, in Hydra's words."""
-    from declog.config.compose import named, spoken
+    from declog.config.compose import named, project_folder, spoken
     from declog.config.provenance import Origin
 
     names = [word for word in words if "=" not in word and word[:1] not in ("+", "~")]
@@ -50,7 +50,7 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
         return spoken(named(name or DEFAULT, given.config_dir), rest)
     if name is not None:
         raise Wrong(f"--config-name chooses the configuration, and `{name}` is no override", f"declog={name}")
-    folder = Path(given.config_dir or ".").absolute()
+    folder = project_folder(given.config_dir) or Path.cwd()
     if not folder.is_dir():
         raise Wrong(f"there is no directory {given.config_dir}", "--config-dir takes the folder of your configuration")
     return spoken(Origin(given.config_name, config_dir=folder, application=True), rest)

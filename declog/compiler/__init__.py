@@ -140,6 +140,12 @@ def compile(
         modes=draft.modes,
         inactive=tuple(draft.inactive.items()),
         warnings=tuple(draft.warnings),
+        renamed={
+            old: signal.from_ or name
+            for name, signal in draft.signals.items()
+            if signal.expr is None
+            for old in signal.before
+        },
         known=frozenset(signal.from_ or name for name, signal in draft.signals.items() if signal.expr is None),
         extras=frozenset(
             signal.from_ or name

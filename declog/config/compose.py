@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -21,9 +22,12 @@ from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
 from declog.config.loading import bounded
 from declog.config.overrides import in_hydras_words
+from declog.config.project import config_dir as config_folder
 from declog.config.provenance import Origin, chooses_profile
 from declog.config.search_path import GROUP, HYDRA_ERRORS, config_loader, current_hydra, settle
 from declog.errors import CompositionError, Problem, did_you_mean, nearest
+
+PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`
 
 
 def compose(
@@ -31,12 +35,13 @@ def compose(
 ) -> Composed:
     """The profile in ``config`` with ``overrides``, each key with the place that it comes from.
 
-    ``config`` is a preset's name, a YAML file, an application's DictConfig, its node ``declog``, a profile as a
-    mapping, or a ``Composed``. ``config_dir`` is a directory whose ``declog`` folder holds presets of your own; they
-    win over shipped ones of the same name. Overrides are those of the command line, ``profile=slim``,
-    ``metrics.p=p95(reward)``, ``~metrics.kl``, ``sinks=[console,trackio]``, or Hydra's, ``declog.profile=slim``; an
-    application's own file takes Hydra's only. Raises ``CompositionError`` with every override that is wrong. A
-    running ``@hydra.main`` application is neither used nor disturbed.
+    ``config`` is a preset's name, a YAML file, a package's preset (``pkg://acme_logging.conf/acme``), an application's
+    DictConfig, its node ``declog``, a profile as a mapping, or a ``Composed``. ``config_dir`` is a directory whose
+    ``declog`` folder holds presets of your own, by default what ``[tool.declog]`` of the project names; they win over
+    shipped ones of the same name. Overrides are those of the command line, ``profile=slim``, ``metrics.p=p95(reward)``,
+    ``~metrics.kl``, ``sinks=[console,trackio]``, or Hydra's, ``declog.profile=slim``; an application's own file takes
+    Hydra's only. Raises ``CompositionError`` with every override that is wrong. A running ``@hydra.main`` application
+    is neither used nor disturbed.
     """
     if isinstance(overrides, str):
         raise _refused("DL101.overrides", overrides=overrides)
@@ -60,7 +65,7 @@ def profile_of(config: Any) -> dict[str, Any]:
 def presets(config_dir: str | FilePath | None = None) -> list[str]:
     """The names that ``compose`` takes, your own ones in ``config_dir`` included."""
     with current_hydra():
-        return config_loader(None if config_dir is None else FilePath(config_dir).absolute()).get_group_options(GROUP)
+        return config_loader(project_folder(config_dir)).get_group_options(GROUP)
 
 
 def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = None) -> Origin:
@@ -69,8 +74,13 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     A file is a preset in a folder ``declog``, one in any other folder, or an application's own configuration.
     """
     name = os.fspath(config)
+    if name.startswith(PACKAGE):
+        place, _, preset = name.removeprefix(PACKAGE).partition("/")
+        return Origin(preset.removeprefix(f"{GROUP}/"), config_dir=PACKAGE + _importable(place))
     if not (isinstance(config, os.PathLike) or name.endswith((".yaml", ".yml")) or "/" in name):
-        directory = None if config_dir is None else FilePath(config_dir).absolute()
+        if config_dir is not None and str(config_dir).startswith(PACKAGE):
+            return Origin(name, config_dir=PACKAGE + _importable(str(config_dir).removeprefix(PACKAGE)))
+        directory = project_folder() if config_dir is None else FilePath(config_dir).absolute()
         if directory is not None and not directory.is_dir():
             raise _refused("DL101.no_folder", folder=config_dir)
         return Origin(name, config_dir=directory)
@@ -89,6 +99,17 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if chooses_profile(file.read_text(encoding="utf-8", errors="replace")):
         return Origin(file.stem, config_dir=folder, application=True)
     return Origin(file.stem, config_dir=folder.parent if folder.name == GROUP else f"declog://{folder.as_posix()}")
+
+
+def _importable(module: str) -> str:
+    """A package that holds presets."""
+    try:
+        found = find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise _refused("DL101.no_package", name=module, error=f": {error}") from None
+    if found is None:
+        raise _refused("DL101.no_package", name=module, error="")
+    return module
 
 
 def spoken(base: Origin, overrides: Sequence[str]) -> Origin:
@@ -132,6 +153,11 @@ def _loaded(origin: Origin) -> DictConfig:
 
 def _refused(key: str, /, **facts: Any) -> CompositionError:
     return CompositionError([Problem.of(key, **facts)])
+
+
+def project_folder(config_dir: str | FilePath | None = None) -> FilePath | None:
+    """The folder whose `declog` folder holds presets of one's own: what is given, or what the project says."""
+    return config_folder(working_directory()) if config_dir is None else FilePath(config_dir).absolute()
 
 
 def application_directory() -> FilePath | None:

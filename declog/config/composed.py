@@ -24,7 +24,7 @@ from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
 from declog.config.interpolation import at, has, key_path, resolved
 from declog.config.provenance import Origin
-from declog.config.search_path import GROUP, HYDRA_ERRORS, team_folders
+from declog.config.search_path import GROUP, HYDRA_ERRORS, package_of, team_folders
 from declog.config.source_map import FilePlace, Provenance
 from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
 from declog.language.shorthand import Long, long
@@ -115,6 +115,12 @@ class Composed:
         place = layers[-1].place if layers else None
         return _package(place.file) if isinstance(place, FilePlace) else None
 
+    def home(self, path: Path) -> str | None:
+        """The same with its version, declog among them."""
+        layers = () if self.provenance is None else self.provenance.find((*self.prefix, *path))[1]
+        place = layers[-1].place if layers else None
+        return package_of(place.file) if isinstance(place, FilePlace) else None
+
     def resolved(self) -> dict[str, Any]:
         """The profile; raises ``CompositionError`` with every ``???`` and every interpolation that does not resolve."""
         if self.problems:
@@ -130,7 +136,8 @@ class Composed:
         if self.provenance is None:  # of a mapping there are no places: its own keys are what is known
             found = (replace(each, path=self.short.written(each.path)) for each in cleaned.problems)
             return type(error)(list(dict.fromkeys(found)))  # what a group says of several is wrong once
-        return attach_places(cleaned, self.provenance, prefix=self.prefix)
+        placed = attach_places(cleaned, self.provenance, prefix=self.prefix)
+        return type(error)([_of_package(each) for each in placed.problems]) if team_folders() else placed
 
     def _clean(self, problem: Problem) -> Problem:
         above = [problem.path[:depth] for depth in range(len(problem.path), 0, -1)]
@@ -212,6 +219,18 @@ def _running() -> Origin | None:
         return None
     known = HydraConfig.get()
     return Origin(str(known.job.config_name), tuple(known.overrides.task), application=True, running=True)
+
+
+def _of_package(problem: Problem) -> Problem:
+    """The problem, with the installed package whose file it is in; declog's own is known by its path."""
+    where = problem.where
+    if where is None or where.file is None or _package(str(FilePath(where.file).absolute())) is None:
+        return problem
+    home = package_of(str(FilePath(where.file).absolute()))
+    fix = problem.fix
+    if problem.code == "DL201":
+        fix = f"{fix}\nor it is written for a later declog: pip install -U declog"
+    return replace(problem, where=replace(where, package=home), fix=fix)
 
 
 def _package(file: str) -> str | None:

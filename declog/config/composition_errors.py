@@ -11,20 +11,22 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, cast
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.file_errors import file_problem, first_line
 from declog.config.overrides import ADDS, parsed, pasted, quoted, taken, written
+from declog.config.packages import known_presets, notes
 from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS
+from declog.config.uses import old_names
 from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
 
 
@@ -64,12 +66,12 @@ def unreadable(line: str, sign: str = "") -> Problem:
 
 def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
     """DL104. ``directory`` is where the caller's own presets were looked for."""
-    fix = did_you_mean(name, known, what="presets")
+    fix = known_presets(name, known)
     if directory is not None and (directory / f"{name}.yaml").is_file():
         fix = f"move {name}.yaml into a folder `{GROUP}` of that directory: presets are Hydra's group `{GROUP}`"
     elif FilePath(f"{name}.yaml").is_file():
         fix = f"did you mean the file `{name}.yaml`?"
-    return Problem.of("DL104.preset", name=name, fix=fix)
+    return Problem.of("DL104.preset", name=name, notes=notes(), fix=fix)
 
 
 def nearest_key(root: DictConfig, dotted: str) -> str | None:
@@ -161,7 +163,8 @@ def _group_problem(
             at = line.find(name, line.find("="))
             span = (at, at + len(name)) if at >= 0 else None
             if group == GROUP:
-                return _problem(line, "DL104.preset", span, name=name, fix=did_you_mean(name, options, what="presets"))
+                fix = known_presets(name, options)
+                return _problem(line, "DL104.preset", span, name=name, notes=notes(), fix=fix)
             return _problem(line, "DL101.no_option", span, group=group, name=name, known=options)
     if override.is_delete():
         return _problem(line, "DL101.list_group", group=group)
@@ -193,6 +196,9 @@ def _key_problem(
     if not known and wrong in _names(config[GROUP]):
         fix = pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1))
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
+    if (new := old_names({"": _data(node)}, "").get(wrong)) is not None:
+        fix = pasted(f"{line[: span[0]]}{new}{line[span[1] :]}")
+        return _problem(line, "DL101.renamed", span, name=wrong, new=new, fix=fix)
     close = nearest(wrong, names)
     if (inner := _inside(node, keys[len(known) :])) is not None:  # a section is left out: `group.size`
         close = f"{inner}.{wrong}"
@@ -204,6 +210,11 @@ def _key_problem(
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
     return _problem(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
+
+
+def _data(node: object) -> dict[str, Any]:
+    """The entries of a map, as they were written."""
+    return cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False)) if isinstance(node, DictConfig) else {}
 
 
 def _inside(node: object, keys: list[str]) -> str | None:

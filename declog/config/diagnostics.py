@@ -148,12 +148,15 @@ def in_file(problem: Problem, place: FilePlace, text: str) -> Where:
     value, lines = place.value, LINE_BREAK.split(text)
     raw = _raw(lines, value)
     at = value
-    named = problem.code in KEY_CODES or problem.path[-2:-1] == ("to",)  # the key itself is the name at fault
+    # the key itself is the name at fault
+    in_test = problem.path[:1] == ("tests",) and problem.path[-2:-1] in (("expect",), ("observe",), ("tables",))
+    named = problem.code in KEY_CODES or problem.path[-2:-1] == ("to",) or in_test
+    named = named or (problem.replacement is not None and problem.source is None)
     if place.key is not None and (named or place.style is None or raw == ""):
         at = place.key
     elif place.style is not None and problem.source is not None:
         found = within(raw, place.style, problem.source, problem.span)
-        at = value if found is None else _part(raw, value, *found)
+        at = (place.key or value if problem.replacement else value) if found is None else _part(raw, value, *found)
     elif place.style in ("|", ">") and (text_of := re.search(r"\n\s*(\S.*)", raw)) is not None:
         at = _part(raw, value, *text_of.span(1))  # its first line, not the sign above it
     return Where(shown_path(place.file), at.line, at.column, excerpt=_excerpt(lines, at))

@@ -18,6 +18,7 @@ from hydra.plugins.config_source import ConfigSource
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from declog.config.diagnostics import LINE_BREAK, at_key, in_file, others, shown_path
+from declog.config.packages import known_presets, notes
 from declog.config.provenance import Origin, defaults_of, keys_of_file, layers_of, source_file, span
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
@@ -250,7 +251,8 @@ def _missing_default(loader: ConfigLoaderImpl, origin: Origin, error: Exception,
     if group == f"{GROUP}/{GROUP}" and option in presets:
         fix = f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
     if group == GROUP:
-        problem = Problem.of("DL104.option", source=option, name=option, group=group, fix=fix)
+        fix = known_presets(option, options) if fix == did_you_mean(option, options, what="presets") else fix
+        problem = Problem.of("DL104.option", source=option, name=option, group=group, notes=notes(), fix=fix)
     elif group:
         problem = Problem.of("DL101.default", source=option, name=option, group=group, fix=fix)
     else:

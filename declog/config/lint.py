@@ -19,7 +19,7 @@ from declog.config.composed import Composed
 from declog.config.diagnostics import shown_path, written_key, written_value
 from declog.config.interpolation import at
 from declog.config.presets import home_of, shipped_sources
-from declog.config.provenance import defaults_of
+from declog.config.provenance import defaults_of, source_file
 from declog.config.search_path import HYDRA_ERRORS, config_loader, current_hydra, preset_folders
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
 from declog.config.yaml_lint import surprise, suspicious
@@ -111,11 +111,13 @@ def clashes(config: Composed) -> list[Problem]:
         return []
     with current_hydra():
         loader = config_loader(origin.config_dir)
-        homes: dict[str, list[ConfigSource]] = {}
+        homes: dict[str, dict[str, ConfigSource]] = {}  # by their files: a package may be on the search path twice
         for source, group in shipped_sources(loader):
             for name in source.list(group, ObjectType.CONFIG):
-                homes.setdefault(f"{group}/{name}", []).append(source)
-        twice = {name: sources for name, sources in homes.items() if len(sources) > 1}
+                found = source_file(source, f"{group}/{name}")
+                file = name if found is None else str(FilePath(found[0]).resolve())
+                homes.setdefault(f"{group}/{name}", {}).setdefault(file, source)
+        twice = {name: list(sources.values()) for name, sources in homes.items() if len(sources) > 1}
         if not twice:
             return []  # as good as always: which options a profile uses takes Hydra a while to say
         try:
@@ -229,6 +231,11 @@ def _packaged(known: Provenance) -> frozenset[str]:
     """The files that are an installed package's."""
     folders = [FilePath(place) for place in preset_folders()]
     return frozenset(file for file in known.texts if any(FilePath(file).is_relative_to(folder) for folder in folders))
+
+
+def packaged(file: str) -> bool:
+    """Whether an installed package ships a file."""
+    return any(FilePath(folder) in FilePath(file).parents for folder in preset_folders())
 
 
 def _declared(config: Composed, section: str, known: Provenance) -> dict[str, str | None]:

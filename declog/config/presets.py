@@ -14,6 +14,7 @@ from pathlib import Path as FilePath
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.plugins.config_source import ConfigSource
 
+from declog.config.compose import project_folder
 from declog.config.provenance import source_file
 from declog.config.search_path import GROUP, PROVIDER, config_loader, current_hydra
 
@@ -43,7 +44,7 @@ class Option:
 def options(config_dir: str | FilePath | None = None) -> list[Option]:
     """Every preset, and every option of its groups, by group and name."""
     with current_hydra():
-        loader = config_loader(None if config_dir is None else FilePath(config_dir).absolute())
+        loader = config_loader(project_folder(config_dir))
         groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
         return [_option(loader, group, name) for group in groups for name in loader.get_group_options(group)]
 

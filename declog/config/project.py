@@ -1,6 +1,7 @@
 """The project that a user works in: what ``[tool.declog]`` of its ``pyproject.toml`` says.
 
     [tool.declog]
+    config_dir = "conf"                 # whose folder `declog` has presets of one's own, and which has applications'
     imports = ["my_package.metrics"]    # registers functions, reductions, columns; has classes of sinks
 
 A profile imports nothing, wherever it came from; these modules are the user's own word. The file is looked for in the
@@ -18,6 +19,7 @@ from typing import Any
 from declog.errors import ConfigError, Problem, Where
 
 TABLE = "tool.declog"
+KEYS = ("config_dir", "imports")
 
 
 def load_imports(directory: FilePath | None = None) -> tuple[str, ...]:
@@ -30,15 +32,30 @@ def load_imports(directory: FilePath | None = None) -> tuple[str, ...]:
     if found is None:
         return ()
     file, table = found
-    for key in table:
-        if key != "imports":
-            raise _wrong(file, "DL201.project", key=key, table=TABLE)
     names = table.get("imports", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise _wrong(file, "DL202.imports", table=TABLE)
     for name in names:
         _load(name, file)
     return tuple(names)
+
+
+def config_dir(directory: FilePath | None = None) -> FilePath | None:
+    """The folder of configurations that the project around a directory names; None where it names none.
+
+    Raises ``ConfigError`` where the table is wrong (DL201, DL202), or there is no such folder (DL403).
+    """
+    found = _table((directory or FilePath.cwd()).absolute())
+    if found is None or "config_dir" not in found[1]:
+        return None
+    file, table = found
+    name = table["config_dir"]
+    if not isinstance(name, str):
+        raise _wrong(file, "DL202.config_dir", table=TABLE)
+    folder = file.parent / name
+    if not folder.is_dir():
+        raise _wrong(file, "DL403.config_dir", table=TABLE, name=name, folder=file.parent)
+    return folder
 
 
 def _load(name: str, file: FilePath) -> None:
@@ -64,6 +81,9 @@ def _table(directory: FilePath) -> tuple[FilePath, dict[str, object]] | None:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise _wrong(file, "DL202.toml", error=error) from None
         if isinstance(tools, dict) and isinstance(table := tools.get("declog"), dict):
+            for key in table:
+                if key not in KEYS:
+                    raise _wrong(file, "DL201.project", key=key, table=TABLE, name=key, known=KEYS)
             return file, table
     return None
 

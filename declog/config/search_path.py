@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -94,23 +94,43 @@ def _explain(words: Sequence[str]) -> None:
 def _teams(path: tuple[str, ...]) -> list[tuple[str, str]]:
     """The installed packages with presets, each with the package that is its `conf`."""
     found = sorted(entry_points(group=TEAMS), key=lambda entry: entry.name)
-    return [(entry.dist.name if entry.dist else entry.name, entry.value) for entry in found]
+    named = [(entry.dist.name if entry.dist else entry.name, entry.value) for entry in found]
+    return [(name, conf) for name, conf in named if ":" not in conf and _places(conf)]
 
 
 def team_folders() -> list[tuple[str, str]]:
     """The installed packages with presets, each with the folder of its `conf`."""
-    return [
-        (name, str(place))
-        for name, conf in _teams(tuple(sys.path))
-        if (spec := find_spec(conf)) is not None
-        for place in spec.submodule_search_locations or ()
-    ]
+    return [(name, str(place)) for name, conf in _teams(tuple(sys.path)) for place in _places(conf)]
+
+
+def _places(module: str) -> list[str]:
+    """The folders of a package; none where it cannot be imported, which `packages.faults` says."""
+    try:
+        spec = find_spec(module)
+    except Exception:  # noqa: BLE001  whatever an installed package does on import is its problem
+        return []
+    return list(spec.submodule_search_locations or ()) if spec is not None else []
 
 
 def preset_folders() -> list[str]:
     """The folders of presets that installed packages bring, declog's own among them."""
+    return [*_shipped_folders(), *(folder for _, folder in team_folders())]
+
+
+def _shipped_folders() -> list[str]:
     package = Path(__file__).resolve().parent.parent
-    return [str(package / "conf"), str(package.parent / "conf"), *(folder for _, folder in team_folders())]
+    return [str(package / "conf"), str(package.parent / "conf")]
+
+
+def package_of(file: str) -> str | None:
+    """The installed package that ships a preset's file, and its version; None for a file of one's own."""
+    parents = Path(file).parents
+    folders = [*((PROVIDER, folder) for folder in _shipped_folders()), *team_folders()]
+    name = next((name for name, folder in folders if Path(folder) in parents), None)
+    try:
+        return None if name is None else f"{name} {version(name)}"
+    except PackageNotFoundError:  # declog from a checkout that is not installed
+        return name
 
 
 class FileConfigSource(file_config_source.FileConfigSource):

@@ -20,6 +20,7 @@ from declog.language.syntax import tree_of
 TYPES = tuple(map(str, DType))
 SIGNAL_KEYS = frozenset({
     "axis", "type", "family", "phase", "from", "mask", "optional", "any", "extra", "enabled", "expr", "help",
+    "renamed", "deprecated",
 })  # fmt: skip
 _WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _CONDITION = re.compile(
@@ -151,7 +152,8 @@ class _Writer:
         if isinstance(known, Mapping) and name in known:
             return False
         if len(keys) == 1 and not isinstance(next(iter(value.values())), Mapping):  # a key that is misspelt?
-            return not (did_you_mean(next(iter(keys)), SIGNAL_KEYS, what="keys").startswith("did you mean"))
+            known_ones = SIGNAL_KEYS - {"renamed", "deprecated"}  # `rewards` is near to one of them
+            return not (did_you_mean(next(iter(keys)), known_ones, what="keys").startswith("did you mean"))
         return True
 
     def _signal(self, path: Path, value: Any, at: Path, phase: str | None) -> Any:
@@ -374,8 +376,10 @@ class _Writer:
 
     def _profile(self, path: Path, value: Any) -> Any:
         if isinstance(value, list | str) and value != "???" and "${" not in value:
+            value = {"include": self._names((*path, "include"), value, lambda each: each)}
+            inside = {at: place for at, place in self.origins.items() if at[:-1] == (*path, "include")}
+            self.origins |= {at: (*path, *place[len(path) + 1 :]) for at, place in inside.items()}
             self.origins[(*path, "include")] = path
-            value = {"include": value}
         if not isinstance(value, Mapping):
             return value
         made = dict(value)

@@ -103,6 +103,10 @@ class SignalSpec(Model):
     enabled: bool | str = True
     """A constant expression; switched off, it takes what only it feeds with it."""
     expr: Scalar | None = None
+    renamed: str | list[str] | None = None
+    """What it was called before: who still says that is told this name."""
+    deprecated: str | None = None
+    """What to use instead: a warning for everybody else's profile that uses it."""
     help: str = ""
 
     @model_validator(mode="after")
@@ -113,6 +117,11 @@ class SignalSpec(Model):
         if self.any and not (self.family and self.axis in ("step", "completion") and self.type is DType.FLOAT):
             raise refused("DL202.any")
         return self
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """The names that the signal had."""
+        return (self.renamed,) if isinstance(self.renamed, str) else tuple(self.renamed or ())
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -180,6 +189,10 @@ class MetricSpec(Model):
     phase: str | None = None
     optional: bool = False
     extra: bool | None = None
+    renamed: str | list[str] | None = None
+    """What it was called before: who still says that is told this name."""
+    deprecated: str | None = None
+    """What to use instead: a warning for everybody else's profile that uses it."""
     help: str = ""
     """What it is, in a line."""
     title: str = ""

@@ -39,6 +39,7 @@ CODES = {
     "DL101.no_node": ("this configuration has no node `{group}`: no preset is chosen",
         "defaults: [{group}: grpo, _self_]"),
     "DL101.no_option": ("there is no `{name}` in the group {group}", Known("options")),
+    "DL101.no_package": ("there is no package `{name}`{error}", "pip install what has it: pkg://acme_logging.conf"),
     "DL101.no_override": ("this is no override", "an override is key=value, +key=value or ~key"),
     "DL101.no_such_config": ("there is no configuration `{name}`", "{fix}"),
     "DL101.no_value": ("this override has no value", "{line}=..."),
@@ -49,6 +50,7 @@ CODES = {
         "delete it, and write the keys of a profile at the top, without `{group}:`"),
     "DL101.quotes": ("Hydra cannot read `{value}` without quotes", "{fix}"),
     "DL101.quotes_inside": ("inside [...] and {...}, Hydra wants a text that is more than words in quotes", "{fix}"),
+    "DL101.renamed": ("`{name}` is called `{new}` now", "{fix}"),
     "DL101.ring": ("`{name}` extends itself: {ring}",
         "give your own preset another name than the one it extends, or extend another"),
     "DL101.slash": ("a key cannot hold `/`: `{name}` may be the entry's `name`, its id is an identifier", "{fix}"),
@@ -115,7 +117,7 @@ CODES = {
     defaults: [gpro, _self_]
     ```
     """, {
-    "DL104.option": ("there is no `{name}` in the group {group}", "{fix}"),
-    "DL104.preset": ("there is no preset `{name}`", "{fix}"),
+    "DL104.option": ("there is no `{name}` in the group {group}{notes}", "{fix}"),
+    "DL104.preset": ("there is no preset `{name}`{notes}", "{fix}"),
 }),
 }

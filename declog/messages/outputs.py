@@ -34,14 +34,16 @@ CODES = {
     "DL601.json_object": ("{path}:{number} is no JSON object", "remove the line"),
     "DL601.kind": ("unknown sink kind `{name}`", Known("kinds")),
     "DL601.leaves": ("the folder `{folder}` leaves the run's, {output_dir}", "give an absolute `dir`"),
-    "DL601.load": "the sink kind `{kind}` could not be loaded from `{module}:{name}`: {cause}",
     "DL601.no_trackers": (
         "no Accelerator has given its trackers",
         "start with `declog.integrations.accelerate.start(accelerator, ...)` after `accelerator.init_trackers()`, or "
         "name them: `trackers: [tensorboard]`"),
     "DL601.no_accelerator": (
         "accelerate's trackers need its state", "make the `Accelerator`, or an `accelerate.PartialState()`, before"),
-    "DL601.no_class": "the sink kind `{kind}` is `{module}:{name}`, which is not a class",
+    "DL601.load": "the sink kind `{kind}`{by} could not be loaded from `{module}:{name}`: {cause}",
+    "DL601.no_class": "the sink kind `{kind}`{by} is `{module}:{name}`, which is not a class",
+    "DL601.no_sink": ("the sink kind `{kind}`{by} is `{module}:{name}`, which has no `{lacks}`",
+        "a sink has open, write and close; declog.sinks.BaseSink has the rest"),
     "DL601.nul": ("a folder's name cannot hold a NUL character", "give it another `dir`"),
     "DL601.options": "{reasons}",
     "DL601.package": ("the {kind} sink needs `{package}`, which cannot be imported: {reason}", "{fix}"),

@@ -42,6 +42,8 @@ CODES = {
       worst: {rows: completion, schema: samples, filter: extreme}
     ```
     """, {
+    "DL403.config_dir": ("[{table}] says `config_dir = {name!r}`, and there is no such folder in {folder}",
+        "correct it, or make the folder"),
     "DL403.constant": ("there is no constant `{name}`", Known("constants")),
     "DL403.entry": ("there is no {section} `{name}`", "{fix}"),
     "DL403.filter": ("unknown filter `{name}`", Known("filters")),
@@ -85,7 +87,10 @@ CODES = {
     that is no file sink is given at once: give the table a filter or `max_bytes`, or send it to file sinks only.
 
     ```python title="scalars.py"
-    class Scalars:
+    from declog.testing import MemorySink
+
+
+    class Scalars(MemorySink):
         accepts = frozenset({"scalar"})
     ```
 
@@ -143,5 +148,18 @@ CODES = {
         "delete what uses it, or keep it: `metrics.{name}.log: false` hides it"),
     "DL407.signal": ("the signal `{name}` was deleted, and is used here",
         "delete what uses it, or keep `signals.{name}`"),
+}),
+"DL408": Code("a name that was changed", """
+    A metric or a signal was called this before: its entry says `renamed:`, mostly since a package was upgraded. Write
+    the new name. To have an entry of one's own under the old name beside it: `metrics.NEW.renamed: null`.
+
+    ```yaml
+    metrics:
+      solve_rate: {expr: reward > 0.5, renamed: solved}
+    alerts:
+      solved: "< 0.1"
+    ```
+    """, {
+    "DL408.renamed": ("`{name}` is called `{new}` now{by}", "write `{new}`: `declog check --fix` does"),
 }),
 }

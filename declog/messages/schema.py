@@ -17,7 +17,7 @@ CODES = {
     "DL201.empty_metric": ("`{name}:` without a value is `null`, which would delete the metric, and there is none",
         "for the mean of the signal: `{name}: mean`"),
     "DL201.key": ("unknown key `{key}`", "{fix}"),
-    "DL201.project": ("unknown key `{key}` in [{table}]", "keys: imports"),
+    "DL201.project": ("unknown key `{key}` in [{table}]", Known("keys")),
     "DL201.sink_option": ("the sink kind `{kind}` has no option `{name}`", Known("options")),
 }),
 "DL202": Code("a value has the wrong type or is not allowed", """
@@ -34,6 +34,7 @@ CODES = {
     "DL202.capture_folder": ("`folder` {wrong}", "folder: capture, or an absolute one"),
     "DL202.combine": ("`combine` joins the values of pieces, and `pool: window` has one",
         "add `pool: batch`, or drop `combine`"),
+    "DL202.config_dir": ("`config_dir` of [{table}] is a folder", 'config_dir = "conf"'),
     "DL202.config": "a profile is a mapping, not a {type}",
     "DL202.either": ("{message}, or {other}", "{fix}"),
     "DL202.empty": ("`empty` is a number, not {empty!r}", "empty: 0"),

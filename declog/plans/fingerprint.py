@@ -25,6 +25,7 @@ OWN: Mapping[str, str] = {
     "Plan.run_config": "as `config`",
     "Plan.inactive": "words about what is not compiled",
     "Plan.warnings": "words of the compiler",
+    "Plan.renamed": "words of an error",
     "Plan.strict": "whether this rank's `close` raises",
     "Plan.window_bytes": "how much memory rank 0 may take; values do not depend on it",
     "Plan.backlog_bytes": "how much memory this rank may take",

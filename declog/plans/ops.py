@@ -415,6 +415,7 @@ class Plan:
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
     warnings: tuple[str, ...] = ()  # what is allowed and probably not meant
     known: frozenset[str] = frozenset()  # names that may be observed, needed or not
+    renamed: Mapping[str, str] = field(default_factory=dict)  # the names that they had before
     extras: frozenset[str] = frozenset()  # those that columns of log_extra are observed as
     known_phases: frozenset[str] = frozenset()  # phases that the profile has, needed or not
     run_config: Mapping[str, Any] = field(default_factory=dict)

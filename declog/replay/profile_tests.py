@@ -7,7 +7,6 @@ is about: what it does not give is absent, also where the profile requires it. S
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,24 +14,23 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from declog.compiler import compile
-from declog.compiler.draft import LOGGED
 from declog.config.compose import compose, working_directory
 from declog.config.lint import columns_settled, with_defaults
 from declog.config.project import load_imports
 from declog.engine.publish import CODE
-from declog.errors import ConfigError, DeclogError, Problem, did_you_mean
+from declog.errors import ConfigError, DeclogError, Problem
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
 from declog.language.reductions import DEFAULT as REDUCTIONS
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
-from declog.language.spec import ConstantSpec, LogSpec
-from declog.language.spec_of_tests import Expectations, Input, StepInput, TaskInput, TestSpec
+from declog.language.spec_of_tests import Expectations, Input, StepInput, TestSpec
 from declog.language.validation import validate
 from declog.replay import compare
 from declog.replay.compare import Difference, Seen
 from declog.replay.playback import rehearse
+from declog.replay.prepared import givers, prepared
 from declog.runtime.capture import Call
 
 
@@ -133,7 +131,7 @@ def profile_tests(
     try:
         for name, spec in validate(data).tests.items():
             if select in name or fnmatch.fnmatch(name, select):
-                profile, plan, wrong = _prepared(data, spec, make)
+                profile, plan, wrong = prepared(data, spec, make, composed.deleted)
                 problems += [problem.at("tests", name) for problem in wrong]
                 tests.append(ProfileTest(name, spec, profile, plan, functions))
         if problems:
@@ -143,138 +141,12 @@ def profile_tests(
     return tests
 
 
-def _prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any]) -> tuple[str, Any, list[Problem]]:
-    """Which profile is looked at, the plan, and what is wrong with the test.
-
-    The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
-    """
-    spec = validate(_merged({key: value for key, value in data.items() if key != "tests"}, test.with_))
-    pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
-    problems = [
-        Problem.of("DL403.constant", ("constants", name), name=name, known=spec.constants)
-        for name in pinned
-        if name not in spec.constants
-    ]
-    profile = test.profile or spec.profile
-    made = make(spec.model_copy(update={"constants": {**spec.constants, **pinned}}), profiles=[spec.profile, profile])
-    problems += _unknown(test, spec, made)
-    phases = {
-        name: replace(phase, signals=tuple(replace(signal, optional=True) for signal in phase.signals))
-        for name, phase in made.phases.items()
-    }
-    requested = {name for item in test.expectations for name in item.tables}
-    tables = tuple(op for op in made.tables if {op.id, op.name} & requested)
-    grouping = None if made.grouping is None else replace(made.grouping, optional=True)
-    plan = replace(made, phases=phases, grouping=grouping, tables=tables, sinks=(), strict=False)
-    return profile, plan, problems
-
-
-def _merged(data: Any, other: Any) -> Any:
-    """Maps merged key by key, as Hydra merges files."""
-    if not isinstance(data, Mapping) or not isinstance(other, Mapping):
-        return other
-    return {**data, **{key: _merged(data.get(key), value) for key, value in other.items()}}
-
-
-# -- what a test names
-
-
-def _unknown(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
-    """What the test names and the profile does not have."""
-    names = _Names(profile, plan, frozenset(name for _, item in _givers(test) for name in item.log_metric))
-    open_ = any(spec.any for spec in profile.signals.values())  # takes what nobody declares
-    worlds = {len(step.ranks) for step in test.given if step.ranks}
-    for place, step in enumerate(test.given):
-        path: tuple[str | int, ...] = () if step is test else ("steps", place)
-        if step.mode is not None and step.mode not in plan.modes:
-            yield Problem.of("DL403.mode", (*path, "mode"), name=step.mode, known=plan.modes)
-        if worlds and len(step.ranks) != max(worlds):
-            yield Problem.of("DL202.test_ranks", path, ranks=len(step.ranks) or 1, others=max(worlds))
-    for where, item in _givers(test):
-        for signal in dict.fromkeys(name for call in item.calls for name in call):
-            if signal not in plan.known and not open_:
-                yield names.signal(signal, where)
-        if isinstance(item, TaskInput):
-            yield from names.expected(item, where)
-            if item.mode is not None and item.mode not in plan.modes:
-                yield Problem.of("DL403.mode", (*where, "mode"), name=item.mode, known=plan.modes)
-            elif item.mode is not None and (every := plan.modes[item.mode].every):
-                yield Problem.of("DL202.task_mode", (*where, "mode"), mode=item.mode, every=every)
-    for place, expected in enumerate([test, *test.steps]):
-        path = () if not place else ("steps", place - 1)
-        yield from names.expected(expected, path)
-
-
-def _givers(test: TestSpec) -> Iterator[tuple[tuple[str | int, ...], Input]]:
-    """All that gives something, with its place: steps, their ranks, and tasks of both."""
-    for place, step in enumerate(test.given):
-        path: tuple[str | int, ...] = () if step is test else ("steps", place)
-        for rank, item in enumerate(step.ranks or [step]):
-            for below, giver in item.givers.items():
-                yield (*path, *(("ranks", rank) if step.ranks else ()), *below), giver
-
-
-@dataclass(frozen=True)
-class _Names:
-    """What may be expected of a profile, be it switched on or not."""
-
-    profile: LogSpec
-    plan: Any
-    given: frozenset[str]  # names that the test gives to `log_metric`
-
-    def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
-        """What is wrong with an observed name."""
-        fix = did_you_mean(name, self.plan.known, what="signals")
-        spec = self.profile.signals.get(name)
-        if spec is not None:
-            fix = "it is derived: give what it is computed from" if spec.expr is not None else f"give `{spec.from_}`"
-        return Problem.of("DL501.observed", (*path, "observe", name), name=name, fix=fix)
-
-    def expected(self, item: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
-        """Names of values, tables and alerts that the profile does not have: they could never be logged."""
-        profile = self.profile
-        tables = {*profile.tables, *(spec.name for spec in profile.tables.values() if spec.name)}
-        for section, known in (("tables", tables), ("alerts", set(profile.alerts))):
-            for place, name in enumerate(getattr(item, section) or ()):
-                if name not in known:
-                    at = place if isinstance(item.alerts, list) and section == "alerts" else name
-                    yield Problem.of(
-                        "DL403.entry",
-                        (*path, section, at),
-                        section=section[:-1],
-                        name=name,
-                        fix=did_you_mean(name, known, what=section),
-                    )
-        for name in item.expect:
-            if not any(re.fullmatch(pattern, name) for pattern in self._patterns()):
-                yield Problem.of(
-                    "DL403.metric", (*path, "expect", name), name=name, known={*self.plan.names(), *profile.metrics}
-                )
-
-    def _patterns(self) -> Iterable[str]:
-        """Ids, names and templates of metrics; those of a mode have its prefix."""
-        templates = {"declog/{column}"}
-        for op in self.plan.outputs:
-            templates |= {op.id, op.key}
-            if op.id == LOGGED and LOGGED not in self.profile.metrics:  # its names are those that are given
-                templates |= {item.template.replace("{column}", name) for item in op.names for name in self.given}
-            else:
-                templates |= {item.template for item in op.names}
-        for name, spec in self.profile.metrics.items():
-            templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
-        templates |= {entry.removeprefix("metrics.") for entry in self.profile.deleted}
-        prefixes = "|".join(re.escape(mode.prefix) for mode in self.plan.modes.values())
-        return [f"(?:{prefixes})?{_pattern(template)}" for template in templates]
-
-
-def _pattern(template: str) -> str:
-    """What the names of a template look like."""
-    return ".+".join(re.escape(part) for part in re.split(r"\{\w+\}", template))
+# -- what is excused, and what its steps do
 
 
 def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
     """The codes of failures that only say what the test does not give: what names groups, and rows to be joined."""
-    given = {name for _, item in _givers(test) for call in item.calls for name in call}
+    given = {name for _, item in givers(test) for call in item.calls for name in call}
     here = {op.name for phase in plan.phases.values() for op in phase.signals if op.source in given}
     phases = {name for name, phase in plan.phases.items() if any(op.source in given for op in phase.signals)}
     codes = []
@@ -283,9 +155,6 @@ def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
     if any(op.source not in phases for op in plan.joins) or (plan.ids is not None and plan.ids not in here):
         codes.append("[DL511]")
     return tuple(codes)
-
-
-# -- what its steps do
 
 
 def _numbered(test: TestSpec) -> Iterator[tuple[StepInput, int]]:

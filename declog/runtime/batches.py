@@ -105,7 +105,9 @@ class Intake:
         name = next(source for source in signals if source not in self._plan.known)
         sources = {op.name: op.source for phase in self._plan.phases.values() for op in phase.signals}
         fix = did_you_mean(name, self._plan.known, what="signals")
-        if name in sources:
+        if name in self._plan.renamed:
+            fix = f"it is called `{self._plan.renamed[name]}` now"
+        elif name in sources:
             fix = f"it is observed as `{sources[name]}`"
         raise UnknownSignalError.of("DL501.signal", profile=self._plan.name, name=name, fix=fix)
 

@@ -129,11 +129,21 @@ def sink_class(kind: str) -> type[Sink]:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as cause:
-        raise SinkError.of("DL601.load", kind=kind, module=module, name=name, cause=cause) from cause
+    except Exception as cause:  # whatever an installed package does on import is reported as its problem
+        raise SinkError.of("DL601.load", kind=kind, module=module, name=name, cause=cause, by=_by(kind)) from cause
     if not inspect.isclass(found):
-        raise SinkError.of("DL601.no_class", kind=kind, module=module, name=name)
+        raise SinkError.of("DL601.no_class", kind=kind, module=module, name=name, by=_by(kind))
+    lacks = [
+        method for method in ("open", "write", "close") if not callable(inspect.getattr_static(found, method, None))
+    ]
+    if lacks:
+        raise SinkError.of("DL601.no_sink", kind=kind, module=module, name=name, lacks="`, `".join(lacks), by=_by(kind))
     return typing.cast("type[Sink]", found)
+
+
+def _by(kind: str) -> str:
+    """The package that provides a kind, in words."""
+    return f" of {home}" if (home := home_of(kind)) else ""
 
 
 def traits(kind: str) -> type[BaseSink]:

@@ -65,7 +65,7 @@ def test_the_version(cli: Cli) -> None:
         (["chek"], "declog: there is no verb `chek`\n  fix: did you mean `check`?\n"),
         (["check", "--strct"], "declog: declog check has no option `--strct`\n  fix: did you mean `--strict`?\n"),
         (["check", "--format", "yaml"], "declog: check: argument --format: invalid choice: 'yaml'"),
-        (["check", "grpo", "rloo"], "declog: `rloo` is no override\n  fix: one profile, then key=value"),
+        (["show", "grpo", "rloo"], "declog: `rloo` is no override\n  fix: one profile, then key=value"),
         (["check", "every=1", "grpo"], "declog: `grpo` is no override\n"),
         (["check", "grpo", "--", "rloo"], "declog: `--` divides the two profiles of `declog diff`\n"),
         (["check", "--config-dir", "nowhere", "--config-name", "a"], "declog: there is no directory nowhere\n"),

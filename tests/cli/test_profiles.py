@@ -110,7 +110,7 @@ def test_an_application(monkeypatch: pytest.MonkeyPatch, cli: Cli, words: list[s
     monkeypatch.chdir(ROOT)
     found = cli("check", *words)
     assert (found.code, found.err) == (0, "")
-    assert found.out.startswith("ok arithmetic_")
+    assert "\nok arithmetic_" in f"\n{found.out}"
     assert ("rloo" in found.out) == ("algorithm=rloo" in words)
 
 

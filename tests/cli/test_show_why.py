@@ -145,7 +145,7 @@ def test_the_layers_of_a_key(small: Path, cli: Cli) -> None:
         ["metrics.reward"],
         ["", "declog/small.yaml:19:3", "mean(reward)"],
         ["", "declog/team.yaml:6:3", "p95(reward)"],
-        ["", "override 'declog.metrics.reward=\"max(reward)\"'", '"max(reward)"'],
+        ["", "override 'declog.metrics.reward=\"max(reward)\"'", '"max(reward)"', "<- wins"],
         ["", ".expr", "reward", "override 'declog.metrics.reward=\"max(reward)\"'"],
         ["", ".reduce", "max", "override 'declog.metrics.reward=\"max(reward)\"'"],
         ["", "reward: max of reward, over the completions of each step"],

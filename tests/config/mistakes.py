@@ -1,11 +1,12 @@
 """Mistakes of a new user: what is written, what must be in the answer, and whether it is caught at all.
 
-A list per kind in ``tests/data/mistakes``, written before the answers were looked at. A mistake is ``mine`` or ``keys``, a
-profile ``conf/declog/mine.yaml`` (``keys`` stand below ``defaults: [grpo, _self_]``), ``files`` beside it, installed packages
-(``site``), and ``words``, a command line, or ``code``, a training loop; by default the profile is checked. It is caught
-where the command ends with an error or prints a warning, where the loop raises or declog logs one; it is answered where
-each pattern of ``answer`` is found in that. ``python -m tests.config.mistakes`` prints the score, and what is not answered;
-words behind it choose mistakes by their ids, whose answers are printed too.
+A list per kind in ``tests/data/mistakes``, written before the answers were looked at. A mistake is ``mine`` or
+``keys``, a profile ``conf/declog/mine.yaml`` (``keys`` stand below ``defaults: [grpo, _self_]``), ``files`` beside
+it, installed packages (``site``), and ``words``, a command line, or ``code``, a training loop; by default the profile
+is checked. It is caught where the command ends with an error or prints a warning or a note, where the loop raises or
+declog logs one; it is answered where each pattern of ``answer`` is found in that. ``python -m tests.config.mistakes``
+prints the score, and what is not answered; words behind it choose mistakes by their ids, whose answers are printed
+too.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ class Answer:
     caught: bool
 
     def right(self, mistake: Mistake) -> bool:
-        """Whether the next move is in it."""
-        return self.caught and all(re.search(pattern, self.text) for pattern in mistake.answer)
+        """Whether the next move is in it, wherever lines end."""
+        text = re.sub(r"\s+", " ", self.text)
+        return self.caught and all(re.search(pattern, text) for pattern in mistake.answer)
 
 
 def kinds() -> list[str]:
@@ -166,7 +168,7 @@ def _run_words(words: str | Sequence[str]) -> Answer:
     except Exception as error:  # noqa: BLE001  a traceback is no answer
         return Answer(f"{out.getvalue()}{type(error).__name__}: {error}", False)
     text = out.getvalue()
-    return Answer(text, code != 0 or "warning" in text)
+    return Answer(text, code != 0 or "warning" in text or "note: " in text)
 
 
 class _Records(logging.Handler):
@@ -202,9 +204,16 @@ def _run_code(code: str) -> Answer:
     logger = logging.getLogger("declog")
     logger.addHandler(heard)
     raised = ""
-    names = {"declog": declog, "torch": torch, "np": numpy, "profile": PROFILE, "start": start, "start_with": start_with}
+    names = {
+        "declog": declog,
+        "torch": torch,
+        "np": numpy,
+        "profile": PROFILE,
+        "start": start,
+        "start_with": start_with,
+    }
     try:
-        exec(compile(code, "train.py", "exec"), names)  # noqa: S102
+        exec(compile(code, "train.py", "exec"), names)
     except Exception as error:  # noqa: BLE001  what a user sees is the subject
         raised = f"{type(error).__name__}: {error}"
     finally:

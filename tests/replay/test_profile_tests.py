@@ -410,7 +410,7 @@ def test_the_command_line_says_where_a_test_is_wrong(tmp_path: Path, capsys: pyt
     file.write_text(TEAM.replace("reward_p95: 0.95", "reward_p59: 0.95"))
     assert main(["test", str(file)]) == 2
     error = capsys.readouterr().err
-    assert "error[DL403]" in error and "team.yaml:9:26 in tests.p95.expect.reward_p59" in error
+    assert "error[DL403]" in error and "team.yaml:9:14 in tests.p95.expect.reward_p59" in error
     assert "fix: did you mean `reward_p95`?" in error
     assert main(["test", str(file), "-k", "nothing"]) == 2
     file.write_text("name: x\n")

@@ -1,79 +1,194 @@
-"""``declog check``: a profile compiled without training, with its sinks' options.
+"""``declog check``: profiles compiled without training, with their sinks' options and what their tests name.
 
-All that is wrong is reported at once, each at its place. Exit codes: 0 all is well, 1 warnings under --strict,
-2 the profile is wrong, 3 Hydra could not compose it.
+All that is wrong is reported at once, each at its place. Exit codes: 0 all is well, 1 warnings under --strict or a lock
+that differs, 2 a profile is wrong, 3 Hydra could not compose one.
 
   declog check grpo metrics.reward.reduce=p95 'metrics.spread=std(reward)' sinks=[jsonl]
-  declog check conf/declog/mine.yaml --strict
+  declog check conf/declog/mine.yaml conf/declog/other.yaml --strict
+  declog check conf                                        every profile in a folder
+  declog check pkg://acme_logging.conf                     every preset of a package
+  declog check -m mine every=1,10 profile=slim,full        every job of a sweep
   declog check --config-dir conf --config-name train algorithm=rloo
+  declog check --locked                                    what `declog lock` wrote, with what is installed now
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser
-from declog.cli.output import DIM, GREEN, YELLOW, paint, write_json
+from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, paint, wrapped, write_error, write_json
+from declog.errors import CompositionError, ConfigError, Problem
 from declog.messages.visible import visible, visible_lines
 
 if TYPE_CHECKING:
+    from declog.config.composed import Composed
     from declog.plans.ops import Plan
 
-SUMMARY = "compile a profile and say everything that is wrong with it"
+SUMMARY = "compile profiles and say everything that is wrong with them"
+OK, DIFFERENT, INVALID, UNCOMPOSED = 0, 1, 2, 3
+
+
+@dataclass
+class Checked:
+    """What came of one profile. ``changes`` are those since it was locked, in words."""
+
+    words: Sequence[str]
+    config: Composed | None = None
+    plan: Plan | None = None
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: Sequence[Problem] = ()
+    code: int = OK
+    timings: dict[str, float] = field(default_factory=dict)
+    changes: str = ""
+
+    @property
+    def label(self) -> str:
+        """What it is called on a command line."""
+        return " ".join(self.words) or (self.plan.name if self.plan is not None else "grpo")
 
 
 def arguments(parser: Parser) -> None:
-    """A profile, and what to make of warnings."""
-    parser.profile()
-    parser.formats()
+    """Profiles, and what to make of what is found."""
+    parser.profile("presets, YAML files, folders or pkg://MODULE, then overrides for all of them")
+    parser.formats("github")
+    parser.add("-m", "--multirun", action="store_true", help="check each job of a sweep: every=1,10")
     parser.add("--strict", action="store_true", help="exit with 1 where there are warnings")
+    parser.add("--fix", action="store_true", help="write what keeps the meaning into files: names that were changed")
+    parser.add("--locked", action="store_true", help="exit with 1 where it logs anything else than `declog lock` wrote")
     parser.add("--timings", action="store_true", help="say how long imports, Hydra and declog took")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Compile it."""
-    clock = [time.perf_counter()]
-    from declog.api import plan
-    from declog.cli.profiles import chosen
+    """Compile them."""
+    from declog.cli.targets import targets
 
-    clock.append(time.perf_counter())
-    config = chosen(given)
-    clock.append(time.perf_counter())
-    made = plan(config)
-    warnings = list(map(str, made.warnings))
-    clock.append(time.perf_counter())
-    timings = {
-        name: round(end - start, 4)
-        for name, start, end in zip(("imports", "hydra", "declog"), clock, clock[1:], strict=False)
-    }
-    if given.format == "json":
-        write_json(_as_dict(made, warnings, timings if given.timings else None))
+    if given.locked:
+        from declog.cli import locks
+
+        locked = locks.read()
+        found = locks.targets(locked, targets(given.words, sweep=given.multirun) if given.words else None)
     else:
-        _report(made, warnings, timings if given.timings else {})
-    return int(bool(warnings) and given.strict)
+        found = targets(given.words, sweep=given.multirun)
+    results = [_checked(given, words) for words in found]
+    if given.fix and _fixed(results, quiet=given.format != "text"):
+        results = [_checked(given, words) for words in found]
+    if given.locked:
+        for result in results:
+            if result.plan is not None and result.config is not None:
+                result.changes = locks.changes(locked, result.words, locks.entry(result.plan, result.config))
+                result.code = result.code or (DIFFERENT if result.changes else OK)
+    _shown(results, given)
+    codes = [result.code or int(given.strict and bool(result.warnings)) for result in results]
+    return max(codes)
 
 
-def _report(made: Plan, warnings: list[str], timings: dict[str, float]) -> None:
+def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
+    clock = [time.perf_counter()]
+    from functools import partial
+
+    from declog.api import plan
+    from declog.cli.profiles import configured
+    from declog.compiler import compile
+    from declog.config.lint import with_defaults
+    from declog.replay.prepared import faults
+
+    clock.append(time.perf_counter())
+    done = Checked(words)
+    try:
+        done.config = config = configured(given, words)
+        clock.append(time.perf_counter())
+        done.plan = plan(config)
+        done.warnings = list(map(str, done.plan.warnings))
+        make = partial(compile, defaulted=with_defaults(config), imports=frozenset(config.imports))
+        problems, stale = faults(config, make)
+        if problems:
+            raise config.located(ConfigError(problems))
+        if stale:
+            dropped = ", ".join(f"{name}: null" for name in stale)
+            done.notes.append(f"tests expect what this profile has no more; drop them: `tests: {{{dropped}}}`")
+    except ConfigError as error:
+        done.plan, done.problems = None, error.problems
+        done.code = UNCOMPOSED if isinstance(error, CompositionError) else INVALID
+    clock.append(time.perf_counter())
+    spans = zip(("imports", "hydra", "declog"), clock, clock[1:], strict=False)
+    done.timings = {name: round(end - start, 4) for name, start, end in spans}
+    return done
+
+
+def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
+    """Whether anything was written into a file."""
+    from declog.cli.fixes import apply
+
+    lines = apply([problem for result in results for problem in result.problems])
+    for line in lines if not quiet else ():
+        print(f"{paint('fixed', GREEN)} {visible(line)}")
+    return bool(lines)
+
+
+# -- what is printed
+
+
+def _shown(results: Sequence[Checked], given: argparse.Namespace) -> None:
+    if given.format == "json":
+        listed = [_as_dict(result, timings=given.timings) for result in results]
+        write_json(listed[0] if len(listed) == 1 else listed)
+        return
+    if given.format == "github":
+        for line in dict.fromkeys(line for result in results for line in as_github(result.problems, result.warnings)):
+            print(line)
+    reported: set[str] = set()
+    several = len(results) > 1
+    for result in results:
+        if result.plan is not None:
+            _report(result, given, several=several)
+            continue
+        if several:
+            sys.stdout.flush()
+            print(paint(f"not ok {visible(result.label)}", RED))
+        if given.format == "text":
+            new = [each for each in result.problems if each.text() not in reported]  # a base that several extend
+            reported |= {each.text() for each in new}
+            if new:
+                write_error(ConfigError(new))
+
+
+def _report(result: Checked, given: argparse.Namespace, *, several: bool) -> None:
+    from declog.cli import locks
     from declog.compiler.draft import LOGGED
 
-    for warning in warnings:
-        print(f"{paint('warning:', YELLOW)} {visible_lines(str(warning))}")
+    made = result.plan
+    assert made is not None
+    for warning in result.warnings if given.format == "text" else ():
+        print(wrapped(visible_lines(str(warning)), f"{paint('warning:', YELLOW)} ", len("warning: ")))
+    for note in result.notes if given.format == "text" else ():
+        print(wrapped(note, "note: ", len("note: ")))
     for kind, extra in _missing(made).items():
         print(f"note: the sink {kind} is not installed here: pip install 'declog[{extra}]'")
-    if made.inactive:
-        shown = ", ".join(what for what, _ in made.inactive[:4]) + (", ..." if len(made.inactive) > 4 else "")
-        print(paint(f"inactive: {shown}: `declog show --inactive` says why", DIM))
+    if made.inactive and not several:
+        shown = ", ".join(what for what, _ in made.inactive[:3]) + (", ..." if len(made.inactive) > 3 else "")
+        print(paint(f"inactive: {shown}:\n  `declog show --inactive` says why", DIM))
+    if result.changes:
+        print(f"{result.changes}\n")
     parts = [
         _count(sum(len(op.names) for op in made.outputs if op.shown and op.id != LOGGED), "output"),
         _count(len(made.tables), "table"),
         _count(len(made.alerts), "alert"),
         f"{_count(len(made.sinks), 'sink')} ({', '.join(op.id for op in made.sinks)})" if made.sinks else "no sink",
     ]
-    print(f"{paint('ok', GREEN)} {visible(made.name)}: {', '.join(parts)}")
-    for name, seconds in timings.items():
+    mark = paint("ok", GREEN) if not result.changes else paint("changed", YELLOW)
+    label = result.label if several else made.name
+    print(wrapped(f"{visible(label)}: {', '.join(parts)}", f"{mark} ", 3))
+    if result.changes:
+        print(f"  fix: declog lock {locks.key(result.words)}, where that is wanted")
+    for name, seconds in result.timings.items() if given.timings else ():
         print(f"  {name:<8} {seconds:.3f} s")
 
 
@@ -89,17 +204,20 @@ def _missing(made: Plan) -> dict[str, str]:
     }
 
 
-def _as_dict(made: Plan, warnings: list[str], timings: dict[str, float] | None) -> dict[str, Any]:
-    found = {
-        "ok": True,
-        "name": made.name,
-        "fingerprint": made.fingerprint,
-        "problems": [],
-        "warnings": warnings,
-        "inactive": dict(made.inactive),
-        "not_installed": list(_missing(made)),
-    }
-    return found if timings is None else {**found, "timings": timings}
+def _as_dict(result: Checked, *, timings: bool) -> dict[str, Any]:
+    from declog.config.diagnostics import as_dict
+
+    found: dict[str, Any] = {"ok": result.plan is not None, "words": list(result.words)}
+    made = result.plan
+    if made is not None:
+        found |= {"name": made.name, "fingerprint": made.fingerprint}
+    found |= {"problems": [as_dict(problem) for problem in result.problems], "warnings": result.warnings}
+    found |= {"notes": result.notes} if result.notes else {}
+    if made is not None:
+        found |= {"inactive": dict(made.inactive), "not_installed": list(_missing(made))}
+    if result.changes:
+        found["changes"] = result.changes
+    return {**found, "timings": result.timings} if timings else found
 
 
 def _count(n: int, noun: str) -> str:

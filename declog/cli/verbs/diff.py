@@ -4,6 +4,7 @@
   declog diff grpo metrics.reward.reduce=p95               a profile, and the same with overrides
   declog diff grpo every=2 -- rloo every=4                 each with its own overrides
   declog diff --config-dir conf --config-name train -- algorithm=rloo
+  declog diff --locked conf/declog/mine.yaml               what has changed since `declog lock`
 
 `-` is what only the first one has, `+` what only the second one has, `~` what differs.
 """
@@ -11,16 +12,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from declog.cli import facts
 from declog.cli.arguments import DIVIDER, Parser, Wrong
-from declog.cli.output import BOLD, GREEN, RED, YELLOW, paint, write_json
-
-if TYPE_CHECKING:
-    from declog.plans.ops import FilterOp, FormulaOp, MetricOp, Plan, TableOp
-
-Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whatever else decides its values
+from declog.cli.output import write_json
 
 SUMMARY = "compare what two profiles log, and what it costs"
 
@@ -29,6 +25,7 @@ def arguments(parser: Parser) -> None:
     """Two profiles."""
     parser.profile("two profiles with overrides for both; or one and overrides; or A ... -- B ...")
     parser.formats()
+    parser.add("--locked", action="store_true", help="compare with what `declog lock` wrote")
     parser.add("--strict", action="store_true", help="exit with 1 where they differ")
 
 
@@ -37,18 +34,39 @@ def run(given: argparse.Namespace) -> int:
     from declog.api import plan
     from declog.cli.profiles import configured
 
+    if given.locked:
+        return _since_locked(given)
     first, second = _sides(given.words, application=given.config_name is not None)
     before, after = plan(configured(given, first)), plan(configured(given, second))
-    both = _names(before) & _names(after)
-    sections = zip(SECTIONS, _sections(before, both), _sections(after, both), strict=True)
-    changes = {title: found for title, a, b in sections if (found := _changes(a, b))}
+    both = facts.names(before) & facts.names(after)
+    sections = zip(facts.SECTIONS, facts.sections(before, both), facts.sections(after, both), strict=True)
+    changes = {title: found for title, a, b in sections if (found := facts.changes(a, b))}
     if given.format == "json":
         write_json({"same": not changes, "changes": changes})
     elif not changes:
         print("they log the same")
     else:
-        print("\n\n".join(_text(title, found) for title, found in changes.items()))
+        print("\n\n".join(facts.text(title, found) for title, found in changes.items()))
     return int(bool(changes) and given.strict)
+
+
+def _since_locked(given: argparse.Namespace) -> int:
+    """What a profile logs now, beside what was locked of it."""
+    from declog.api import plan
+    from declog.cli import locks
+    from declog.cli.profiles import configured
+    from declog.cli.targets import targets
+
+    locked = locks.read()
+    texts = {}
+    for words in locks.targets(locked, targets(given.words) if given.words else None):
+        config = configured(given, words)
+        texts[locks.key(words)] = locks.changes(locked, words, locks.entry(plan(config), config))
+    if given.format == "json":
+        write_json({"same": not any(texts.values()), "changes": texts})
+    else:
+        print("\n\n".join(f"{key}: {text or 'logs the same'}" for key, text in texts.items()))
+    return int(any(texts.values()) and given.strict)
 
 
 def _sides(words: Sequence[str], *, application: bool) -> tuple[list[str], list[str]]:
@@ -63,152 +81,3 @@ def _sides(words: Sequence[str], *, application: bool) -> tuple[list[str], list[
     if len(names) > 1 or not rest:
         raise Wrong("diff compares two profiles", "declog diff grpo rloo, or declog diff grpo metrics.kl=null")
     return names, [*names, *rest]
-
-
-# ---- what a plan has, by name -----------------------------------------------------------------------
-
-SECTIONS = ("outputs", "tables", "profiles", "alerts", "sinks", "signals", "cost")
-
-
-def _shown(made: Plan) -> list[MetricOp | FormulaOp]:
-    """The metrics that trackers see; what `log_metric` gives is the run's."""
-    from declog.compiler.draft import LOGGED
-
-    return [op for op in made.outputs if op.shown and op.id != LOGGED]
-
-
-def _names(made: Plan) -> set[str]:
-    return {item.template for op in _shown(made) for item in op.names}
-
-
-def _sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
-    """``both`` are the outputs that both plans have: what a profile shows of others needs no second line."""
-    words = made.names()
-    outputs = {
-        item.template: (words[item.template], _definition(op), _without_names(made.canonical, op.key))
-        for op in _shown(made)
-        for item in op.names
-    }
-    columns = {
-        f"{table.name}.{column.id}": (column.type, column.call.name if column.call is not None else str(column.expr))
-        for table in made.tables
-        for column in table.columns
-    }
-    tables = {
-        table.name: (f"{_rows(table)}; {_steps(table.every)}; {'the last batch' if table.keep != 'window' else 'all'}",)
-        for table in made.tables
-    }
-    profiles = {
-        f"{profile.name} shows {item.template}": ("",)
-        for profile in made.profiles.values()
-        for op in _shown(made)
-        for item in op.names
-        if item.template in both and (op.key, item.alias) in profile.outputs
-    }
-    alerts = {each.id: (f"{each.level} if {each.when}, patience {each.patience}",) for each in made.alerts}
-    sinks = {
-        sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in made.sinks
-    }
-    signals = {
-        f"{signal.source} of {phase.name}": (
-            f"{signal.dtype}{' family' if signal.family else ''} per {signal.axis.label}"
-            + (", optional" if signal.optional else ""),
-        )
-        for phase in made.phases.values()
-        for signal in phase.signals
-    }
-    return outputs, {**tables, **columns}, profiles, alerts, sinks, signals, _cost(made)
-
-
-def _rows(table: TableOp) -> str:
-    """Which rows a table takes, in words."""
-    chain = table.filter.chain if table.filter is not None else ()
-    return " of ".join(map(_filter, reversed(chain))) or "every row"
-
-
-def _filter(one: FilterOp) -> str:
-    words = [one.kind] + ([f"by {one.key}"] if one.key is not None else [])
-    numbers = {"top": one.top, "bottom": one.bottom, "n": one.n, "fraction": one.fraction, "seed": one.seed}
-    words += [f"{name} {value}" for name, value in numbers.items() if value]
-    words += [f"at most {one.limit}"] if one.limit is not None else []
-    words += [f"where {one.where}"] if one.where is not None else []
-    return " ".join([*words, f"within {one.within}"])
-
-
-def _steps(n: int) -> str:
-    return f"every {n} steps" if n > 1 else "every step" if n else "when the trainer logs"
-
-
-def _definition(op: MetricOp | FormulaOp) -> str:
-    """Expressions down to what is observed: derived signals of one name may be computed in two ways."""
-    from declog.language.nodes import definition
-    from declog.plans.ops import FormulaOp
-
-    if isinstance(op, FormulaOp):
-        return definition(op.expr)
-    parts = [", ".join(map(definition, op.args))]
-    parts += [f"{word} {definition(node)}" for word, node in (("where", op.where), ("by", op.by)) if node is not None]
-    return " ".join(parts)
-
-
-def _without_names(canonical: Mapping[str, str], key: str) -> str:
-    """What decides a metric's value, its expressions down to what is observed."""
-    place = f"metrics.{key}."
-    aside = tuple(place + field for field in ("id", "key", "suffix", "names", "tags"))
-    return str([item for item in canonical.items() if item[0].startswith(place) and not item[0].startswith(aside)])
-
-
-def _cost(made: Plan) -> Facts:
-    from declog.plans.explain import completion_bytes
-
-    bytes_of = {
-        f"bytes per completion of {phase.name}": (str(completion_bytes(phase)),) for phase in made.phases.values()
-    }
-    folds = sum(len(phase.folds) for phase in made.phases.values())
-    return {
-        "operations": (str(made.ops),),
-        "token folds": (str(folds),),
-        "a log event": (_steps(made.every),),
-        **bytes_of,
-    }
-
-
-# ---- the difference ---------------------------------------------------------------------------------
-
-
-def _changes(before: Facts, after: Facts) -> list[dict[str, str | None]]:
-    found: list[dict[str, str | None]] = []
-    for name in dict.fromkeys([*before, *after]):
-        a, b = before.get(name), after.get(name)
-        if a != b:
-            was, now = _words(a, b)
-            found.append({"name": name, "before": was, "after": now})
-    return found
-
-
-def _words(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str | None, str | None]:
-    """What changed in words: of two that read the same, what lies behind the words."""
-    if a is None or b is None:
-        return (None if a is None else a[0]), (None if b is None else b[0])
-    for was, now in zip(a, b, strict=True):
-        if was != now:
-            return was, now
-    return a[0], b[0]
-
-
-def _text(title: str, changes: list[dict[str, str | None]]) -> str:
-    return "\n".join([paint(title, BOLD), *(line for change in changes for line in _lines(change))])
-
-
-def _lines(change: Mapping[str, str | None]) -> Iterator[str]:
-    name, before, after = change["name"], change["before"], change["after"]
-    if after is None:
-        yield paint(f"  - {name}: {before}".rstrip(": "), RED)
-    elif before is None:
-        yield paint(f"  + {name}: {after}".rstrip(": "), GREEN)
-    elif len(before) + len(after) < 60:
-        yield paint(f"  ~ {name}: {before} -> {after}", YELLOW)
-    else:
-        yield paint(f"  ~ {name}", YELLOW)
-        yield paint(f"      - {before}", RED)
-        yield paint(f"      + {after}", GREEN)

@@ -131,6 +131,7 @@ def _filter_kinds() -> list[Row]:
 
 
 def _presets(given: argparse.Namespace) -> list[Row]:
+    from declog.config.packages import faults
     from declog.config.presets import options
 
     rows: list[Row] = []
@@ -139,7 +140,7 @@ def _presets(given: argparse.Namespace) -> list[Row]:
         shadows = ", ".join(str(home) for home in option.homes[1:])
         home = str(option.homes[0]) if option.homes else "from code"
         rows.append((name, home + (f", shadows {shadows}" if shadows else ""), option.help))
-    return rows
+    return [*rows, *(("(broken)", line) for line in faults())]
 
 
 # ---- a profile --------------------------------------------------------------------------------------

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from declog.config.source_map import Layer
     from declog.plans.ops import Plan
 
-# Keys whose texts are expressions or names of signals.
-READERS = frozenset(
-    {"expr", "where", "weight", "by", "when", "key", "formula", "mask", "of", "ids", "lengths", "metric", "enabled"}
-)
-
 SUMMARY = "say who set a key, a metric or a signal, layer by layer"
 
 
@@ -87,7 +82,11 @@ def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
     """What a word names: a key, entries with this id, the metric behind a name."""
     from declog.cli.layers import has, known
     from declog.compiler.draft import LOGGED
+    from declog.config.uses import old_names
 
+    old = {**old_names(found.data, "signals"), **old_names(found.data, "metrics")}
+    if (new := old.get(key.rpartition(".")[2])) is not None:
+        raise Wrong(f"`{key}` is called `{new}` now", f"declog why {key.removesuffix(key.rpartition('.')[2])}{new}")
     path = _split(key)
     if has(found.data, path) or path in found.gone or known(found.data, path) is not None:
         yield path
@@ -139,7 +138,7 @@ def _close(found: Layered, key: str, made: Plan | None) -> str:
 
 
 def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
-    from declog.cli.layers import at, has, known, leaves, shown_place
+    from declog.cli.layers import at, has, known, leaves, shown_package, shown_place
 
     there = has(found.data, path)
     value = at(found.data, path) if there else None
@@ -149,7 +148,9 @@ def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
     facts: dict[str, Any] = {"key": ".".join(map(str, path)), "value": value, "there": there}
     layers = found.layers(path) or (found.provenance.find((*found.prefix, *path))[1] if has(found.data, path) else ())
     facts["layers"] = [
-        {"place": shown_place(layer.place), "value": _said(layer, found)} for layer in layers if there or layer.rank
+        {"place": shown_place(layer.place), "value": _said(layer, found), "package": shown_package(layer.place)}
+        for layer in layers
+        if there or layer.rank
     ]
     if isinstance(value, Mapping):
         below = ((".".join(map(str, inner)), each, found.place((*path, *inner))) for inner, each in leaves(value))
@@ -195,34 +196,12 @@ def _notes(found: Layered, path: Path, made: Plan | None) -> Iterator[str]:
                     what = f"{signal.dtype} per {signal.axis.label}"
                     yield f"observed as {signal.source} in the phase {phase.name}, {what}"
     if section in ("signals", "constants", "metrics", "filters", "schemas"):
-        readers = dict.fromkeys(_readers(found, name, own=path))
-        if readers:
-            yield f"read by {', '.join(readers)}"
+        from declog.config.uses import readers
+
+        if used := readers(found.data, section, name):
+            yield f"read by {', '.join(used)}"
         elif section == "signals":
             yield "nothing reads it"
-
-
-def _readers(found: Layered, name: str, own: Path) -> Iterator[str]:
-    """The entries whose expressions name something; `filter` and `schema` of a table name those."""
-    from declog.cli.layers import leaves
-
-    word = re.compile(rf"(?<![\w.'\"]){re.escape(name)}(?![\w'\"(])")
-    for path, value in leaves(found.data):
-        key = path[-2] if isinstance(path[-1], int) else path[-1]
-        short = len(path) == 2 and path[0] in ("signals", "metrics")
-        refers = own[0] in ("filters", "schemas") and key == own[0][:-1] and value == name
-        reads = own[0] not in ("filters", "schemas") and (short or key in READERS) and path[0] != "run_config"
-        formula = key in ("formula", "metric") or path[0] == "alerts"
-        if (
-            path[:2] != own
-            and isinstance(value, str)
-            and (refers or (reads and formula == (own[0] == "metrics") and word.search(value)))
-        ):
-            yield ".".join(map(str, path[:2]))
-    if own[0] == "signals" and name in found.data.get("metrics", {}):
-        metric = found.data["metrics"][name]
-        if isinstance(metric, Mapping) and not {"expr", "formula", "axis"} & set(metric):
-            yield f"metrics.{name}"
 
 
 def _text(facts: Mapping[str, Any]) -> str:
@@ -231,12 +210,20 @@ def _text(facts: Mapping[str, Any]) -> str:
     value = facts["value"]
     shown = "" if isinstance(value, Mapping) else f" = {shown_value(value)}" if facts["there"] else " (not there)"
     lines = [paint(facts["key"], BOLD) + shown]
-    rows = [(layer["place"], layer["value"] or "", "") for layer in facts["layers"]]
-    if len(rows) > 1 and not isinstance(value, Mapping):
-        rows[-1] = (*rows[-1][:2], "<- wins")
+    packaged = any(layer["package"] for layer in facts["layers"])
+    rows = [
+        (layer["place"], layer["value"] or "", *([_in_brackets(layer["package"])] if packaged else []))
+        for layer in facts["layers"]
+    ]
+    if len(rows) > 1 and rows[-1][1]:  # a map completes what the layers before it say
+        rows[-1] = (*rows[-1], "<- wins")
     lines.append(columns(rows, indent="  ") if rows else "  nobody set it: that is the default")
     if facts.get("keys"):
         keys = [(f".{each['key']}", shown_value(each["value"]), each["place"] or "") for each in facts["keys"]]
         lines.append(columns(keys, indent="  "))
     lines += [paint(f"  {note}", DIM) for note in facts.get("notes", ())]
     return "\n".join(lines)
+
+
+def _in_brackets(package: str) -> str:
+    return f"({package})" if package else ""

@@ -1,0 +1,147 @@
+"""``declog.lock``: what profiles log, written down, so that an upgrade that changes it is noticed.
+
+For each profile, under the words that name it on a command line: the packages with their versions, and of every output,
+table, alert and signal what it is in words and a digest of all that decides its values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from declog.cli import facts
+from declog.cli.arguments import Wrong
+from declog.cli.output import BOLD, YELLOW, paint
+
+if TYPE_CHECKING:
+    from declog.config.composed import Composed
+    from declog.plans.ops import Plan
+
+NAME = "declog.lock"
+FORMAT = 1
+SECTIONS = ("outputs", "tables", "profiles", "alerts", "signals")
+Locked = Mapping[str, Mapping[str, Any]]
+
+
+def read() -> Locked:
+    """The profiles of the lock in the working directory; none where there is no lock."""
+    import yaml
+
+    file = Path(NAME)
+    if not file.is_file():
+        return {}
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Wrong(
+            f"{NAME} cannot be read: {str(error).splitlines()[0]}", "write it anew: declog lock PROFILE"
+        ) from None
+    if not isinstance(found, dict) or found.get("lock") != FORMAT or not isinstance(found.get("profiles"), dict):
+        raise Wrong(f"{NAME} is none of this version of declog", "delete it, and write it anew: declog lock PROFILE")
+    return dict(found["profiles"])
+
+
+def write(locked: Locked) -> None:
+    """Write the lock."""
+    import yaml
+
+    text = yaml.safe_dump({"lock": FORMAT, "profiles": dict(locked)}, sort_keys=False, allow_unicode=True, width=10**6)
+    head = "# What these profiles log: `declog lock` writes it, `declog check --locked` compares.\n"
+    Path(NAME).write_text(head + text, encoding="utf-8")
+
+
+def key(words: Sequence[str]) -> str:
+    """What a profile is called in the lock."""
+    return shlex.join(words) or "grpo"
+
+
+def targets(locked: Locked, asked: Sequence[Sequence[str]] | None) -> list[list[str]]:
+    """The profiles to compare: those that are asked for, or all; each must be there."""
+    for words in asked or ():
+        if words and words[0].endswith(".lock"):
+            raise Wrong(f"`{words[0]}` is no profile: the lock is {NAME}, which `declog lock` writes", "leave it out")
+    missing = [key(words) for words in asked or () if key(words) not in locked]
+    if not locked:
+        raise Wrong(f"there is no {NAME} here", f"declog lock {missing[0] if missing else 'PROFILE'}")
+    if missing:
+        raise Wrong(f"`{missing[0]}` is not in {NAME}", f"declog lock {missing[0]}")
+    return [list(words) for words in asked] if asked is not None else [shlex.split(each) for each in locked]
+
+
+def entry(made: Plan, config: Composed) -> dict[str, Any]:
+    """What is written of one profile."""
+    found = zip(facts.SECTIONS, facts.sections(made, facts.names(made)), strict=True)
+    return {
+        "packages": packages(made, config),
+        **{title: {name: _short(parts) for name, parts in each.items()} for title, each in found if title in SECTIONS},
+    }
+
+
+def _short(parts: tuple[str, ...]) -> list[str]:
+    """What a thing is in words, its definition where there is one, and a digest of all else that decides its values."""
+    words, *others = map(str, parts)
+    return [words, *others[:-1], *(hashlib.sha256(each.encode()).hexdigest()[:12] for each in others[-1:])]
+
+
+def packages(made: Plan, config: Composed) -> dict[str, str]:
+    """The packages that decide what is logged, with their versions."""
+    from declog.language import functions, reductions, row_functions
+    from declog.sinks import home_of
+
+    homes = [home_of(sink.kind) for sink in made.sinks]
+    registries = (functions.DEFAULT, reductions.DEFAULT, row_functions.DEFAULT)
+    homes += [registry.home(name) for registry in registries for name in made.functions if name in registry]
+    named = {name: made_version for home in homes for name, _, made_version in [home.partition(" ")] if made_version}
+    for name in ["declog", *config.packages()]:
+        try:
+            named[name] = version(name)
+        except PackageNotFoundError:
+            named[name] = "unknown"
+    return dict(sorted(named.items()))
+
+
+def changes(locked: Locked, words: Sequence[str], now: Mapping[str, Any]) -> str:
+    """What is different now, in words; empty where nothing is."""
+    before = locked[key(words)]
+    texts = []
+    for title in SECTIONS:
+        old, new = _facts(before.get(title)), _facts(now.get(title))
+        moved = _renamed(old, new) if title == "outputs" else {}
+        rest = facts.changes(
+            {name: parts for name, parts in old.items() if name not in moved},
+            {name: parts for name, parts in new.items() if name not in moved.values()},
+        )
+        lines = [paint(f"  ~ {name} is called {other} now", YELLOW) for name, other in moved.items()]
+        if lines or rest:
+            texts.append("\n".join([paint(title, BOLD), *lines, *facts.lines(rest)]))
+    if not texts:
+        return ""
+    return "\n\n".join([*_versions(before.get("packages") or {}, now["packages"]), *texts])
+
+
+def _facts(section: Any) -> dict[str, tuple[str, ...]]:
+    return {str(name): tuple(map(str, parts)) for name, parts in (section or {}).items()}
+
+
+def _renamed(old: facts.Facts, new: facts.Facts) -> dict[str, str]:
+    """Outputs that are the same under another name: of each definition the only one that went, and that came."""
+
+    def only(some: facts.Facts, other: facts.Facts) -> dict[tuple[str, ...], str]:
+        found: dict[tuple[str, ...], list[str]] = {}
+        for name in some.keys() - other.keys():
+            found.setdefault(some[name][1:], []).append(name)
+        return {parts: names[0] for parts, names in found.items() if len(names) == 1}
+
+    gone, come = only(old, new), only(new, old)
+    return {gone[parts]: come[parts] for parts in sorted(gone.keys() & come.keys())}
+
+
+def _versions(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    names = sorted({*before, *now})
+    shown = [f"  {name} {before.get(name, '(none)')} -> {now.get(name, '(none)')}" for name in names
+             if before.get(name) != now.get(name)]  # fmt: skip
+    return ["\n".join([paint("packages", BOLD), *shown])] if shown else []

@@ -1,0 +1,62 @@
+"""What is wrong with the presets that installed packages say they have: said where a preset is not found.
+
+    [project.entry-points."declog.presets"]
+    acme = "acme_logging.conf"              # the package whose folder `declog` holds the YAML files
+
+Imports errors and the search path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+from declog.config.search_path import GROUP, TEAMS
+from declog.errors import did_you_mean, error_text, nearest
+from declog.registry import home
+
+GROUPS = (TEAMS, "declog.functions", "declog.reducers", "declog.columns", "declog.sinks")
+
+
+def faults() -> list[str]:
+    """Each entry point for declog that gives no preset, or stands in a group that nobody reads, with its package."""
+    groups = [group for group in entry_points().groups if group.startswith(f"{GROUP}.") or group == GROUP]
+    every = [entry for group in sorted(groups) for entry in sorted(entry_points(group=group), key=home)]
+    return list(dict.fromkeys(line for entry in every for line in _wrong(entry)))
+
+
+def notes() -> str:
+    """The same as lines to put behind a message; empty where nothing is wrong."""
+    return "".join(f"\n{line}" for line in faults())
+
+
+def _wrong(entry: EntryPoint) -> Iterator[str]:
+    if entry.group not in GROUPS:
+        close = nearest(entry.group, GROUPS) or TEAMS
+        yield f"{home(entry)} has an entry point in the group `{entry.group}`, which nobody reads: `{close}` is one"
+        return
+    if entry.group != TEAMS:
+        return  # what they name is loaded where a profile uses it
+    named = f"{home(entry)} has presets in `{entry.value}`"
+    if ":" in entry.value:
+        yield f"{named}, and that is no package: write `{entry.module}`"
+        return
+    try:
+        spec = find_spec(entry.value)
+    except Exception as error:  # noqa: BLE001  whatever an installed package does on import is its problem
+        yield f"{named}, which cannot be imported: {error_text(error)}"
+        return
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if spec is None:
+        yield f"{named}, which is not there"
+    elif not any(list((Path(place) / GROUP).glob("*.yaml")) for place in places):
+        yield f"{named}, which has no preset: no `{GROUP}/NAME.yaml` came with the package"
+
+
+def known_presets(name: str, known: Sequence[str]) -> str:
+    """A fix for a preset that is not there: the nearest one; or where they come from."""
+    if nearest(name, known) is not None:
+        return did_you_mean(name, known)
+    return f"{did_you_mean(name, known, what='presets')}; those of a package are there once it is installed"

@@ -1,0 +1,64 @@
+"""Names that changed: `renamed` and `deprecated` of metrics and signals, and who still uses the old ones.
+
+Imports the layers of a composed configuration, which say what is a package's and what is one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from declog.config.composed import Composed
+from declog.config.diagnostics import shown_path
+from declog.config.interpolation import has
+from declog.config.lint import packaged
+from declog.config.source_map import FilePlace, Provenance
+from declog.config.uses import Use, entries, old_names, uses
+from declog.errors import Problem
+
+SECTIONS = ("metrics", "signals")
+
+
+def renamed(config: Composed) -> Iterator[Problem]:
+    """DL408 for every use of a name that a metric or a signal had before; of its own package's entries none."""
+    for section in SECTIONS:
+        for old, new in old_names(config.data, section).items():
+            home = config.home((section, new, "renamed"))
+            if home is not None and has(config.data, (section, old)) and config.home((section, old)) == home:
+                continue  # the package has a new entry of the old name
+            by = f" ({home})" if home is not None else ""
+            for use in uses(config.data, section, old):
+                yield Problem.of(
+                    "DL408.renamed", use.path, source=use.source, span=use.span, replacement=(old, new),
+                    name=old, new=new, by=by,
+                )  # fmt: skip
+
+
+def deprecated(config: Composed) -> Iterator[str]:
+    """A warning for every use of what is deprecated, in a file of one's own or an override."""
+    notes = [
+        (section, str(name), entry["deprecated"])
+        for section in SECTIONS
+        for name, entry in entries(config.data, section).items()
+        if isinstance(entry, Mapping) and entry.get("deprecated")
+    ]
+    known = config.provenance if notes else None
+    for section, name, why in notes if known is not None else ():
+        assert known is not None
+        for use in uses(config.data, section, name):
+            if (place := _own_place(config, known, use)) is not None:
+                yield f"{place}: `{name}` is deprecated: {why}"
+
+
+def _own_place(config: Composed, known: Provenance, use: Use) -> str | None:
+    """Where somebody uses it who is no installed package; None where nobody does."""
+    paths = [(*config.prefix, *use.path)]
+    if use.source is None:  # an entry: any key of it
+        paths = [path for path in known.layers if path[: len(paths[0])] == paths[0]]
+    for path in paths:
+        for layer in known.layers.get(path, known.find(path)[1][-1:]):
+            if not isinstance(layer.place, FilePlace):
+                return ".".join(map(str, use.path))
+            if not packaged(layer.place.file):
+                at = layer.place.key or layer.place.value
+                return f"{shown_path(layer.place.file)}:{at.line}:{at.column}"
+    return None

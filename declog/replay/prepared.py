@@ -1,0 +1,182 @@
+"""Profile tests before they run: the plan of each, and what it names that the profile does not have. Loads no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from declog.compiler.draft import LOGGED
+from declog.config.composed import Composed
+from declog.config.lint import columns_settled
+from declog.errors import Problem, did_you_mean
+from declog.language.spec import ConstantSpec, LogSpec
+from declog.language.spec_of_tests import Input, TaskInput, TestSpec
+from declog.language.validation import validate
+
+
+def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], list[str]]:
+    """What is wrong with a profile's tests, and which of them expect a metric that was deleted.
+
+    Tests of installed packages that name what the profile has no more are among the latter: whoever changes an
+    inherited metric has not written them.
+    """
+    data = columns_settled(config, config.resolved())
+    spec = validate(data, deleted=config.deleted)
+    made: dict[str, Any] = {}
+    problems: list[Problem] = []
+    stale: list[str] = []
+
+    def once(profile: LogSpec, profiles: list[str]) -> Any:
+        """Tests with equal settings have equal plans."""
+        key = f"{profile.model_dump(exclude={'tests'})} {profiles}"
+        if key not in made:
+            made[key] = make(profile, profiles=profiles)
+        return made[key]
+
+    for name, test in spec.tests.items():
+        found = [each.at("tests", name) for each in prepared(data, test, once, config.deleted)[2]]
+        unknown = [each for each in found if each.code in ("DL403", "DL501")]
+        inherited = config.home(("tests", name)) is not None
+        if (inherited and unknown) or _expects_deleted(test, spec):
+            stale.append(name)
+        problems += [each for each in found if not (inherited and each in unknown)]
+    return problems, stale
+
+
+def _expects_deleted(test: TestSpec, profile: LogSpec) -> bool:
+    deleted = {entry.removeprefix("metrics.") for entry in profile.deleted if entry.startswith("metrics.")}
+    expected = [(name, value) for item in test.expectations for name, value in item.expect.items()]
+    return any(name.split(".")[0] in deleted and value is not None for name, value in expected)
+
+
+def prepared(
+    data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any], deleted: frozenset[str] = frozenset()
+) -> tuple[str, Any, list[Problem]]:
+    """Which profile is looked at, the plan, and what is wrong with the test.
+
+    The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
+    """
+    spec = validate(_merged({key: value for key, value in data.items() if key != "tests"}, test.with_), deleted=deleted)
+    pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
+    problems = [
+        Problem.of("DL403.constant", ("constants", name), name=name, known=spec.constants)
+        for name in pinned
+        if name not in spec.constants
+    ]
+    profile = test.profile or spec.profile
+    made = make(spec.model_copy(update={"constants": {**spec.constants, **pinned}}), profiles=[spec.profile, profile])
+    problems += _unknown(test, spec, made)
+    phases = {
+        name: replace(phase, signals=tuple(replace(signal, optional=True) for signal in phase.signals))
+        for name, phase in made.phases.items()
+    }
+    requested = {name for item in test.expectations for name in item.tables}
+    tables = tuple(op for op in made.tables if {op.id, op.name} & requested)
+    grouping = None if made.grouping is None else replace(made.grouping, optional=True)
+    plan = replace(made, phases=phases, grouping=grouping, tables=tables, sinks=(), strict=False)
+    return profile, plan, problems
+
+
+def _merged(data: Any, other: Any) -> Any:
+    """Maps merged key by key, as Hydra merges files."""
+    if not isinstance(data, Mapping) or not isinstance(other, Mapping):
+        return other
+    return {**data, **{key: _merged(data.get(key), value) for key, value in other.items()}}
+
+
+# -- what a test names
+
+
+def _unknown(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
+    """What the test names and the profile does not have."""
+    names = _Names(profile, plan, frozenset(name for _, item in givers(test) for name in item.log_metric))
+    open_ = any(spec.any for spec in profile.signals.values())  # takes what nobody declares
+    worlds = {len(step.ranks) for step in test.given if step.ranks}
+    for place, step in enumerate(test.given):
+        path: tuple[str | int, ...] = () if step is test else ("steps", place)
+        if step.mode is not None and step.mode not in plan.modes:
+            yield Problem.of("DL403.mode", (*path, "mode"), name=step.mode, known=plan.modes)
+        if worlds and len(step.ranks) != max(worlds):
+            yield Problem.of("DL202.test_ranks", path, ranks=len(step.ranks) or 1, others=max(worlds))
+    for where, item in givers(test):
+        for signal in dict.fromkeys(name for call in item.calls for name in call):
+            if signal not in plan.known and not open_:
+                yield names.signal(signal, where)
+        if isinstance(item, TaskInput):
+            yield from names.expected(item, where)
+            if item.mode is not None and item.mode not in plan.modes:
+                yield Problem.of("DL403.mode", (*where, "mode"), name=item.mode, known=plan.modes)
+            elif item.mode is not None and (every := plan.modes[item.mode].every):
+                yield Problem.of("DL202.task_mode", (*where, "mode"), mode=item.mode, every=every)
+    for place, expected in enumerate([test, *test.steps]):
+        path = () if not place else ("steps", place - 1)
+        yield from names.expected(expected, path)
+
+
+def givers(test: TestSpec) -> Iterator[tuple[tuple[str | int, ...], Input]]:
+    """All that gives something, with its place: steps, their ranks, and tasks of both."""
+    for place, step in enumerate(test.given):
+        path: tuple[str | int, ...] = () if step is test else ("steps", place)
+        for rank, item in enumerate(step.ranks or [step]):
+            for below, giver in item.givers.items():
+                yield (*path, *(("ranks", rank) if step.ranks else ()), *below), giver
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What may be expected of a profile, be it switched on or not."""
+
+    profile: LogSpec
+    plan: Any
+    given: frozenset[str]  # names that the test gives to `log_metric`
+
+    def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
+        """What is wrong with an observed name."""
+        fix = did_you_mean(name, self.plan.known, what="signals")
+        spec = self.profile.signals.get(name)
+        if spec is not None:
+            fix = "it is derived: give what it is computed from" if spec.expr is not None else f"give `{spec.from_}`"
+        return Problem.of("DL501.observed", (*path, "observe", name), name=name, fix=fix)
+
+    def expected(self, item: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+        """Names of values, tables and alerts that the profile does not have: they could never be logged."""
+        profile = self.profile
+        tables = {*profile.tables, *(spec.name for spec in profile.tables.values() if spec.name)}
+        for section, known in (("tables", tables), ("alerts", set(profile.alerts))):
+            for place, name in enumerate(getattr(item, section) or ()):
+                if name not in known:
+                    at = place if isinstance(item.alerts, list) and section == "alerts" else name
+                    yield Problem.of(
+                        "DL403.entry",
+                        (*path, section, at),
+                        section=section[:-1],
+                        name=name,
+                        fix=did_you_mean(name, known, what=section),
+                    )
+        for name in item.expect:
+            if not any(re.fullmatch(pattern, name) for pattern in self._patterns()):
+                yield Problem.of(
+                    "DL403.metric", (*path, "expect", name), name=name, known={*self.plan.names(), *profile.metrics}
+                )
+
+    def _patterns(self) -> Iterable[str]:
+        """Ids, names and templates of metrics; those of a mode have its prefix."""
+        templates = {"declog/{column}"}
+        for op in self.plan.outputs:
+            templates |= {op.id, op.key}
+            if op.id == LOGGED and LOGGED not in self.profile.metrics:  # its names are those that are given
+                templates |= {item.template.replace("{column}", name) for item in op.names for name in self.given}
+            else:
+                templates |= {item.template for item in op.names}
+        for name, spec in self.profile.metrics.items():
+            templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
+        templates |= {entry.removeprefix("metrics.") for entry in self.profile.deleted}
+        prefixes = "|".join(re.escape(mode.prefix) for mode in self.plan.modes.values())
+        return [f"(?:{prefixes})?{_pattern(template)}" for template in templates]
+
+
+def _pattern(template: str) -> str:
+    """What the names of a template look like."""
+    return ".+".join(re.escape(part) for part in re.split(r"\{\w+\}", template))
