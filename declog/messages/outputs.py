@@ -100,6 +100,8 @@ CODES = {
         "give the table another id, or the run another output_dir"),
     "DL602.sink": "sink `{sink}` failed: {cause}",
     "DL602.wandb": "wandb could not log step {step}: {cause}",
+    "DL602.wandb_joined": (
+        "the run of wandb's that was joined takes no more: {cause}", "close the recorder before `wandb.finish()`"),
 }),
 "DL603": Code("ranks could not exchange their windows", """
     A message between ranks was late, broken or could not be sent. Rank 0 goes on with the ranks that answered, and

@@ -130,6 +130,10 @@ class WandbSink(BaseSink):
         except OSError as cause:
             # Not to be tried again: rows that are in a table would be in it twice. They go with the next increment.
             raise SinkError.of("DL602.wandb", step=step, cause=cause) from cause
+        except self._wandb.errors.UsageError as cause:
+            if self._owned:
+                raise
+            raise SinkError.of("DL602.wandb_joined", cause=cause) from cause
 
     def close(self) -> None:
         """Finish the run if declog opened it."""
@@ -155,6 +159,8 @@ class WandbSink(BaseSink):
 
     def _row(self) -> int:
         """wandb's step: the row of history that is open. A disabled run has none."""
+        if not self._owned:
+            self._run.log({}, commit=False)  # raises where its owner has finished it: else its step hangs for long
         return 0 if self._run.disabled else int(self._run.step)
 
     def _define(self, values: dict[str, Any]) -> None:
