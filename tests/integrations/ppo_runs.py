@@ -20,6 +20,7 @@ SECONDS = "+declog.metrics.seconds={expr: elapsed + 0 * episode, reduce: last}"
 PENALTY, BETA, RATE, FINAL = 1.0, 0.02, 2e-3, 0.1
 REWARDS = {"correct": 1.0, "close": 1.0, "format": 0.5, "length": 0.5}
 EOS = 12
+OLDER = "++declog.constants.entropy_of_padding=true"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,10 @@ def run(folder: Path, steps: int, *overrides: str) -> Run:
     assert done.returncode == 0, done.stderr[-6000:]
     (scalars,) = folder.rglob("scalars.jsonl")
     logged = [json.loads(line)["scalars"] for line in scalars.read_text().splitlines()]
-    settings = ppo.Settings(BETA, 1.0, 0.95, 0.2, 0.2, whiten_rewards="whiten_rewards=true" in overrides)
+    settings = ppo.Settings(
+        BETA, 1.0, 0.95, 0.2, 0.2, whiten_rewards="whiten_rewards=true" in overrides,
+        entropy_of_padding=OLDER in overrides,
+    )  # fmt: skip
     saved = torch.load(folder / "tensors.pt", weights_only=True)
     return Run(logged, saved, settings, scalars.parent.parent, done.stdout)
 

@@ -18,10 +18,10 @@ NAMES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("whiten", ["false", "true"])
-def test_the_17_values_are_those_of_numpy(whiten: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overrides", [(), (ppo_runs.OLDER, "whiten_rewards=true")])
+def test_the_17_values_are_those_of_numpy(overrides: tuple[str, ...], tmp_path: Path) -> None:
     """Each value of each step, and no other name but the one that the test adds."""
-    run = ppo_runs.run(tmp_path, 4, *SMALL, f"whiten_rewards={whiten}")
+    run = ppo_runs.run(tmp_path, 4, *SMALL, *overrides)
     assert [set(values) for values in run.logged] == [NAMES | {"seconds"}] * 4
     wrong = {step: differences(ppo_runs.expected(run, step), values) for step, values in enumerate(run.logged)}
     assert wrong == {step: [] for step in range(4)}

@@ -1,6 +1,6 @@
 """TRL's PPO in numpy: the 17 values of trl.experimental.ppo.PPOTrainer, and those of the preset `ppo`, from tensors.
 
-Written after ``PPOTrainer.train`` of TRL 1.9, step by step, padding included. Imports nothing of declog, and takes only
+Written after ``PPOTrainer.train`` of TRL 1.12, step by step, padding included. Imports nothing of declog, and takes only
 what a policy gave: token ids, log-probabilities, values, entropies and scores.
 """
 
@@ -51,6 +51,7 @@ class Settings:
     whiten_rewards: bool = False
     kl_estimator: str = "k1"
     slots: int | None = None
+    entropy_of_padding: bool = False  # TRL before 1.10
 
 
 def prepared(rollout: Rollout, settings: Settings) -> dict[str, Array]:
@@ -88,10 +89,11 @@ def trl(ranks: Sequence[tuple[Rollout, Sequence[Update]]], settings: Settings) -
     stats: dict[str, list[float]] = {}
     for rollout, updates in ranks:
         made = prepared(rollout, settings)
+        counted = True if settings.entropy_of_padding else rollout.mask
         penalty = (-settings.beta * made["kl"]).sum(1).mean()
         for name, value in {
             "objective/kl": made["kl"].sum(1).mean(),
-            "objective/entropy": (-made["logprobs"]).sum(1).mean(),
+            "objective/entropy": np.where(counted, -made["logprobs"], 0.0).sum(1).mean(),
             "objective/non_score_reward": penalty,
             "objective/rlhf_reward": penalty + rollout.scores.mean(),
             "objective/scores": rollout.scores.mean(),

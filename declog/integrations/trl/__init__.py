@@ -17,6 +17,7 @@ import declog
 from declog.errors import CommError, UsageError
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.hook import Hooks
+from declog.integrations.trl.ppo import LOOPED, Loop
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.samples import SAMPLED, Samples
 from declog.integrations.trl.settings import SEEN, constants_of
@@ -108,10 +109,12 @@ def attach(
     if sight.rollouts:
         recorder.attached(capture.given.caller, OWN, capture.rollout)
     else:
-        recorder.attached(lambda: "training code", SAMPLED if sight.samples else ())
+        recorder.attached(lambda: "training code", SAMPLED if sight.samples else LOOPED if sight.loop else ())
     steps = Steps(trainer, hooks, capture)
     if sight.samples:
         Samples(trainer, hooks, capture)
+    if sight.loop:
+        Loop(trainer, hooks, capture, steps)
     compared = () if sight.tested else _presets(sight, constants, recorder.plan)
     Report(trainer, hooks, capture, steps, sight, compared, merge=merge, prefix=prefix, deliver_s=deliver_s)
     setattr(trainer, MARK, hooks)
@@ -134,7 +137,7 @@ def detach(trainer: Any) -> None:
 
 def _presets(sight: Sight, constants: dict[str, Any], made: declog.Plan) -> list[str]:
     """Names of a profile that mean what they mean in the preset of the trainer's own names."""
-    if not (sight.rollouts or sight.updates):
+    if not (sight.rollouts or sight.updates or sight.loop):
         return []
     preset = declog.plan(f"trl_{sight.method}", constants=constants)
     ours, theirs = made.canonical, preset.canonical

@@ -24,14 +24,18 @@ class Hooks:
     def __init__(self, trainer: Any, recorder: declog.Recorder) -> None:
         self.recorder = recorder
         self._trainer = trainer
-        self._methods: dict[str, tuple[Any, Any]] = {}  # what the trainer itself had under the name, and the hook
+        self._methods: list[tuple[Any, str, Any, Any]] = []  # whose, its name, what was there before, and the hook
         self._callbacks: list[Any] = []
 
-    def add(self, name: str, around: Callable[..., Part]) -> None:
-        """Run ``around(*args, **kwargs)`` where somebody calls the trainer's method: an attribute hides its class's."""
-        hooked = self._hooked(name, around)
-        self._methods[name] = vars(self._trainer).get(name), hooked
-        setattr(self._trainer, name, hooked)
+    def add(self, name: str, around: Callable[..., Part], owner: Any = None) -> None:
+        """Run ``around(*args, **kwargs)`` where somebody calls the trainer's method: an attribute hides its class's.
+
+        ``owner`` is something of the trainer's own that has the method instead, such as its accelerator.
+        """
+        owner = self._trainer if owner is None else owner
+        hooked = self._hooked(getattr(owner, name), name, around)
+        self._methods.append((owner, name, vars(owner).get(name), hooked))
+        setattr(owner, name, hooked)
 
     def callback(self, callback: Any, *, first: bool = False) -> None:
         """Give the trainer a callback, as its last one or before all others."""
@@ -43,18 +47,17 @@ class Hooks:
 
     def remove(self) -> None:
         """Take back what nobody has wrapped since; the rest passes through from now on, as the recorder is closed."""
-        for name, (before, hooked) in self._methods.items():
-            if vars(self._trainer).get(name) is not hooked:
+        for owner, name, before, hooked in reversed(self._methods):
+            if vars(owner).get(name) is not hooked:
                 continue
             if before is None:
-                delattr(self._trainer, name)
+                delattr(owner, name)
             else:
-                setattr(self._trainer, name, before)
+                setattr(owner, name, before)
         for callback in self._callbacks:
             self._trainer.remove_callback(callback)
 
-    def _hooked(self, name: str, around: Callable[..., Part]) -> Callable[..., Any]:
-        original = getattr(self._trainer, name)
+    def _hooked(self, original: Callable[..., Any], name: str, around: Callable[..., Part]) -> Callable[..., Any]:
         guard = self.recorder.guard
         what = f"declog's part of `{name}` failed"
 

@@ -50,6 +50,7 @@ class Report:
         self._capture = capture
         self._guard = recorder.guard
         self._whole = sight.tested and sight.rollouts and sight.updates
+        self._computed = sight.loop  # all that it reports is computed here, too
         self._compared = _Names(compared)
         self._differ: set[str] = set()  # of those, what differed
         self._of_steps = {
@@ -83,7 +84,7 @@ class Report:
             logs.update(found)
         self._missed(logs)
 
-    def _merged(self, given: Mapping[str, float]) -> tuple[dict[str, float], bool]:
+    def _merged(self, given: Collection[str]) -> tuple[dict[str, float], bool]:
         """The log event's values under the trainer's names for them, and whether they are of all rows."""
         if self._merge is None and not self._compared:
             self._recorder.flush()
@@ -184,8 +185,10 @@ class Report:
                 own = self._stripped(reported)
                 self._capture.observe({name: own[name] for name in self._of_steps & own.keys()})
             self._steps.end()
-            self._pass_on(self._stripped(reported))
-        self._values, self._whole_event = self._merged(reported)
+            others = {f"{THEIRS}{name}": reported[name] for name in self._differ & reported.keys()}
+            self._pass_on({**self._stripped(reported), **others})
+        own = {name for name, value in reported.items() if not self._computed or value != value}  # a NaN is news
+        self._values, self._whole_event = self._merged(own)
         self.finished(logs, entry)
         self._values = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from declog.integrations.trl.sight import Sight
+from declog.integrations.trl.sight import Sight, trl_version
 
 GRPO = ("beta", "epsilon_low", "epsilon_high", "loss_type", "importance_sampling_level", "scale_rewards",
         "multi_objective_aggregation", "vllm_importance_sampling_mode", "num_generations")  # fmt: skip
@@ -15,13 +15,14 @@ GRPO_ARGUMENTS = (
 RLOO = ("beta", "epsilon_low", "epsilon_high", "normalize_advantages", "num_generations")
 
 
-SEEN = ("sees_rollouts", "sees_updates", "sees_samples")  # what of a trainer may be seen, or not
+SEEN = ("sees_rollouts", "sees_updates", "sees_samples", "sees_loop")  # what of a trainer may be seen, or not
 
 
 def constants_of(trainer: Any, sight: Sight) -> dict[str, Any]:
     """The constants that a trainer knows, by the names of the presets `trl_grpo`, `trl_rloo` and `trl_async_grpo`."""
     found: dict[str, Any] = {
-        "sees_rollouts": sight.rollouts, "sees_updates": sight.updates, "sees_samples": sight.samples
+        "sees_rollouts": sight.rollouts, "sees_updates": sight.updates, "sees_samples": sight.samples,
+        "sees_loop": sight.loop,
     }  # fmt: skip
     if sight.method == "grpo":
         found |= _read(trainer, GRPO) | _read(trainer.args, GRPO_ARGUMENTS)
@@ -36,7 +37,18 @@ def constants_of(trainer: Any, sight: Sight) -> dict[str, Any]:
         clip = _read(trainer, ("reward_clip_range",))
         if clip.get("reward_clip_range"):
             found["reward_clip_low"], found["reward_clip_high"] = clip["reward_clip_range"]
+    elif sight.loop:
+        found |= _ppo(trainer)
     return found
+
+
+def _ppo(trainer: Any) -> dict[str, Any]:
+    args, end = trainer.args, trainer.processing_class.eos_token_id
+    return {
+        "beta": args.kl_coef, "kl_estimator": args.kl_estimator, "epsilon_low": args.cliprange,
+        "epsilon_high": args.cliprange, "value_clip": args.cliprange_value, "eos_token_id": -1 if end is None else end,
+        "entropy_of_padding": trl_version() < (1, 10),
+    }  # fmt: skip
 
 
 def _read(owner: Any, names: tuple[str, ...]) -> dict[str, Any]:

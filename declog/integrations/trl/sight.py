@@ -14,17 +14,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
+from types import CodeType
 from typing import Any
 
 EQUAL = ((1, 9), (1, 16))  # from which to which TRL all values are equal; those of others are compared while it trains
+EQUAL_PPO = ((0, 29), (1, 12))  # which is the last that has it
 HOMES = {
     ("trl.trainer.grpo_trainer", "GRPOTrainer"): "grpo",
     ("trl.trainer.rloo_trainer", "RLOOTrainer"): "rloo",
     ("trl.experimental.async_grpo.async_grpo_trainer", "AsyncGRPOTrainer"): "async_grpo",
+    ("trl.experimental.ppo.ppo_trainer", "PPOTrainer"): "ppo",
 }
-PARTS = {"grpo": ("rollouts", "updates"), "rloo": ("rollouts", "updates"), "async_grpo": ("samples",)}
+PARTS = {"grpo": ("rollouts", "updates"), "rloo": ("rollouts", "updates"), "async_grpo": ("samples",), "ppo": ("loop",)}
 OWN: dict[str, tuple[str, ...]] = {  # what computes metrics, and what calls it
     "rollouts": ("_generate_and_score_completions", "_prepare_inputs"), "updates": ("_compute_loss", "compute_loss"),
+    "loop": ("train",),
 }  # fmt: skip
 METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "rollouts": {
@@ -38,6 +42,7 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "training_step": ("model", "inputs"),
     },
     "samples": {"get_train_dataloader": (), "training_step": ("model", "inputs")},
+    "loop": {"train": (), "log": ("logs",)},
 }
 LIGER = "compute_liger_loss"
 ENDS = "the ids that end a completion"
@@ -54,19 +59,34 @@ PLACES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {  # the newest firs
     },
     "updates": {name: ((name,),) for name in ("_metrics", "beta", "epsilon_low", "epsilon_high")},
     "samples": {name: ((name,),) for name in ("_rollout_dataset", "model_version")},
+    "loop": {name: ((name,),) for name in (
+        "accelerator.accumulate", "processing_class.eos_token_id", "args.kl_coef", "args.kl_estimator",
+        "args.cliprange", "args.cliprange_value",
+    )},
 }  # fmt: skip
+# Of PPO's `train`, which computes all in its own variables: those of a rollout, and those of a micro-batch.
+ROLLOUT = (
+    "queries", "responses", "logprobs", "ref_logprobs", "scores", "values", "sequence_lengths", "contain_eos_token",
+    "padding_mask", "padding_mask_p1", "advantages", "returns", "ratio_stats",
+)  # fmt: skip
+MICRO_BATCH = (
+    "micro_batch_inds", "padding_mask", "padding_mask_p1", "new_logprobs", "mb_logprobs", "mb_advantage", "mb_return",
+    "mb_values", "vpred", "entropy", "loss",
+)  # fmt: skip
+VARIABLES = frozenset({*ROLLOUT, *MICRO_BATCH})
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What is seen: generations and micro-batches of a GRPO or RLOO trainer, samples of an asynchronous one, and why
-    not what is missing.
+    """What is seen: generations and micro-batches of a GRPO or RLOO trainer, samples of an asynchronous one, the loop
+    of PPO, and why not what is missing.
     """
 
     method: str | None = None
     rollouts: bool = False
     updates: bool = False
     samples: bool = False
+    loop: bool = False
     missing: tuple[str, ...] = ()
     tested: bool = False  # TRL's own class, of a version whose values are all equal
 
@@ -77,12 +97,13 @@ def sight_of(trainer: Any) -> Sight:
     if home is None:
         return Sight(missing=("it is neither trl.GRPOTrainer nor trl.RLOOTrainer",))
     method = HOMES[home.__module__, home.__name__]
+    equal = EQUAL_PPO if method == "ppo" else EQUAL
     missing = {part: _missing(trainer, home, part) for part in PARTS[method]}
     return Sight(
         method,
         **{part: not found for part, found in missing.items()},
         missing=tuple(dict.fromkeys(text for found in missing.values() for text in found)),
-        tested=type(trainer) is home and EQUAL[0] <= trl_version() <= EQUAL[1],
+        tested=type(trainer) is home and equal[0] <= trl_version() <= equal[1],
     )
 
 
@@ -105,6 +126,12 @@ def ends_of(trainer: Any) -> set[int]:
     return found
 
 
+def code_of(cls: type) -> CodeType | None:
+    """The code of a class's own ``train``."""
+    train = vars(cls).get("train")
+    return inspect.unwrap(train).__code__ if inspect.isfunction(train) else None
+
+
 def _missing(trainer: Any, home: type, part: str) -> list[str]:
     found = [
         f"it has no `{name}`"
@@ -113,6 +140,10 @@ def _missing(trainer: Any, home: type, part: str) -> list[str]:
     ]
     if part == "updates" and hasattr(trainer, LIGER) and trainer.use_liger_kernel:  # before 1.14
         found.append("its loss is Liger's")
+    if part == "loop":
+        code = code_of(home)
+        known = set() if code is None else set(code.co_varnames)
+        found += [f"its `train` has no `{name}`" for name in sorted(VARIABLES - known)]
     for name, parameters in METHODS[part].items():
         method = getattr(trainer, name, None)
         if method is None:

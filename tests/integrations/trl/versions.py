@@ -114,16 +114,16 @@ def run(version: str, names: Sequence[str], model: Path, folder: Path) -> Count:
     import torch
     import trl
 
-    from tests.integrations.trl import cases
+    from tests.integrations.trl import cases, ppo
 
     torch.set_num_threads(1)
     assert trl.__version__ == version, trl.__version__
     found = Count(version)
     for name in names:
-        case = cases.LIGER if name == "liger" else cases.CASES[name]
+        case = cases.LIGER if name == "liger" else {**cases.CASES, **ppo.CASES}[name]
         try:
             cases.trainer_of(case, model, folder / name)
-        except TypeError as error:  # an argument that this version has not
+        except (TypeError, ModuleNotFoundError) as error:  # an argument or a trainer that this version has not
             found.left_out.append(f"{name}: {error}")
             continue
         try:
@@ -136,7 +136,8 @@ def run(version: str, names: Sequence[str], model: Path, folder: Path) -> Count:
         if os.environ.get("RANK", "0") != "0":
             continue
         expected = cases.expected(outcome.history)
-        assert [event[:2] for event in expected] == [event[:2] for event in outcome.events], name
+        steps = [event[:2] for event in expected]
+        assert steps == [event[:2] for event in outcome.events], (name, steps, outcome.events)
         for (step, mode, own), (_, _, values) in zip(expected, outcome.events, strict=True):
             found.compared += len(own)
             for key, value in own.items():
@@ -163,7 +164,7 @@ def unexpected(found: Count, ranks: int) -> Iterator[str]:
 
 def main(versions: Sequence[str]) -> int:
     """The table; 1 where a version has something unexpected."""
-    from tests.integrations.trl import cases
+    from tests.integrations.trl import cases, ppo
 
     problems = []
     print(f"{'TRL':<8}{'ranks':>6}{'compared':>10}{'equal':>8}{'missing':>9}{'otherwise':>11}  cases that it has not")
@@ -173,7 +174,7 @@ def main(versions: Sequence[str]) -> int:
         assert model.returncode == 0, model.stderr
         chosen = versions or VERSIONS
         for version, ranks in [*((one, 1) for one in chosen), *((one, 2) for one in TWO_RANKS if one in chosen)]:
-            names = [name for name, case in cases.CASES.items() if ranks in case.ranks]
+            names = [name for name, case in {**cases.CASES, **ppo.CASES}.items() if ranks in case.ranks]
             names += ["liger"] if ranks == 1 and version in LIGERS else []
             found = counted(version, names, Path(folder) / "model", Path(folder) / f"{version}-{ranks}", ranks)
             problems += [f"{version} on {ranks}: {text}" for text in unexpected(found, ranks)]
