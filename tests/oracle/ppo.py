@@ -1,7 +1,7 @@
 """TRL's PPO in numpy: the 17 values of trl.experimental.ppo.PPOTrainer, and those of the preset `ppo`, from tensors.
 
-Written after ``PPOTrainer.train`` of TRL 1.12, step by step, padding included. Imports nothing of declog, and takes only
-what a policy gave: token ids, log-probabilities, values, entropies and scores.
+Written after ``PPOTrainer.train`` of TRL 1.12, step by step, padding included. Imports nothing of declog, and takes
+only what a policy gave: token ids, log-probabilities, values, entropies and scores.
 """
 
 from __future__ import annotations

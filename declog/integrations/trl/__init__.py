@@ -47,7 +47,7 @@ def attach(
     """Log what a TRL trainer trains as a profile says; call it on every rank, before ``trainer.train()``.
 
     ``config`` and ``overrides`` are what ``declog.start`` takes; by default the preset of
-    the trainer's own names, ``trl_grpo``, ``trl_rloo`` or ``trl_async_grpo``, of another trainer ``trainer``.
+    the trainer's own names, ``trl_grpo``, ``trl_rloo``, ``trl_async_grpo`` or ``trl_ppo``, of another ``trainer``.
     Constants of the profile are filled from the trainer's arguments. Log events are the trainer's, each
     ``logging_steps`` and at each evaluation.
 

@@ -132,7 +132,7 @@ class Loop:
             return None
         known = frame.f_locals
         found = {name: known[name] for name in names}
-        if isinstance(known, dict):  # before Python 3.13 a copy that the frame keeps, and what is deleted in `train` with it
+        if isinstance(known, dict):  # before Python 3.13 a copy that the frame keeps, with all that `train` deletes
             known.clear()
         return found
 

@@ -187,8 +187,8 @@ class Report:
             self._steps.end()
             others = {f"{THEIRS}{name}": reported[name] for name in self._differ & reported.keys()}
             self._pass_on({**self._stripped(reported), **others})
-        own = {name for name, value in reported.items() if not self._computed or value != value}  # a NaN is news
-        self._values, self._whole_event = self._merged(own)
+        kept = {name for name, value in reported.items() if not self._computed or value != value}  # a NaN is news
+        self._values, self._whole_event = self._merged(kept)
         self.finished(logs, entry)
         self._values = None
 

@@ -1,4 +1,4 @@
-"""Runs of TRL's PPO trainer, which versions from 0.29 to 1.9 have: a policy, a value and a reward model of two layers."""
+"""Runs of TRL's PPO trainer, which TRL had until 1.12: a policy, a value and a reward model of two layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = {
     "ppo_mini_batches": Case("ppo", {**LARGE, "num_mini_batches": 2, "gradient_accumulation_steps": 4}),
     "ppo_small": Case("ppo", {**LARGE, "num_mini_batches": 4, "gradient_accumulation_steps": 1}, ranks=(1,)),
     "ppo_k3": Case("ppo", {**LARGE, "kl_estimator": "k3", "kl_coef": 0.3, "gamma": 0.9}, over=("objective/kl",)),
-    "ppo_once": Case("ppo", {**LARGE, "num_ppo_epochs": 1, "gradient_accumulation_steps": 1}, ranks=(1,)),  # no variance
+    "ppo_once": Case("ppo", {**LARGE, "num_ppo_epochs": 1, "gradient_accumulation_steps": 1}, ranks=(1,)),
     "ppo_whitened": Case(
         "ppo", {**LARGE, "whiten_rewards": True, "gradient_accumulation_steps": 2, "cliprange": 0.01}, ranks=(1,)
     ),
