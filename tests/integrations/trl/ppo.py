@@ -24,6 +24,7 @@ CASES = {
 
 def trainer_of(case: Case, model: Path, folder: Path, **options: Any) -> Any:
     """A trainer of four updates, each of a rollout of 8 completions on every rank."""
+    import numpy as np
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen2ForCausalLM
     from trl.experimental.ppo import PPOConfig, PPOTrainer
@@ -42,6 +43,7 @@ def trainer_of(case: Case, model: Path, folder: Path, **options: Any) -> Any:
     if case.args.get("whiten_rewards"):
         arguments["per_device_train_batch_size"] = 8
     torch.manual_seed(0)  # the heads are new
+    np.random.seed(0)  # TRL shuffles with numpy's own
     heads = [AutoModelForSequenceClassification.from_pretrained(model, num_labels=1) for _ in range(2)]
     cls = options.pop("cls", PPOTrainer)
     return cls(

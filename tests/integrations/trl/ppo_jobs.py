@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import TrainerCallback
 
@@ -36,10 +35,10 @@ def asked(job: str, ranks: int, model: Path, folder: Path) -> list[dict[str, Any
     command: list[str | Path] = ["-m", "tests.integrations.trl.ppo_jobs", job, model, folder]
     env = {**forks.OFFLINE, "PYTHONPATH": path, "TRL_EXPERIMENTAL_SILENCE": "1"}
     if ranks == 1:  # no process group: TRL cannot save a model that is wrapped
-        done = forks.run(command, cwd=folder, env=forks.environment(env), imports=versions.IMPORTS)
+        done = forks.run(command, cwd=folder, env=forks.environment(env), imports=forks.TRAINER)
         assert done.returncode == 0, done.stderr[-9000:]
     else:
-        ended = jobs.run(folder, ranks, command, env=env, imports=versions.IMPORTS, limit_s=4 * forks.PATIENCE_S)
+        ended = jobs.run(folder, ranks, command, env=env, imports=forks.TRAINER, limit_s=4 * forks.PATIENCE_S)
         assert ended.codes == (0,) * ranks, "\n".join(text[-9000:] for text in ended.outputs)
     return [pickle.loads((folder / f"{job}-{rank}.pickle").read_bytes()) for rank in range(ranks)]
 
@@ -82,7 +81,6 @@ def attached(model: Path, folder: Path) -> dict[str, Any]:
     """One trainer without declog, and one with a metric and a table of its own."""
     case = Case("ppo", {**SHORT, "save_strategy": "steps", "save_steps": 2, "missing_eos_penalty": 1.0})
     bare = ppo.trainer_of(case, model, folder / "bare")
-    np.random.seed(0)  # TRL shuffles with numpy's own
     bare.train()
     seen = Seen()
     trainer = ppo.trainer_of(case, model, folder / "run", callbacks=[seen])
@@ -90,7 +88,6 @@ def attached(model: Path, folder: Path) -> dict[str, Any]:
     before = set(vars(trainer)) | {f"accelerator.{name}" for name in vars(trainer.accelerator)}
     sink = MemorySink()
     with declog.attach(trainer, None, [*STRICT, KL_MAX], sinks=[sink]) as log:
-        np.random.seed(0)
         trainer.train()
     once = faults.left(trainer)
     once.history = [dict(entry) for entry in once.history]
