@@ -42,8 +42,22 @@ class Placed:
     piece: Array
 
 
+def place_key(op: MetricOp) -> tuple[object, ...]:
+    """What is equal of metrics of one phase whose rows count alike, and are in the same cells."""
+    nodes = (None if node is None else node.index for node in (op.where, op.weight, op.by))
+    return row_axis(op), op.pool, op.ranks, *nodes
+
+
 def placed(op: MetricOp, view: View) -> Placed:
     """Which rows count, and where."""
+    key = place_key(op)
+    known = view.placed.get(key)
+    if known is None:
+        known = view.placed[key] = _placed(op, view)
+    return known
+
+
+def _placed(op: MetricOp, view: View) -> Placed:
     axis = row_axis(op)
     count = view.frame.count(axis)
     keep = np.ones(count, bool) if op.where is None else truth(np.array(view.rows(op.where, axis)))
@@ -124,6 +138,14 @@ def shown(value: Label, dtype: DType) -> str:
 
 def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
     """The pieces that `pool` makes of the window, and each row's; the latest is last, the lowest rank of equal ones."""
+    key = "pieces", axis, op.pool, op.ranks
+    known = view.placed.get(key)
+    if known is None:
+        known = view.placed[key] = _pieces(op, view, axis)
+    return known
+
+
+def _pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
     rows = view.frame.count(axis)
     if op.pool == "window":
         return [()], np.zeros(rows, np.int64)

@@ -37,6 +37,7 @@ class View:
         self._gone: dict[int, Absence] = {}
         self._open: dict[int, Absence] = {}
         self._members: dict[int, Members] = {}
+        self.placed: dict[tuple[object, ...], Any] = {}  # which cells rows are in: many metrics ask alike
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
         """How the entries of an axis fall into those of a coarser one; ``STEP`` pools a batch over its ranks."""

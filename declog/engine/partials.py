@@ -149,6 +149,34 @@ def state_of(op: MetricOp, view: View) -> State:
     )  # fmt: skip
 
 
+def states_of(ops: Sequence[MetricOp], view: View) -> list[State]:
+    """The states of metrics of values, without weights and labels, whose rows are in the same cells."""
+    axis, placed = cell_index.row_axis(ops[0]), cell_index.placed(ops[0], view)
+    chosen, pieces = placed.rows, len(placed.pieces)
+    nodes = {op.args[0].index: op for op in ops}
+    parts, expected = [], {}
+    for index, op in nodes.items():
+        values = np.asarray(view.judged(op.args[0], axis), np.float64)
+        parts.append((values[None] if values.ndim == 1 else values)[:, chosen])
+        expected[index] = np.bincount(placed.piece, _expected(op, view, axis)[chosen], minlength=pieces)
+    pooled = Moments.single(np.concatenate(parts)).pooled(Segments(placed.piece, pieces))
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    spans = {index: slice(end - len(part), end) for index, part, end in zip(nodes, parts, ends, strict=True)}
+    rows = np.array([float(len(chosen))])
+    made = []
+    for op in ops:
+        node = op.args[0]
+        span, sought = spans[node.index], expected[node.index]
+        mine = Moments(*(getattr(pooled, stat)[span, None] for stat in STATS))
+        made.append(
+            State(
+                view.members(node) if op.family else (), (), placed.pieces, mine,
+                np.maximum(sought - mine.n, 0.0), rows, sought[None].astype(np.float64), view.came(node),
+            )
+        )  # fmt: skip
+    return made
+
+
 def _expected(op: MetricOp, view: View, axis: Axis) -> Array:
     """1 for each row that is asked for a value, 0 where that is absent: of what did not come nothing is missing."""
     gone = either(*(view.lost(node, axis) for node in op.args))

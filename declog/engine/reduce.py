@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine.cell_index import row_axis
-from declog.engine.cells import Cells, reduce_one, settled
+from declog.engine import cell_index
+from declog.engine.cell_index import Placed, place_key, row_axis
+from declog.engine.cells import Cells, finished, reduce_one, settled
 from declog.engine.evaluator import View
-from declog.engine.partials import fold_states, known_tokens
+from declog.engine.partials import fold_states, known_tokens, states_of
 from declog.language.moments import Moments, Stat
 from declog.language.nodes import Node
 from declog.language.reductions import Reduction
@@ -31,22 +32,107 @@ class Reductions:
     def __init__(self, ops: Iterable[MetricOp]) -> None:
         self._alone: list[MetricOp] = []
         fused: dict[tuple[Any, ...], list[MetricOp]] = {}
+        picked: dict[tuple[Any, ...], list[MetricOp]] = {}
+        pooled: dict[tuple[Any, ...], list[MetricOp]] = {}
         for op in ops:
-            plain = op.by is None and op.weight is None and op.pool == "window" and op.ranks == "all"
-            if plain and op.reduction.foldable:
+            plain = op.by is None and op.weight is None
+            if plain and op.reduction.foldable and op.pool == "window" and op.ranks == "all":
                 key = (op.phase, op.axis, op.fold is not None, None if op.where is None else op.where.index)
                 fused.setdefault(key, []).append(op)
+            elif plain and op.reduction.foldable and op.fold is None:
+                pooled.setdefault((op.phase, *place_key(op)), []).append(op)
+            elif plain and op.fold is None and (op.reduction.level is not None or op.reduction.name == "last"):
+                picked.setdefault((op.phase, *place_key(op)), []).append(op)
             else:
                 self._alone.append(op)
-        self._fused = [_Fused(group) for group in fused.values()]
+        self._groups: list[_Fused | _Pooled | _Picked] = [
+            *map(_Fused, fused.values()), *map(_Pooled, pooled.values()), *map(_Picked, picked.values()),
+        ]  # fmt: skip
 
     def run(self, views: Mapping[str, View]) -> dict[str, Cells]:
         """The cells of every metric whose phase has a view."""
         found = {op.key: reduce_one(op, views[op.phase]) for op in self._alone if op.phase in views}
-        for group in self._fused:
+        for group in self._groups:
             if group.phase in views:
                 group.run(views[group.phase], found)
         return found
+
+
+class _Pooled:
+    """Metrics of the same rows in the same pieces of the window, each finished from moments."""
+
+    def __init__(self, ops: Sequence[MetricOp]) -> None:
+        self.phase = ops[0].phase
+        self._ops = ops
+
+    def run(self, view: View, found: dict[str, Cells]) -> None:
+        """Add the cells of these metrics."""
+        for op, state in zip(self._ops, states_of(self._ops, view), strict=True):
+            found[op.key] = finished(op, state)
+
+
+class _Picked:
+    """Metrics of the same rows that are found by their order: quantiles, of all in one partition, and the last value.
+
+    One of whose values some are missing is reduced alone.
+    """
+
+    def __init__(self, ops: Sequence[MetricOp]) -> None:
+        self.phase = ops[0].phase
+        self._ops = ops
+        self._axis = row_axis(ops[0])
+        self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
+        self._nodes = {op.args[0].index: op.args[0] for op in ops}
+
+    def run(self, view: View, found: dict[str, Cells]) -> None:
+        """Add the cells of these metrics."""
+        placed = cell_index.placed(self._ops[0], view)
+        whole: dict[int, Array] = {}
+        for index, node in self._nodes.items():
+            values = np.asarray(view.judged(node, self._axis), np.float64)
+            values = (values[None] if values.ndim == 1 else values)[:, placed.rows]
+            if values.size and not np.isnan(values).any():
+                whole[index] = values
+        quantiles = self._by_level(whole, placed) if self._levels and whole else {}
+        for op in self._ops:
+            node = op.args[0]
+            if node.index not in whole:
+                found[op.key] = reduce_one(op, view)
+                continue
+            level = op.reduction.level
+            values = self._last(whole[node.index], placed, view) if level is None else quantiles[node.index, level]
+            cells = Cells(values[:, None], view.members(node) if op.family else (), pieces=placed.pieces)
+            if op.empty is not None or not np.isfinite(values).all():
+                counted = np.broadcast_to(np.bincount(placed.piece, minlength=len(placed.pieces)) > 0, values.shape)
+                settled(op, cells, np.zeros(cells.values.shape, bool), counted[:, None])
+            found[op.key] = cells
+
+    def _by_level(self, whole: Mapping[int, Array], placed: Placed) -> dict[tuple[int, float], Array]:
+        """The quantiles of all columns, ``[members, pieces]`` by node and level."""
+        heights = [len(values) for values in whole.values()]
+        matrix = np.concatenate(list(whole.values()))
+        result = np.full((len(self._levels), len(matrix), len(placed.pieces)), np.nan)
+        for place in range(len(placed.pieces)):
+            mine = matrix if len(placed.pieces) == 1 else matrix[:, placed.piece == place]
+            if mine.shape[1]:
+                step = max(1, BLOCK // mine.shape[1])
+                for start in range(0, len(mine), step):
+                    part = np.quantile(mine[start : start + step], self._levels, axis=1)
+                    result[:, start : start + step, place] = part
+        starts = np.cumsum([0, *heights]).tolist()
+        return {
+            (index, level): result[at, start : start + height]
+            for at, level in enumerate(self._levels)
+            for index, start, height in zip(whole, starts, heights, strict=False)
+        }
+
+    def _last(self, values: Array, placed: Placed, view: View) -> Array:
+        """The latest values, ``[members, pieces]``."""
+        order = cell_index.latest(view, self._axis)[placed.rows]
+        latest = np.lexsort((order, placed.piece))  # stable: the last of equal ones is the last row
+        ends = np.searchsorted(placed.piece[latest], np.arange(len(placed.pieces)), side="right") - 1
+        there = np.bincount(placed.piece, minlength=len(placed.pieces)) > 0
+        return np.where(there, values[:, latest[ends]], np.nan)
 
 
 class _Fused:

@@ -44,6 +44,7 @@ class Reduction:
     weighted: bool = False
     ordered: bool = False  # it depends on which row is the latest
     histogram: bool = False
+    level: float | None = None  # of a quantile
     of_missing: float | None = None  # its value of nothing but missing values; None: it is missing too
     sketch: Callable[..., Any] | None = None  # over tokens: from a Sketch and the params
     help: str = ""
@@ -92,7 +93,7 @@ def _quantile(name: str, level: float) -> Reduction:
         return float(np.quantile(values, level))
 
     help = f"the {level:g} quantile, interpolated linearly: exact over rows, within {sketch.ERROR:.0%} over tokens"
-    return Reduction(name, run, sketch=lambda counts: counts.quantile(level), help=help)
+    return Reduction(name, run, level=level, sketch=lambda counts: counts.quantile(level), help=help)
 
 
 def _moments(name: str, **entry: Any) -> Callable[[Any], None]:
