@@ -6,7 +6,7 @@
     python -m tests.soak --only kills --rounds 20       a run that is killed at any moment and resumed, again and again
     python -m tests.soak --only oracle --cases 5000     random profiles, against plain loops
     python -m tests.soak --only scopes --programs 3000  random programs of tasks and threads, in several schedules each
-    python -m tests.soak --only trl                     every case of TRL: without declog, with it, and in its sinks
+    python -m tests.soak --only trl                     all of TRL, live: without declog, with it, and in its sinks
 
 Each part alone takes less than ten minutes.
 """
@@ -17,6 +17,7 @@ import argparse
 import json
 import logging
 import multiprocessing
+import pickle
 import random
 import tempfile
 import time
@@ -90,32 +91,20 @@ def interleavings(count: int) -> Iterator[str]:
 
 
 def live(folder: Path) -> Iterator[str]:
-    """Each case on one rank: weights bitwise, and the trainer's history, as without declog; sinks have all of it."""
-    import declog
-    from declog.testing import MemorySink
-    from tests.integrations.trl import faults as runs
-    from tests.integrations.trl import tiny
-    from tests.integrations.trl.cases import CASES, STRICT, events, expected, trainer_of
+    """Each run, on one rank and on two: weights bitwise, and history, as without declog; sinks have all of it."""
+    from tests.integrations.trl import jobs as trl_jobs
+    from tests.integrations.trl import live, tiny
+    from tests.integrations.trl.cases import CASES
 
-    model, values = tiny.build(folder / "model"), 0
-    alone = [name for name, case in CASES.items() if 1 in case.ranks]
-    for name in alone:
-        trainer = trainer_of(CASES[name], model, folder / name / "bare")  # it sets the seed: one after the other
-        trainer.train()
-        bare = runs.left(trainer)
-        trainer = trainer_of(CASES[name], model, folder / name / "attached")
-        sink = MemorySink()
-        with declog.attach(trainer, None, STRICT, sinks=[sink], merge=None):
-            trainer.train()
-        attached = runs.left(trainer)
-        yield from (f"{name}: {difference}" for difference in runs.differences(bare, attached))
-        logged = events(sink)
-        for (step, _, own), (_, _, found) in zip(expected(attached.history), logged, strict=True):
-            values += len(own)
-            for key, value in own.items():
-                if key not in found or not np.isclose(value, found[key], rtol=1e-6, atol=1e-6):
-                    yield f"{name}: {key} at {step} is {found.get(key)} in declog's sinks, and TRL has {value}"
-    print(f"{len(alone)} cases, {values} values", flush=True)
+    model = tiny.build(folder / "model")
+    names = [*(name for name, case in CASES.items() if 1 in case.ranks), *live.LIVE]
+    found = [live.problems(name, model, folder / name) for name in names]
+    trl_jobs.two_ranks("live", model, folder / "two", limit_s=LIMIT_S)
+    for rank in range(2):
+        found += pickle.loads((folder / "two" / f"rank{rank}.pickle").read_bytes())
+    print(f"{len(found)} runs, {sum(values for values, _ in found)} values", flush=True)
+    for _, problems in found:
+        yield from problems
 
 
 def growth(folder: Path, ranks: int, steps: int) -> Iterator[str]:

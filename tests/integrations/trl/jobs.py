@@ -15,15 +15,18 @@ from tests import forks
 from tests.faults.jobs import Ended, run
 
 
-def job(name: str, model: Path, folder: Path, *, env: Mapping[str, str] | None = None) -> Ended:
+def job(
+    name: str, model: Path, folder: Path, *, env: Mapping[str, str] | None = None,
+    limit_s: float = 4 * forks.PATIENCE_S,
+) -> Ended:  # fmt: skip
     """Run a job to its end."""
     command: list[str | Path] = ["-m", "tests.integrations.trl.jobs", name, model, folder]
-    return run(folder, 2, command, env=env, imports=forks.TRL, limit_s=4 * forks.PATIENCE_S)
+    return run(folder, 2, command, env=env, imports=forks.TRL, limit_s=limit_s)
 
 
-def two_ranks(name: str, model: Path, folder: Path) -> None:
+def two_ranks(name: str, model: Path, folder: Path, *, limit_s: float = 4 * forks.PATIENCE_S) -> None:
     """Run a job to its end; it must succeed."""
-    ended = job(name, model, folder)
+    ended = job(name, model, folder, limit_s=limit_s)
     assert ended.codes == (0, 0), "\n".join(text[-9000:] for text in ended.outputs)
 
 
@@ -116,9 +119,18 @@ def asynchronous(model: Path, folder: Path) -> None:
     keep(folder, f"rank{os.environ['RANK']}", (trainer.state.log_history, cases.events(sink), rewards))
 
 
+def live(model: Path, folder: Path) -> None:
+    """What is wrong with the live runs of two ranks, and how many values were compared."""
+    from tests.integrations.trl import cases, live
+
+    names = [name for name, case in cases.CASES.items() if 2 in case.ranks and not case.served]
+    found = [live.problems(name, model, folder / name) for name in [*names, *live.TWO_RANKS]]
+    keep(folder, f"rank{os.environ['RANK']}", found)
+
+
 JOBS: dict[str, Callable[[Path, Path], None]] = {
     "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty, "alone": alone,
-    "asynchronous": asynchronous,
+    "asynchronous": asynchronous, "live": live,
 }  # fmt: skip
 
 
