@@ -1,0 +1,14 @@
+"""The presets compile, and pass their own tests."""
+
+from __future__ import annotations
+
+import pytest
+
+import declog
+from declog.testing import run_profile_tests
+
+
+@pytest.mark.parametrize("preset", ["acme_grpo"])
+def test_a_preset(preset: str) -> None:
+    """All of its tests."""
+    run_profile_tests(declog.compose(f"pkg://acme_logging.conf/{preset}"))
