@@ -1,4 +1,4 @@
-"""The example package of a team: built, installed beside another team's, upgraded to a version that renames a metric."""
+"""The example package of a team: built, installed beside another team's, upgraded to one that renames a metric."""
 
 from __future__ import annotations
 

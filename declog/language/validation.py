@@ -242,6 +242,8 @@ def _problem(item: Any) -> Problem | None:
         names = [text or number for text, number in choices]
         close = nearest(str(item["input"])[:80], names)
         fix = f"did you mean `{close}`?" if close is not None else None
+        if path == ("spec",) and isinstance(item["input"], int) and item["input"] > 1:
+            fix = "it is of a later language, which a later declog reads: pip install -U declog"
         if fix is None:
             fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
         return Problem.of(
