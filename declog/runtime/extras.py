@@ -29,6 +29,8 @@ from declog.runtime.tensors import FLOATS, HALF, INTEGERS, readable
 
 log = logging.getLogger("declog")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+DATA = "data:"  # what a URL begins with that is data itself
+_CONTAINERS = frozenset({dict, list, tuple})
 
 
 class Undeclared:
@@ -74,14 +76,17 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
         values = values.tolist()  # of pandas and the like
     if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
         raise InputError.of("DL509.scalar", column=column, type=type(values).__name__)
-    return [item if type(item) in _PLAIN and not _is_data(item) else plain_value(item) for item in values]
+    return [
+        item if (kind := type(item)) in _PLAIN and (kind is not str or item[:5] != DATA) else plain_value(item)
+        for item in values
+    ]
 
 
 _KEPT = INTEGERS | FLOATS
 
 
 def _is_data(item: Any) -> bool:
-    return type(item) is str and item.startswith("data:")
+    return type(item) is str and item[:5] == DATA
 
 
 def _is_number(value: Any) -> bool:
@@ -115,7 +120,7 @@ def plain_value(item: Any, above: tuple[int, ...] = ()) -> Any:
 
 def _copied(item: Any, above: tuple[int, ...]) -> Any:
     kind = type(item)
-    if _is_data(item) or kind not in _PLAIN:
+    if kind not in _CONTAINERS and (kind not in _PLAIN or _is_data(item)):
         image = media.picture(item)
         if image is not None:
             return image
@@ -151,6 +156,8 @@ def _copied(item: Any, above: tuple[int, ...]) -> Any:
         return _text(bytes(item))
     inside = (*above, id(item))
     if isinstance(item, Mapping):
+        if "type" not in item and "data" not in item and "array" not in item:
+            return {_key(key): plain_value(value, inside) for key, value in item.items()}
         given = media.without_data(item)
         return media.image_part({_key(key): plain_value(value, inside) for key, value in given.items()})
     if isinstance(item, set | frozenset):

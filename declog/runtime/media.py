@@ -132,7 +132,12 @@ def without_data(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
     kind = item.get("type")
     if (isinstance(kind, str) and kind in PARTS) or ("array" in item and "sampling_rate" in item):
         return {key: _short(value) for key, value in item.items()}
-    if isinstance(item.get("data"), str) and len(item["data"]) > LONG and ("media_type" in item or "format" in item):
+    if (
+        "data" in item
+        and isinstance(item["data"], str)
+        and len(item["data"]) > LONG
+        and ("media_type" in item or "format" in item)
+    ):
         return _base64(item)
     return item
 

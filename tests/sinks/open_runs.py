@@ -41,7 +41,7 @@ def opened(project: str) -> Callable[[float], object]:
 
 
 def finish() -> None:
-    trackio.finish()
+    trackio.finish()  # type: ignore[no-untyped-call]
     wandb.finish()
 
 

@@ -160,7 +160,7 @@ def served() -> type[Any]:
     return Served
 
 
-def trainer_of(case: Case, model: Path, folder: Path, **options: Any) -> Any:
+def trainer_of(case: Case, model: Any, folder: Path, **options: Any) -> Any:
     """A trainer, for a run of a second: four steps of two micro-batches, logged each second, with evaluations."""
     from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
@@ -182,7 +182,9 @@ def trainer_of(case: Case, model: Path, folder: Path, **options: Any) -> Any:
     cls = options.pop("cls", served() if case.served else made)
     if case.served:
         arguments["vllm_importance_sampling_mode"] = case.served
-    trainer = cls(str(model), list(rewards), args=config(**arguments), **data, **options)
+    trainer = cls(
+        str(model) if isinstance(model, Path) else model, list(rewards), args=config(**arguments), **data, **options
+    )
     if (
         trainer.args.use_liger_kernel
     ):  # what transformers makes of it wants a GPU, and compiling takes longer than training
@@ -206,7 +208,7 @@ def composed(preset: str, *overrides: str) -> Composed:
 
 
 def run(
-    case: Case, model: Path, folder: Path, *, merge: str | None = None, overrides: Sequence[str] = (), **options: Any
+    case: Case, model: Any, folder: Path, *, merge: str | None = None, overrides: Sequence[str] = (), **options: Any
 ) -> Outcome:
     """Train with declog attached; with ``merge=None`` the history is TRL's own."""
     trainer = trainer_of(case, model, folder, **options)

@@ -192,3 +192,30 @@ def test_a_data_set_with_images(texts: bool, model: Path, tmp_path: Path) -> Non
 
 def colour(image: Image) -> Any:
     return PIL.Image.open(io.BytesIO(image.encoded() or b"")).getpixel((5, 5))
+
+
+def test_a_model_for_images(model: Path, tmp_path: Path) -> None:
+    """TRL puts the data set's images into the prompts: the table has them, and every value is TRL's own."""
+    from tests.integrations.trl import tiny
+
+    rows = Dataset.from_dict(
+        {
+            "prompt": [[{"role": "user", "content": f"say {n}"}] for n in range(4)],
+            "image": [picture(n) for n in range(4)],
+        }
+    )
+    case = Case(args={**ARGS, "max_steps": 2, "logging_steps": 1, "eval_strategy": "no"})
+    seeing, processor = tiny.seeing(model)
+    outcome = cases.run(
+        case, seeing, tmp_path, rewards=[cases.length], data={"train_dataset": rows, "eval_dataset": None},
+        processing_class=processor,
+    )  # fmt: skip
+    assert outcome.sink is not None
+    for (step, mode, values), (at, other, theirs) in zip(outcome.events, cases.expected(outcome.history), strict=True):
+        assert (step, mode) == (at, other)
+        assert values == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+    found = [row["prompt"][0]["content"] for _, table in outcome.sink.tables("completions") for row in rows_of(table)]
+    assert len(found) == 16
+    for image, text in found:
+        assert (image, text["type"]) == ({"type": "image", "width": 12, "height": 8}, "text")
+        assert colour(image) == picture(int(text["text"].removeprefix("say "))).getpixel((0, 0))

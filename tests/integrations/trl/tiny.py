@@ -59,3 +59,43 @@ def prompts(count: int = 16) -> Any:
 def conversations(count: int = 16) -> Any:
     """The same as conversations."""
     return Dataset.from_dict({"prompt": [[{"role": "user", "content": f"say {n}"}] for n in range(count)]})
+
+
+LOOKING = (
+    "{% for message in messages %}{% for part in message['content'] %}"
+    "{{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}"
+)
+
+
+def seeing(folder: Path) -> tuple[Any, Any]:
+    """A model of the same size that sees images of 28 by 28 pixels, and its processor."""
+    from transformers import (
+        CLIPImageProcessor,
+        CLIPVisionConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+    )
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    pixels = CLIPImageProcessor(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    processor = LlavaProcessor(
+        image_processor=pixels, tokenizer=tokenizer, patch_size=14, vision_feature_select_strategy="default",
+        num_additional_image_tokens=1, image_token="<image>", chat_template=LOOKING,
+    )  # fmt: skip
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(
+            text_config=Qwen2Config(
+                vocab_size=len(tokenizer), num_key_value_heads=1, max_position_embeddings=128, pad_token_id=0,
+                eos_token_id=1, bos_token_id=None, **sizes,
+            ),
+            vision_config=CLIPVisionConfig(image_size=28, patch_size=14, **sizes),
+            image_token_index=tokenizer.convert_tokens_to_ids("<image>"), vision_feature_layer=-1,
+            vision_feature_select_strategy="default", image_seq_length=4,
+        )
+    )  # fmt: skip
+    model.generation_config.pad_token_id, model.generation_config.eos_token_id = 0, 1
+    return model, processor
