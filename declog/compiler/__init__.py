@@ -160,6 +160,7 @@ def compile(
         append=spec.append,
         strict=spec.strict,
         blocking=spec.blocking,
+        first=spec.first or 0,
         via=spec.comm,
         window_bytes=spec.window_bytes,
         backlog_bytes=spec.backlog_bytes,

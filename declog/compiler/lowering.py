@@ -224,7 +224,10 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
     by = None if op.by is None else work.label(op.by, phase)
     weight = None if op.weight is None else work.lower(op.weight, phase)
     if op.axis is not Axis.TOKEN:
-        args = tuple(work.lower(node, phase) for node in op.args)
+        texts = op.reduction.texts  # which must be where they are reduced
+        args = tuple(
+            work.label(node, phase) if place in texts else work.lower(node, phase) for place, node in enumerate(op.args)
+        )
         return replace(
             op, args=args, where=None if op.where is None else work.lower(op.where, phase), by=by, weight=weight
         )

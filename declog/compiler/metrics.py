@@ -299,8 +299,10 @@ class _Metric:
                 fix="one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]",
             )  # fmt: skip
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
-        for node in args:
-            if node.type.dtype not in reduction.accepts:
+        for place_of, node in enumerate(args):
+            if place_of in reduction.texts and node.type.dtype is not DType.TEXT:
+                draft.report("DL312.text", self._where_from(), reduction=reduction.name, node=node, type=node.type)
+            elif place_of not in reduction.texts and node.type.dtype not in reduction.accepts:
                 draft.report("DL312.number", self._where_from(), reduction=reduction.name, node=node, type=node.type)
         if axis is Axis.TOKEN and not reduction.foldable:
             self._sketched(reduction, first, where, by, weight, place)

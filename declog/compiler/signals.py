@@ -116,6 +116,8 @@ def default_phase(draft: Draft) -> None:
 
 def modes(draft: Draft) -> None:
     """Train, which is always there, and what else the profile names."""
+    if draft.spec.first is not None and draft.spec.first >= draft.period:
+        draft.report("DL202.first", "first", first=draft.spec.first, every=draft.spec.every)
     for name, spec in {"train": ModeSpec(), **draft.spec.modes}.items():
         every = 0 if spec.every in ("end", "trainer", "epoch") else spec.every
         if name == "train":

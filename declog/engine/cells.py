@@ -148,8 +148,10 @@ def _by_values(op: MetricOp, view: View) -> Cells:
     cell = label * max(shape[1], 1) + placed.piece
     columns = [np.asarray(view.judged(node, axis)) for node in op.args]
     columns = [
-        column if column.dtype.kind in "fiu" and op.reduction.keeps_dtype else column.astype(np.float64)
-        for column in columns
+        column
+        if place in op.reduction.texts or (column.dtype.kind in "fiu" and op.reduction.keeps_dtype)
+        else column.astype(np.float64)
+        for place, column in enumerate(columns)
     ]
     columns = [column[None] if column.ndim == 1 else column for column in columns]
     members = view.members(op.args[0]) if op.family else ()

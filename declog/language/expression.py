@@ -22,6 +22,7 @@ from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Node, Pool
 from declog.language.reductions import quantile_level
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 
+MISSING = "missing"  # the literal for no value
 MAX_POWER = 64  # the greatest constant exponent
 
 _BINARY: dict[type[ast.operator], str] = {
@@ -142,6 +143,8 @@ class Compiler:
         found = self.scope.resolve(node.id)
         if isinstance(found, Problem):
             raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
+        if found is None and node.id == MISSING:
+            return self.pool.constant(math.nan)
         if found is None:
             if node.id in AXES or node.id == COLUMN:
                 self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)

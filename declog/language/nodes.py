@@ -102,6 +102,8 @@ def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
 def _constant(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value != value:
+        return "missing"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, str):  # no escapes: what stands between the quotes is the text

@@ -40,6 +40,7 @@ class Reduction:
     arity: int = 1
     params: Mapping[str, Any] | None = None
     accepts: frozenset[DType] = frozenset({DType.FLOAT, DType.INT, DType.BOOL})
+    texts: frozenset[int] = frozenset()  # the places of columns that are texts
     keeps_dtype: bool = False  # an int stays an int
     weighted: bool = False
     ordered: bool = False  # it depends on which row is the latest
@@ -67,8 +68,9 @@ class Reductions(Registry[Reduction]):
         arity = sum(item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) for item in items)
         constants = [item for item in items if item.kind is item.KEYWORD_ONLY]
         params = {item.name: REQUIRED if item.default is item.empty else item.default for item in constants}
+        texts = frozenset(place for place, item in enumerate(list(items)[:arity]) if "str" in str(item.annotation))
         help = (run.__doc__ or "").strip().split("\n")[0]
-        return self.add(Reduction(name, run, arity=arity, params=params, help=help))
+        return self.add(Reduction(name, run, arity=arity, params=params, texts=texts, help=help))
 
     def get(self, name: str) -> Reduction | None:
         """The reduction of this name, quantiles included, or None."""
@@ -173,7 +175,8 @@ def reducer(run: Callable[..., Any] | None = None, *, name: str | None = None, r
     """Register a reduction for YAML to use by name.
 
     The function gets one float64 numpy array ``[rows]`` per positional parameter, without missing values,
-    and returns a float; NaN means absent. Keyword-only parameters are constants: ``name(x, bins=20)``.
+    and returns a float; NaN means absent. A parameter that is annotated as ``list[str]`` gets texts, as a list.
+    Keyword-only parameters are constants: ``name(x, bins=20)``.
 
     >>> @declog.reducer                     # doctest: +SKIP
     ... def gini(values):
@@ -184,4 +187,5 @@ def reducer(run: Callable[..., Any] | None = None, *, name: str | None = None, r
 
 def finish(reduction: Reduction, columns: Sequence[Array], params: Mapping[str, Any]) -> Any:
     """A reduction that needs its values, of columns without missing ones; NaN where there are no rows."""
-    return reduction.run(*columns, **params) if len(columns[0]) else float("nan")
+    given = [column.tolist() if place in reduction.texts else column for place, column in enumerate(columns)]
+    return reduction.run(*given, **params) if len(columns[0]) else float("nan")

@@ -363,6 +363,8 @@ class LogSpec(Model):
     """The default profile; a sink may name another."""
     every: Every = 1
     """A log event each N optimizer steps; `trainer`: when the trainer logs; `epoch`: at the end of its epochs."""
+    first: int | None = Field(None, ge=1)
+    """The first log event after so many steps already: `every: 50` and `first: 1`."""
     output_dir: str | None = None
     """Where local files go; by default a new folder: Hydra's run directory, else `outputs/<name>/<time>`."""
     append: bool = False

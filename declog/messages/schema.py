@@ -49,6 +49,7 @@ CODES = {
     "DL202.filter_option": ("`kind: {kind}` has no `{option}`", "drop `{option}`"),
     "DL202.formula_key": ("a formula has no `{key}`: it is computed from other metrics", "drop `{key}`"),
     "DL202.given_beside_ranks": ("with `ranks`, each of them says what it gives", "ranks: [{...}, {...}]"),
+    "DL202.first": ("`first: {first}` is no earlier than `every: {every}` has it", "a smaller number, or drop it"),
     "DL202.group_defaults": ("`defaults` are keys of metrics, which all metrics of the group have",
         "defaults: {phase: update, reduce: last}"),
     "DL202.group_empty": ("the group names no metric here, and `defaults` are for those that stand beside them",

@@ -425,6 +425,7 @@ class Plan:
     append: bool = False  # the folder may hold an earlier run
     strict: bool = False
     blocking: bool = False
+    first: int = 0  # a log event after so many steps already; 0: none
     via: Literal["store", "clone"] = "store"  # how ranks reach rank 0
     window_bytes: int = 256 * 2**20  # what a window may hold before its closed steps are folded
     backlog_bytes: int = 2**30  # what may wait for the worker
@@ -459,6 +460,11 @@ class Plan:
     def folds(self) -> dict[str, FoldOp]:
         """All token folds by name."""
         return {fold.name: fold for phase in self.phases.values() for fold in phase.folds}
+
+    def ends(self, mode: str, count: int, period: int) -> bool:
+        """Whether windows of a period end with the step that is the ``count``-th of its mode."""
+        early = mode == "train" and period == self.every and count == self.first
+        return bool(period) and (count % period == 0 or early)
 
     @cached_property
     def periods(self) -> tuple[int, ...]:

@@ -107,7 +107,8 @@ class Collector:
         partial = None if ranks == self._comm.world_size else ranks
         for period, window in self._windows[item.mode].items():
             window.add(frames, self._failures.report, partial=partial, seconds=item.seconds, elapsed=item.elapsed)
-            over = period and not item.part and ((item.mode, period) in self._late or item.count % period == 0)
+            ended = self._plan.ends(item.mode, item.count, period)
+            over = period and not item.part and ((item.mode, period) in self._late or ended)
             if item.merged:
                 self._late |= {(item.mode, period)} if over else set()
                 continue

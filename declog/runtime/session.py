@@ -196,7 +196,7 @@ class Session:
             self.meter.recording += time.perf_counter() - began
             every = self.plan.modes[lane.mode].every
             steps = count % every if every else count  # of the window that is open
-            if every and not steps:
+            if self.plan.ends(lane.mode, count, every):
                 lane.edges.append(Edge(number, count, failed=broken))
             elif steps % PART == 0:  # a long window goes to rank 0 in parts
                 lane.edges.append(Edge(number, count, part=True))

@@ -110,6 +110,9 @@ class Expressions:
                 )
             return (op, *sides)
         inner = self.number(axis, event, depth - 1, exact=exact, device=device)
+        if choice == 11 and self.maybe(0.4):  # a mask as a factor, and a literal for no value
+            truth = self.boolean(axis, event, depth - 1, device=device)
+            return random.choice([("*", inner, truth), ("if", truth, inner, ("constant", None))])
         op = random.choice(
             ["neg", "abs", "clip"] if exact else ["neg", "abs", "clip", "square", "sqrt", "exp", "log", "**", "ln"]
         )

@@ -131,6 +131,8 @@ class Generator:
         """Steps, and visits to evaluation between them."""
         random = self.random
         self.profile["every"] = random.choice((1, 1, 2, 3))
+        if self.profile["every"] > 1 and self.maybe(0.3):
+            self.profile["first"] = random.randint(1, self.profile["every"] - 1)
         number = random.choice((0, 7))
         blocks: list[Block] = []
         stride = random.choice((1, 1, 3))

@@ -36,7 +36,7 @@ def text(tree: Tree, names: Mapping[int, str] | None = None) -> str:
         case "labels":
             return [written(item) for item in args]  # type: ignore[return-value]
         case "constant":
-            return repr(args[0])
+            return "missing" if args[0] is None else repr(args[0])
         case "aggregate":
             return f"{args[0]}({written(args[2])}, over={args[1]})"
         case "if":

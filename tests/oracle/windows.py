@@ -66,10 +66,18 @@ def ends(case: Case) -> Iterator[tuple[int, str, dict[int, list[int]]]]:
             continue
         count = train.index(place) + 1
         due = {length: train[count - length : count] for length in sorted(lengths) if count % length == 0}
+        first = case.profile.get("first", 0)
+        if count == first:
+            due[base] = train[:first]
+        elif count == base:
+            due[base] = train[first:base]
         if due:
             yield block.number, "train", due
+    first = case.profile.get("first", 0)
     open_at_the_end = {
-        length: train[len(train) - len(train) % length :] for length in sorted(lengths) if len(train) % length
+        length: train[max(len(train) - len(train) % length, first if length == base and len(train) >= first else 0) :]
+        for length in sorted(lengths)
+        if len(train) % length and not (length == base and len(train) == first)
     }
     if open_at_the_end:
         yield case.blocks[train[-1]].number, "train", open_at_the_end
@@ -232,6 +240,8 @@ class Metrics:
         window = self.moment.windows[spec.get("every", self.case.profile.get("every", 1))]  # of a total: what came last
         if reduce == "count" and spec.get("nan") != "propagate" and any(ABSENT not in values for _, values, _ in rows):
             return len(counted)
+        if carried(spec) and spec.get("nan") == "propagate":
+            window = [at.block for at, *_ in rows]  # the value of a piece is NaN whenever it came
         missing = any(None in values and ABSENT not in values for at, values, _ in rows if at.block in window)
         if missing and (spec.get("nan") == "propagate" or not full):  # nothing but missing values is NaN
             return math.nan

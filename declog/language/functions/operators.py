@@ -11,7 +11,7 @@ import numpy as np
 from declog.language import segmented
 from declog.language.dtypes import DType, Type
 from declog.language.functions.base import BUILTIN, Call
-from declog.language.functions.rules import broadcast, choice, equality, logic, number, predicate, same
+from declog.language.functions.rules import broadcast, choice, equality, logic, number, predicate, product, same
 
 
 def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
@@ -24,7 +24,9 @@ def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
 
 BUILTIN.elementwise("add", "a", "b", rule=same, help="operator +")(lambda xp, a, b: _fitting(xp, operator.add, a, b))
 BUILTIN.elementwise("sub", "a", "b", rule=same, help="operator -")(lambda xp, a, b: _fitting(xp, operator.sub, a, b))
-BUILTIN.elementwise("mul", "a", "b", rule=same, help="operator *")(lambda xp, a, b: _fitting(xp, operator.mul, a, b))
+BUILTIN.elementwise("mul", "a", "b", rule=product, help="operator *; a bool is 0 or 1")(
+    lambda xp, a, b: _fitting(xp, operator.mul, a, b)
+)
 BUILTIN.elementwise("div", "a", "b", rule=number, help="operator /")(lambda xp, a, b: xp.true_divide(a, b))
 
 

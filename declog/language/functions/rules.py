@@ -79,6 +79,14 @@ def same(call: Call) -> Type:
     return broadcast(call).with_dtype(dtype)
 
 
+def product(call: Call) -> Type:
+    """Numbers in, of which some may be bools: a mask as a factor."""
+    others = [place for place, node in enumerate(call.args) if node.type.dtype is not DType.BOOL]
+    need(call, *NUMERIC, args=others or None)
+    whole = all(node.type.dtype in (DType.INT, DType.BOOL) for node in call.args)
+    return broadcast(call).with_dtype(DType.INT if whole else DType.FLOAT)
+
+
 def predicate(call: Call) -> Type:
     """Numbers in, a bool out."""
     need(call, *NUMERIC)

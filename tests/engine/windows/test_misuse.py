@@ -291,6 +291,16 @@ def test_a_formula_over_different_pools() -> None:
     )
 
 
+def test_a_first_log_event_is_an_early_one() -> None:
+    """After as many steps as all others it is none of its own."""
+    for every in (3, 2, "trainer"):
+        shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=every, first=3))
+        assert shown == (
+            f"error[DL202] first\n  `first: 3` is no earlier than `every: {every}` has it\n"
+            "  fix: a smaller number, or drop it"
+        )
+
+
 def test_what_goes_on_over_the_run_needs_no_rows_of_it() -> None:
     """A quantile of all so far would need them; a value of each rank and whole window is cut as windows are."""
     assert refused(profile(EVENTS, {"r": {"expr": "reward", "reduce": "p50", "cumulative": True}})) == (

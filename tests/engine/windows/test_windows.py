@@ -235,6 +235,18 @@ def test_tokens_since_the_start() -> None:
     }
 
 
+def test_a_first_log_event_of_its_own() -> None:
+    """Windows of a metric's own `every` are whole; after the first one the others end where they did."""
+    config = {
+        **REWARD, "every": 3, "first": 1,
+        "metrics": {"sum": "sum(reward)", "slow": {"expr": "reward", "reduce": "count", "every": 6}},
+    }  # fmt: skip
+    steps = [[{"reward": [float(step)]}] for step in range(8)]
+    assert record(config, steps).scalars == {
+        0: {"sum": 0.0}, 2: {"sum": 3.0}, 5: {"sum": 12.0, "slow": 6}, 7: {"sum": 13.0, "slow": 2},
+    }  # fmt: skip
+
+
 def test_the_first_step_and_the_tail() -> None:
     """Step 0 belongs to the first window; the last, shorter window is logged at the end under its last step."""
     config = {**REWARD, "every": 3, "metrics": {"sum": "sum(reward)", "n": "count(reward)"}}
