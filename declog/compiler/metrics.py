@@ -24,6 +24,7 @@ from declog.plans.ops import AboutOp, MetricOp, NameOp
 
 Params = tuple[tuple[str, Any], ...]
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
+RANK = "rank"
 INSTEAD = "__instead"  # behind a metric's id: the hidden metric that stands for it
 FIELDS = frozenset({"id", "reduce", "column", "label"})
 
@@ -36,6 +37,8 @@ def metrics(draft: Draft) -> None:
     for name, spec in entries.items():
         if f"metrics.{name}" in draft.inactive or spec.formula is not None:
             continue
+        if draft.spec.per_rank and spec.by is None and name in draft.spec.metrics:
+            spec = spec.model_copy(update={"by": RANK})
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
             made = _Metric(draft, name, spec).ops()
             draft.metrics += made if spec.instead is None else [*_instead(draft, name, spec, made)]
@@ -54,7 +57,7 @@ def _instead(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricOp]
         alone = node.type.axis is None or node.type.axis is Axis.STEP
         keys = {"expr": spec.instead, "reduce": "mean" if alone else spec.reduce, "log": False, "instead": None}
         keys |= {"name": None, "alias": None, "tags": []}
-        keys |= {"where": None, "weight": None, "by": None} if alone else {}
+        keys |= {"where": None, "weight": None, "by": RANK if draft.spec.per_rank else None} if alone else {}
         given = _Metric(draft, f"{name}{INSTEAD}", spec.model_copy(update=keys)).ops()
     keys_of = {op.suffix: op.key for op in given}
     for op in made:
@@ -305,6 +308,10 @@ class _Metric:
             elif place_of not in reduction.texts and node.type.dtype not in reduction.accepts:
                 draft.report("DL312.number", self._where_from(), reduction=reduction.name, node=node, type=node.type)
         if axis is Axis.TOKEN and not reduction.foldable:
+            if draft.spec.per_rank and spec.by == RANK:  # a sketch of tokens has no labels: it is of all ranks
+                return _Metric(draft, self.id, spec.model_copy(update={"by": None}))._op(
+                    suffix, reduction, params, args, where, None, weight
+                )
             self._sketched(reduction, first, where, by, weight, place)
         if reduction.arity > 1 and any(node.type.family for node in args):
             draft.report("DL312.family", self._where_from(), reduction=reduction.name)
@@ -467,12 +474,15 @@ def names_of(
     draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, labels: tuple[str, ...]
 ) -> tuple[NameOp, ...]:
     """The output names of a reduction: its name template, and its aliases."""
-    fields = {"{id}": True, "{reduce}": suffix is not None, "{column}": family, "{label}": bool(labels)}
+    each = draft.spec.per_rank and labels == (RANK,)
+    fields = {"{id}": True, "{reduce}": suffix is not None, "{column}": family, "{label}": bool(labels) and not each}
     if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
-        fields = {"{column}": True, "{reduce}": suffix is not None, "{label}": bool(labels)}
+        fields = {"{column}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
     default = "/".join(field for field, there in fields.items() if there)
 
     def made(template: str, path: tuple[str, ...]) -> str:
+        if each and "{label}" not in template:
+            template += "/rank{label}"
         return _template(draft, template, path, id, suffix, family=family, labels=labels)
 
     found = [NameOp(template=made(spec.name or default, ("metrics", id, "name")))]

@@ -393,6 +393,8 @@ class LogSpec(Model):
     """What the training code observes, and what is derived from it."""
     metric_defaults: MetricDefaults = MetricDefaults()
     """What metrics have where they do not say otherwise."""
+    per_rank: bool = False
+    """A value for each rank, `reward/rank0`, of every metric that has no `by`, and none of all ranks."""
     metrics: dict[str, MetricSpec] = {}
     """What is logged."""
     filters: dict[str, FilterSpec] = {}
