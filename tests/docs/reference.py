@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import re
 import sys
 import types
@@ -22,6 +23,7 @@ from declog.language import spec
 from declog.language.expression import OPERATORS
 from declog.language.functions import BUILTIN, operators, structure, text
 from declog.messages import CODES, page
+from tests.docs import catalogue
 
 DOCS = Path(__file__).parents[2] / "docs"
 _MODELS = {
@@ -105,9 +107,11 @@ def error_pages() -> str:
     return "\n\n".join(parts)
 
 
+@functools.cache
 def parts() -> dict[str, str]:
     """What can stand between markers, by name."""
     found = {"functions": functions(), "reductions": reductions(), "codes": codes(), "error pages": error_pages()}
+    found |= {"catalogue": catalogue.catalogue(), "lengths of presets": catalogue.lengths()}
     for name, model in vars(spec).items():
         if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:
             found[f"keys of {name}"] = keys(model)

@@ -23,6 +23,8 @@ def test_the_language_page_holds_every_part_of_the_reference() -> None:
     assert missing == [
         "codes",
         "error pages",
+        "catalogue",
+        "lengths of presets",
         "keys of Model",
         "keys of CaptureSpec",
         "keys of TestSpec",

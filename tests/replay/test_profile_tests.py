@@ -326,11 +326,11 @@ def test_the_tests_of_a_preset_go_nowhere(preset: str) -> None:
     ("override", "wrong"),
     [
         ("declog.metrics.reward.reduce=sum", {"expect.reward"}),
-        ("declog.signals.high_clipped='ratio > 1 + epsilon_high'", {"expect.clip_ratio/high_mean"}),
+        ("declog.signals.high_clipped='ratio > 1 + epsilon_high'", {"expect.clip_high"}),
         ("declog.signals.high_clipped='advantages > 0 and ratio > 1 + epsilon_high'", set()),
-        ("declog.signals.low_clipped='ratio < 1 - epsilon_low and advantages > 0'", {"expect.clip_ratio/low_mean"}),
+        ("declog.signals.low_clipped='ratio < 1 - epsilon_low and advantages > 0'", {"expect.clip_low"}),
         ("declog.signals.kl='ref_gap - 1'", {"expect.kl"}),
-        ("+declog.metrics.loss.pool=batch", set()),
+        ("+declog.metrics.loss.pool=batch", {"expect.loss"}),
         ("declog.metrics.loss.reduce=last", {"expect.loss"}),
         ("declog.filters.extremes.bottom=0", {"tables.samples.rows"}),
         ("declog.profiles.slim.include.core='*'", {"expect.rewards/right/mean"}),
@@ -394,7 +394,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     file.write_text(TEAM)
     assert main(["test", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "ok   p95" in out and "unweighted" not in out and out.endswith("25 tests: all passed\n")
+    assert "ok   p95" in out and "unweighted" not in out and out.endswith("30 tests: all passed\n")
 
     assert main(["test", str(file), "-k", "p95", "metrics.reward_p95=p50(reward)"]) == 2
     assert capsys.readouterr().out == (

@@ -1,0 +1,158 @@
+"""Presets with something wrong in their metrics: do their own profile tests find it?
+
+One kind of mistake is made in all metrics of a preset at once, and a metric is found where an expectation of its own
+value fails. ``python -m tests.replay.mutations grpo`` prints those that no test finds.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import declog
+from declog.errors import ConfigError
+from declog.plans.ops import Plan
+from declog.testing import profile_tests
+
+Metric = dict[str, Any]
+Change = Callable[[Metric], Metric | None]  # a metric with the mistake; None where it cannot be made
+
+OTHERS: Mapping[str, tuple[str, str]] = {
+    "mean": ("sum", "max"), "sum": ("mean", "max"), "min": ("max", "mean"), "max": ("min", "mean"),
+    "std": ("pstd", "mean"), "pstd": ("std", "mean"), "var": ("std", "mean"), "count": ("sum", "mean"),
+    "last": ("mean", "max"),
+}  # fmt: skip
+
+
+def other(reduction: str, which: int) -> str | None:
+    """Another reduction of as many expressions."""
+    if re.fullmatch(r"p\d+", reduction):
+        level = int(reduction[1:])
+        return "mean" if which else f"p{level + 10 if level < 50 else level - 10}"
+    return OTHERS[reduction][which] if reduction in OTHERS else None
+
+
+def reduced(which: int, metric: Metric) -> Metric | None:
+    """Every reduction is another one."""
+    reduce = metric.get("reduce", "mean")
+    if "formula" in metric:
+        return None
+    if isinstance(reduce, str):
+        made: Any = other(reduce, which)
+    elif isinstance(reduce, list):
+        made = None
+    else:
+        made = {key: other(each, which) or each for key, each in reduce.items() if each is not None}
+    return None if made is None else {**metric, "reduce": made}
+
+
+def without(key: str, metric: Metric) -> Metric | None:
+    """The metric does not say it."""
+    return {name: value for name, value in metric.items() if name != key} if metric.get(key) is not None else None
+
+
+def pooled(defaults: Mapping[str, Any], metric: Metric) -> Metric | None:
+    """One value per batch, averaged; or of the window, where it was one per batch."""
+    if "formula" in metric or metric.get("cumulative") or "histogram" in str(metric.get("reduce")):
+        return None
+    pool = metric.get("pool") or defaults.get("pool") or "window"
+    changed = {key: value for key, value in metric.items() if key not in ("pool", "combine")}
+    return {**changed, "pool": "batch"} if pool == "window" else {**changed, "pool": "window"}
+
+
+def mutants(data: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], set[str]]]:
+    """A profile with each kind of mistake, and the metrics that have it."""
+    kinds: dict[str, Change] = {
+        "reduction": partial(reduced, 0), "another reduction": partial(reduced, 1),
+        "where": partial(without, "where"), "weight": partial(without, "weight"),
+        "pool": partial(pooled, data.get("metric_defaults") or {}),
+    }  # fmt: skip
+    for kind, change in kinds.items():
+        made = copy.deepcopy(dict(data))
+        changed = set()
+        for name, metric in data["metrics"].items():
+            if metric is not None and (mutant := change(dict(metric))) is not None:
+                made["metrics"][name] = mutant
+                changed.add(name)
+        if changed:
+            yield kind, made, changed
+    if (data.get("axes") or {}).get("token"):
+        made = copy.deepcopy(dict(data))
+        made["axes"]["token"]["mask"] = "all"
+        for signal in made["signals"].values():
+            if isinstance(signal, dict) and signal.get("mask") not in (None, "all"):
+                signal["mask"] = "all"
+        yield "mask", made, folded(declog.plan(data))
+
+
+def folded(plan: Plan) -> set[str]:
+    """The metrics that read folds of tokens."""
+    return {
+        op.id
+        for op in plan.metrics
+        if op.fold is not None or any("fold" in str(node) for node in (*op.args, op.where, op.by) if node is not None)
+    }
+
+
+def found(data: Mapping[str, Any], plan: Plan) -> set[str]:
+    """The metrics of which an expectation fails, and those that their formulas read."""
+    patterns = [
+        (re.compile(re.sub(r"\\\{\w+\\\}", ".+", re.escape(item.template))), op)
+        for op in plan.outputs
+        for item in op.names
+    ]
+    prefixes = sorted({mode.prefix for mode in plan.modes.values()}, key=len, reverse=True)
+    metrics = set()
+    for test in profile_tests(data):
+        for difference in test.run().differences:
+            for name in re.findall(r"expect\.(.+)", difference.where):
+                plain = next((name.removeprefix(each) for each in prefixes if each and name.startswith(each)), name)
+                exact = {op.id for op in plan.outputs if plain in (op.id, op.key)}
+                shown = {op.id for op in plan.outputs for item in op.names if item.template == plain}
+                globbed = {op.id for pattern, op in patterns if pattern.fullmatch(plain)}
+                metrics |= exact or shown or globbed
+    return metrics
+
+
+def survivors(preset: str, *overrides: str) -> set[str]:
+    """``metric: kind`` for each mistake in a shown metric that no test of the preset finds."""
+    data = declog.profile_of(declog.compose(preset, overrides))
+    data["sinks"] = {}
+    for table in (data.get("tables") or {}).values():
+        table["to"] = {}
+    plan = declog.plan(data)
+    shown = {op.id for op in plan.outputs if op.shown}
+    left = set()
+    for kind, mutant, changed in mutants(data):
+        if kind == "mask":
+            changed = folded(plan)
+        caught = found(mutant, plan) if kind == "mask" else together(data, mutant, plan, sorted(changed))
+        left |= {f"{name}: {kind}" for name in changed & shown - caught}
+    return left
+
+
+def together(data: Mapping[str, Any], mutant: Mapping[str, Any], plan: Plan, changed: list[str]) -> set[str]:
+    """What is found of some metrics' mistakes; where they cannot be together, of each half of them."""
+    mistaken = {name: mutant["metrics"][name] for name in changed}
+    try:
+        return found({**data, "metrics": {**data["metrics"], **mistaken}}, plan) & set(changed)
+    except ConfigError:  # which finds it, where there is one alone
+        half = len(changed) // 2
+        halves = (changed[:half], changed[half:])
+        return set(changed) if not half else set().union(*(together(data, mutant, plan, each) for each in halves))
+
+
+def main() -> int:
+    """The survivors of the presets that are named."""
+    for preset in sys.argv[1:]:
+        name, *overrides = preset.split("+")
+        print(preset, *sorted(survivors(name, *overrides)), sep="\n  ")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
