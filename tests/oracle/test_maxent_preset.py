@@ -35,7 +35,7 @@ ELSEWHERE = {
     "E53": "epochs from steps: the trainer gives them",
     "E56": "epochs from steps, of a length of 0",
 }
-DEFECTS = {
+DEFECTS: dict[str, tuple[list[float], str]] = {
     "R01": ([0.0], "0 for a KL that was never computed"),
     "R03": ([0.3], "a stub's number for what is an alias of the ratio, 0.75"),
     "R15": ([1], "how often it was logged: the test looks at one log event"),
