@@ -14,7 +14,7 @@ import torch
 import declog
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
-from tests.runtime.scopes.running import LATE, UNBOUND, run
+from tests.runtime.scopes.running import LATE, OUTSIDE, UNBOUND, run
 
 
 def steps(numbers: Sequence[Any]) -> Any:
@@ -211,3 +211,24 @@ def test_commit_without_asking_for_it(tmp_path: Path) -> None:
             log.commit(0)
 
     run(body, tmp_path)
+
+
+def test_blocks_that_do_not_end_as_they_began(tmp_path: Path) -> None:
+    """As callbacks of a trainer open and close them: what is still open takes what comes."""
+
+    def body(log: Recorder) -> None:
+        step, block = log.step(0), log.mode("eval", step=0)
+        step.__enter__()
+        log.observe(reward=[1.0])
+        block.__enter__()
+        log.observe(reward=[10.0])
+        step.__exit__(None, None, None)
+        log.observe(reward=[30.0])
+        block.__exit__(None, None, None)
+        with log.step(1):
+            log.observe(reward=[2.0])
+        log.observe(reward=[99.0])
+
+    logged = run(body, tmp_path)
+    assert logged.of("reward") == {("eval", 0): (20.0,), ("train", 0): (1.0,), ("train", 1): (2.0,)}
+    assert logged.failures == {OUTSIDE: 1}
