@@ -57,6 +57,7 @@ SHORT: Mapping[str, Schema] = {
     "SelectorSpec": WORDS,
     "ProfileSpec": WORDS,
     "AlertSpec": TEXT,
+    "SinkSpec": {"description": "The profile that it shows.", **TEXT},
     "GroupAxis": {"description": "Completions per group, or the signal of its ids.", "type": ["integer", "string"]},
     "CompletionAxis": {"description": "The signal of the ids.", **TEXT},
     "TokenAxis": {"description": "The signal that says which tokens exist.", **TEXT},
@@ -224,7 +225,7 @@ def _options_if_kind(kind: str) -> Schema:
 def _named_sink(kind: str) -> Schema:
     """An entry that bears a kind's name is of this kind unless it says otherwise."""
     sink = {**_reference("SinkSpec"), "if": {"type": "object", "not": {"required": ["kind"]}}, "then": _options(kind)}
-    return {"anyOf": [sink, {"type": "null"}, _reference("open")]}
+    return {"anyOf": [sink, SHORT["SinkSpec"], {"type": "null"}, _reference("open")]}
 
 
 def _options(kind: str) -> Schema:

@@ -215,7 +215,8 @@ def _in_long_form(settings: Iterable[Setting], read: LongResult, package: Path) 
             continue
         if isinstance(place, FilePlace) and written != tuple(map(str, path)):
             place = replace(place, written=(*package, *written))
-        word = isinstance(place, FilePlace) and place.style is not None  # all that it stands for
+        # a word is all that is said of an entry; of a sink it says one key
+        word = isinstance(place, FilePlace) and place.style is not None and path[0] != "sinks"
         effect: Effect = "merges" if isinstance(value, dict) and not word else "replaces"
         yield (*package, *path), place, "leaves" if value == "???" else effect
 

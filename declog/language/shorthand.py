@@ -407,7 +407,14 @@ class _Writer:
         return self._said(path, {**said, **({"patience": int(found["patience"])} if found["patience"] else {})})
 
     def _sinks(self, value: Any) -> Any:
-        """``[console, {wandb: {project: mine}}]``: an entry of each kind, and none of the layers below."""
+        """``[console, {wandb: {project: mine}}]``: an entry of each kind, and none of the layers below.
+
+        ``wandb: slim`` names the sink's profile.
+        """
+        if isinstance(value, Mapping):
+            shown = {each: name for each, name in value.items() if isinstance(name, str) and _WORD.match(name)}
+            self.origins.update({("sinks", each, "profile"): ("sinks", each) for each in shown})
+            return {**value, **{each: {"profile": name} for each, name in shown.items()}}
         entries = listed(value)
         if entries is None:
             return value
@@ -443,6 +450,8 @@ def listed(value: Any) -> dict[str, dict[str, Any]] | None:
         if len(pairs) != 1:
             return None
         ((name, given),) = pairs
+        if isinstance(given, str) and _WORD.match(given):
+            given = {"profile": given}
         if not isinstance(name, str) or not _WORD.match(name) or not isinstance(given, Mapping | None) or name in made:
             return None
         made[name] = dict(given or {})

@@ -29,6 +29,7 @@ from declog.language.spec import (
     ProfileSpec,
     SelectorSpec,
     SignalSpec,
+    SinkSpec,
     TableSpec,
     TokenAxis,
 )
@@ -176,7 +177,8 @@ def test_parts_of_profiles_fit(text: str) -> None:
 LONG = {  # of which entry of which section a model is
     SignalSpec: ("signals", "it"), MetricSpec: ("metrics", "it"), FilterSpec: ("filters", "it"),
     TableSpec: ("tables", "it"), ProfileSpec: ("profiles", "it"), AlertSpec: ("alerts", "it"),
-    GroupAxis: ("axes", "group"), CompletionAxis: ("axes", "completion"), TokenAxis: ("axes", "token"),
+    SinkSpec: ("sinks", "it"), GroupAxis: ("axes", "group"), CompletionAxis: ("axes", "completion"),
+    TokenAxis: ("axes", "token"),
 }  # fmt: skip
 
 

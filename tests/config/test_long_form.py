@@ -215,6 +215,28 @@ def test_show_prints_the_long_form(write_preset: WritePreset, capsys: pytest.Cap
     ]
 
 
+@pytest.mark.parametrize(
+    ("sinks", "kind", "profile"),
+    [
+        ("{jsonl: slim}", "jsonl.yaml:2:3", "own.yaml:4:9"),
+        ("[jsonl: slim]", "jsonl.yaml:2:3", "own.yaml:4:9"),
+        ("[console, {jsonl: {profile: slim}}]", "jsonl.yaml:2:3", "own.yaml:4:27"),
+    ],
+)
+def test_a_sinks_word_is_its_profile(
+    sinks: str, kind: str, profile: str, write_preset: WritePreset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One key of many, in a map or a list: all others are of the sink that is shipped."""
+    write_preset("base", "defaults: [{sinks: [jsonl]}, _self_]\nsignals: {a: step}\nprofiles: {slim: [a]}\n")
+    text = f"defaults: [base, _self_]\nmetrics:\n  a: mean\nsinks: {sinks}\n"
+    directory = write_preset("own", text)
+    assert main(["show", str(directory / "declog" / "own.yaml"), "--key", "sinks.jsonl"]) == 0
+    shown = [line.split("#") for line in capsys.readouterr().out.splitlines()]
+    assert [(what.strip(), place[0].strip().rpartition("/")[2]) for what, *place in shown if place][:2] == [
+        ("kind: jsonl", kind), ("profile: slim", profile)
+    ]  # fmt: skip
+
+
 GROUPED = """
 signals: {update: {loss: step}}
 metric_groups:
