@@ -18,6 +18,7 @@ from declog.language.row_functions import RowFunction
 from declog.plans import fingerprint
 from declog.records import Level
 
+MOMENTS = frozenset({"n", "total", "m2", "min", "max"})
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
 
@@ -78,6 +79,19 @@ class FoldOp:
     def keys(self) -> Mapping[str, tuple[str, None]]:
         """The keys of its columns, by statistic."""
         return {stat: (self.column(stat), None) for stat in self.stats}
+
+    @cached_property
+    def plain(self) -> tuple[str | None, str | None] | None:
+        """The names of its value and of its mask, where each is a signal or none and it has moments alone."""
+        nodes = (self.expr, *self.mask)
+        if self.of is not None or len(self.mask) > 1 or not set(self.stats) <= MOMENTS:
+            return None
+        if any(node is not None and (node.op != SIGNAL or node.type.axis is not Axis.TOKEN) for node in nodes):
+            return None
+        if self.expr is not None and self.expr.type.dtype is not DType.FLOAT:
+            return None
+        names = [None if node is None else str(node.param("name")) for node in (*nodes, None)]
+        return names[0], names[1]
 
     @cached_property
     def reads(self) -> frozenset[str]:

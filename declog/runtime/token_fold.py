@@ -29,6 +29,7 @@ from declog.runtime.tensors import HALF, INTEGERS
 from declog.runtime.token_layout import Layout, Packed, Padded
 
 Tensor = torch.Tensor
+_PLAIN = (torch.float32, torch.float64)
 _CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all that is computed from them stays in the cache
 _GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; more blocks would be more kernels to launch
 
@@ -140,7 +141,7 @@ class TokenView:
     def _gaps(self, node: Node) -> Absence:
         """Where a value is missing; on a GPU one does not wait to learn whether any is."""
         value = self.value(node)
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
             return False
         known = self._missing.get(node.index)
         if known is None:
@@ -226,7 +227,7 @@ class TokenView:
         if value is None:
             return torch.tensor(math.nan)
         if node.type.dtype is DType.BOOL:
-            if value.is_floating_point():  # NaN is missing, and neither
+            if value.dtype.is_floating_point:  # NaN is missing, and neither
                 return _there(value == value, value != 0)
             return value if value.dtype is torch.bool else value != 0
         return value.float() if value.dtype in HALF else value
@@ -250,7 +251,7 @@ def _missing(value: Tensor) -> Absence:
 
 
 def _there(keep: Tensor, values: Tensor) -> Tensor:
-    return torch.where(keep, values if values.is_floating_point() else values.double(), math.nan)
+    return torch.where(keep, values if values.dtype.is_floating_point else values.double(), math.nan)
 
 
 @dataclass
@@ -322,10 +323,36 @@ def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> in
     return max(1, (_CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK) // max(shape[1], 1))
 
 
+def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout) -> Folded | None:
+    """Folds of signals as they are, which most are; None where one is of more than that, and all are left."""
+    found: list[tuple[FoldOp, Tensor | None, Tensor | None]] = []
+    for op in ops:
+        if op.plain is None:
+            return None
+        value, mask = (None if name is None else signals[name] for name in op.plain)
+        if mask is not None and (mask.dtype is not torch.bool or mask.shape != layout.shape):
+            return None
+        if value is not None and (value.dtype not in _PLAIN or value.shape != layout.shape):
+            return None
+        found.append((op, value, mask))
+    folded = Folded()
+    try:
+        if isinstance(layout, Padded):
+            layout.prepare([(value, mask) for _, value, mask in found if value is not None])
+        for op, value, mask in found:
+            for stat, column in layout.fold(value, mask, op.stats).items():
+                folded.columns[op.keys[stat]] = column
+    except Exception:  # noqa: BLE001  (which fold it is, is found out where each is made alone)
+        return None
+    return folded
+
+
 def _fold(
     ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
 ) -> Folded:
     whole = all(op.reads <= signals.keys() for op in ops)
+    if whole and (done := _fold_signals(ops, signals, layout)) is not None:
+        return done
     view = TokenView(signals, layout, device, functions, whole=whole)
     folded = Folded()
     for op in ops:

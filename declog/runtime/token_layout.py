@@ -34,7 +34,7 @@ class Layout(ABC):
             return {"n": self._count(mask, torch.device("cpu"))}
         moments = [stat for stat in stats if stat in STATS]
         found: dict[str, Tensor] = {}
-        if not value.is_floating_point() and value.dtype is not torch.bool:
+        if not value.dtype.is_floating_point and value.dtype is not torch.bool:
             value = value.double()
         if moments and value.dtype is torch.bool:
             found = _of_bools(self._count(mask, value.device), self._true(value, mask), moments)
@@ -42,7 +42,7 @@ class Layout(ABC):
             found = self._moments(value, mask, moments)
         if len(moments) == len(stats):
             return found
-        value = value if value.is_floating_point() else value.float()
+        value = value if value.dtype.is_floating_point else value.float()
         for stat in ("first", "last"):
             if stat in stats:
                 found[stat] = self._edge(value, mask, last=stat == "last")
@@ -83,9 +83,24 @@ class Padded(Layout):
         self._scratch: dict[torch.dtype, Tensor] = {}
         self._kept: list[Tensor] = []  # masks whose ids are keys: they must live as long
         self._plain = True  # no NaN and no infinity was met
+        self._totals: dict[tuple[int, int], Tensor] = {}  # sums that are known to be plain numbers
 
     def spread(self, values: Tensor) -> Tensor:
         return values.unsqueeze(1) if values.ndim else values
+
+    def prepare(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+        """The sums of all, and one look at them together; where one is no plain number none is known."""
+        if len(pairs) < 2 or not all(value.is_cpu and value.dtype is pairs[0][0].dtype for value, _ in pairs):
+            return
+        totals = [self._total(value, mask) for value, mask in pairs]
+        whole = torch.stack(totals)
+        if not len(torch.nonzero(whole - whole)):
+            self._totals = {(id(value), id(mask)): total for (value, mask), total in zip(pairs, totals, strict=True)}
+
+    def _total(self, value: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            return value.sum(1)
+        return torch.mul(value, self._weight(mask, value.dtype), out=self._buffer(value)).sum(1)
 
     def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
         plain = self._fold_plain(value, mask, stats) if self._plain and value.is_cpu else None
@@ -94,11 +109,12 @@ class Padded(Layout):
     def _fold_plain(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor] | None:
         """None where a value is NaN or infinite, be it in the padding."""
         weight = None if mask is None else self._weight(mask, value.dtype)
-        scratch = value if weight is None and _SPREAD.isdisjoint(stats) else self._buffer(value)
-        total = value.sum(1) if weight is None else torch.mul(value, weight, out=scratch).sum(1)
-        if len(torch.nonzero(total - total)):  # inf - inf is NaN, which is not zero
+        known = self._totals.get((id(value), id(mask)))
+        total = self._total(value, mask) if known is None else known
+        if known is None and len(torch.nonzero(total - total)):  # inf - inf is NaN, which is not zero
             self._plain = False
             return None
+        scratch = value if _SPREAD.isdisjoint(stats) else self._buffer(value)
         n = self._count(mask, value.device) if mask is None or weight is None else self._weighed(mask, weight)
         found = {"n": n, "total": total}
         if "m2" in stats:
