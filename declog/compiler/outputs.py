@@ -14,7 +14,7 @@ from declog import sinks
 from declog.compiler.draft import Draft
 from declog.compiler.formulas import condition
 from declog.errors import SinkError, did_you_mean
-from declog.language.nodes import Node
+from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec
 from declog.plans.needs import read
 from declog.plans.ops import FormulaOp, MetricOp, ProfileOp, SinkOp
@@ -29,12 +29,14 @@ def names(draft: Draft) -> None:
     seen: dict[str, str] = {}
     for op in draft.outputs:
         for item in op.names if op.shown and not draft.implicit(op.id) else ():
-            other = seen.setdefault(item.template, op.key)
-            if other != op.key:
-                draft.report(
-                    "DL402.outputs", ("metrics", op.id, "name"), related=(("metrics", other.split(".")[0]),),
-                    other=other, key=op.key, template=item.template,
-                )  # fmt: skip
+            known = isinstance(op, MetricOp) and op.family and not op.labels and members_of(*op.args) is not None
+            for name in _globs(op, item.template) if known else [item.template]:
+                other = seen.setdefault(name, op.key)
+                if other != op.key:
+                    draft.report(
+                        "DL402.outputs", ("metrics", op.id, "name"), related=(("metrics", other.split(".")[0]),),
+                        other=other, key=op.key, template=name,
+                    )  # fmt: skip
 
 
 def modes(draft: Draft) -> None:
@@ -256,11 +258,18 @@ def _named(draft: Draft, word: str) -> Iterable[Names]:
     """
     for op in draft.outputs:
         for item in op.names if not draft.implicit(op.id) else ():
-            glob = item.template
-            for field in ("column", "label", *op.labels):
-                glob = glob.replace(f"{{{field}}}", "*")
-            if glob != item.template and _meet(word, glob):
+            globs = _globs(op, item.template)
+            if globs != [item.template] and any(_meet(word, glob) for glob in globs):
                 yield op.key, item.alias, word
+
+
+def _globs(op: MetricOp | FormulaOp, template: str) -> list[str]:
+    """The names that a template gives: of each member where they are declared, and any label."""
+    glob = template
+    for field in ("label", *op.labels):
+        glob = glob.replace(f"{{{field}}}", "*")
+    members = members_of(*op.args) if isinstance(op, MetricOp) else None
+    return [glob.replace("{column}", member) for member in members or ("*",)] if "{column}" in glob else [glob]
 
 
 def _meet(one: str, two: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem
@@ -224,9 +225,10 @@ def _observed(draft: Draft, name: str) -> Node:
     phase = spec.phase if isinstance(spec.phase, str) else None  # of several phases, or of those that need it
     if spec.phase is None and not draft.phase_order:
         phase = draft.default_phase
-    type = Type(spec.type, axis, spec.family, phase)
+    type = Type(spec.type, axis, bool(spec.family), phase)
     mask = mask_of(draft, name) if axis is Axis.TOKEN else frozenset()
-    return draft.pool.make(SIGNAL, type=type, mask=mask, name=name)
+    declared: dict[str, Any] = {"members": spec.members} if spec.members else {}
+    return draft.pool.make(SIGNAL, type=type, mask=mask, name=name, **declared)
 
 
 def _masked(draft: Draft, name: str, node: Node) -> Node:

@@ -163,6 +163,15 @@ class Pool:
         return self.make(CONST, type=Type(dtype), value=value)
 
 
+def members_of(*nodes: Node) -> tuple[str, ...] | None:
+    """The members that the families of expressions declare; None where others may come."""
+    leaves = [node for node in walk(*nodes) if node.op in LEAVES and node.type.family]
+    declared = [dict(node.params).get("members") for node in leaves]
+    if not declared or any(one is None for one in declared):
+        return None
+    return tuple(dict.fromkeys(member for one in declared if one is not None for member in one))
+
+
 def reads_other_ranks(node: Node, split: bool) -> bool:
     """Whether a value depends on rows of other ranks: by its batch, by an earlier phase, by a group that is spread."""
     for item in walk(node):

@@ -86,8 +86,8 @@ class SignalSpec(Model):
     _plain = "expr"
     axis: AxisName | None = None
     type: DType = DType.FLOAT
-    family: bool = False
-    """One value per member: a mapping of member to values is observed."""
+    family: bool | list[str] = False
+    """One value per member: a mapping of member to values is observed; a list names the only members that there are."""
     phase: str | dict[str, str] | None = None
     """Where in the step it is observed; a map of label to phase where in several."""
     from_: str | None = Field(None, alias="from")
@@ -114,7 +114,7 @@ class SignalSpec(Model):
         if (self.axis is None) == (self.expr is None):
             fix = "drop one of them (null)" if self.expr is not None else "add `axis: completion`, or `expr:`"
             raise refused("DL202.axis_or_expr", fix=fix)
-        if self.any and not (self.family and self.axis in ("step", "completion") and self.type is DType.FLOAT):
+        if self.any and not (self.family is True and self.axis in ("step", "completion") and self.type is DType.FLOAT):
             raise refused("DL202.any")
         return self
 
@@ -122,6 +122,11 @@ class SignalSpec(Model):
     def before(self) -> tuple[str, ...]:
         """The names that the signal had."""
         return (self.renamed,) if isinstance(self.renamed, str) else tuple(self.renamed or ())
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The members that it declares; none where any may come."""
+        return tuple(self.family) if isinstance(self.family, list) else ()
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -185,7 +190,7 @@ class MetricSpec(Model):
     axis: AxisName | None = None
     """Declares a signal of the metric's id in place."""
     type: DType = DType.FLOAT
-    family: bool = False
+    family: bool | list[str] = False
     phase: str | None = None
     optional: bool = False
     extra: bool | None = None

@@ -23,6 +23,7 @@ CODES = {
             print(error)
     ```
     """, {
+    "DL501.member": ("the family `{family}` declares no member `{name}`", Known("members")),
     "DL501.observed": ("the profile has no signal `{name}` to observe", "{fix}"),
     "DL501.phase": ("the profile `{profile}` has no phase `{name}`", Known("phases")),
     "DL501.signal": ("the profile `{profile}` has no signal `{name}`", "{fix}"),

@@ -28,6 +28,7 @@ CODES = {
     "DL302.alert_text": ("`{name}` in the text is no metric", "{fix}"),
     "DL302.axis": ("`{name}` is an axis, not a {noun}", "use it as over={name}"),
     "DL302.column_parameter": ("`{function}` takes `{name}`, and the profile has no such signal", Known("signals")),
+    "DL302.member": ("`{node}` has no member `{name}`", Known("members")),
     "DL302.metric": ("`{name}` is a metric; an expression reads signals", "use `formula:` to compute with metrics"),
     "DL302.metric_signal": ("there is no signal `{name}` for this metric to reduce", "{fix}"),
     "DL302.name": ("unknown {noun} `{name}`", Known("{noun}s")),

@@ -17,7 +17,7 @@ def explain(plan: Plan) -> str:
         for signal in phase.signals:
             use = " and ".join(word for word, on in (("recorded", signal.recorded), ("folded", signal.folded)) if on)
             source = f", observed as {signal.source}" if signal.source != signal.name else ""
-            family = " family" if signal.family else ""
+            family = f" family{' of ' * bool(signal.members)}{', '.join(signal.members)}" if signal.family else ""
             optional = ", optional" if signal.optional else ""
             lines.append(
                 f"  signal {signal.name}: {signal.dtype}{family} per {signal.axis.label}, {use}{source}{optional}"

@@ -38,6 +38,7 @@ class SignalOp:
     packed: bool = False  # per token, and the tokens of all completions lie in one row
     unmasked: bool = False  # per token, and nothing says which tokens exist
     any: bool = False  # a family of what no other signal is
+    members: tuple[str, ...] = ()  # the only ones of a family that there are
 
     # what every `observe` asks of a signal, ready to read: its column's key, its shape by name, what rows are, and
     # whether a float is recorded as it is

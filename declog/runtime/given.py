@@ -98,6 +98,8 @@ class Read(Given):
         for member, values in value.items():
             if not isinstance(member, str):
                 raise InputError.of("DL504.member", name=op.source, member=member)
+            if op.members and member not in op.members:
+                raise InputError.of("DL501.member", family=op.source, name=member, known=op.members)
             self._put(op, (op.name, member), f"{op.source}[{member!r}]", values)
 
     def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:

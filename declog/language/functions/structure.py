@@ -16,6 +16,7 @@ from declog.language.dtypes import COLUMN, NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, OVER, Call, Function, Param, Rule
 from declog.language.functions.rules import broadcast, need
 from declog.language.moments import AGGREGATES
+from declog.language.nodes import members_of
 
 if TYPE_CHECKING:
     from declog.language.nodes import Node
@@ -171,6 +172,9 @@ def _member(call: Call) -> Type:
     node = call.args[0]
     if not node.type.family:
         call.fail("DL306.member", arg=0, node=node)
+    member, known = call.params.get("member"), members_of(node)
+    if member is not None and known is not None and member not in known:
+        call.fail("DL302.member", node=node, name=member, known=known)
     return replace(node.type, family=False)
 
 
