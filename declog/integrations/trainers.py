@@ -70,7 +70,7 @@ class _Loop:
         self._epochs = declog.profile_of(config).get("every") == "epoch"
         self._step: AbstractContextManager[Any] | None = None
         self._mode: AbstractContextManager[Any] | None = None
-        self._training = False
+        self._predicted = False  # whether the mode that is open has come to a batch
         self._epoch_ended = False  # its log event waits for what the trainer reports
 
     def close(self) -> None:
@@ -84,7 +84,6 @@ class _Loop:
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
-        self._training = True
         self._leave()
         if state.global_step and not log.closed and log.last_step != state.global_step:  # not where it trains on
             checkpoints = importlib.import_module("declog.integrations.checkpoints")
@@ -120,6 +119,8 @@ class _Loop:
         numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, Real)}
         if numbers and all(name.startswith(f"{EVAL}_") or name == "epoch" for name in numbers):
             self._enter(log)
+        elif not self._predicted:
+            self._leave()
         if self._mode is not None:
             numbers = {name.removeprefix(f"{EVAL}_"): value for name, value in numbers.items() if name != "epoch"}
         with log.guard("what the trainer reports could not be recorded"):
@@ -150,6 +151,7 @@ class _Loop:
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
+        self._leave()
         self._end()
         if not log.closed:
             checkpoints = importlib.import_module("declog.integrations.checkpoints")
@@ -163,7 +165,6 @@ class _Loop:
         self._end()
         if not log.closed:
             log.flush(wait_s=self._wait_s)
-        self._training = False
         self._enter(log)
 
     # -- inside
@@ -200,10 +201,9 @@ class _Loop:
             self._enter(log)
 
     def _evaluated(self, log: declog.Recorder) -> None:
-        """Outside of training whatever is observed next is of another evaluation."""
+        """Until training goes on, what is observed next is of another evaluation: of another data set, or by hand."""
         self._leave()
-        if not self._training:
-            self._enter(log)
+        self._enter(log)
 
     def _enter(self, log: declog.Recorder) -> None:
         """An evaluation begins: where that is known, else with its first batch, or with what it reports."""
@@ -215,7 +215,7 @@ class _Loop:
 
     def _leave(self) -> None:
         if self._mode is not None:
-            mode, self._mode = self._mode, None
+            mode, self._mode, self._predicted = self._mode, None, False
             mode.__exit__(None, None, None)
 
     def _end(self) -> None:

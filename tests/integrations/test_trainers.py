@@ -81,6 +81,26 @@ def test_an_evaluation_is_apart(steps: int, tmp_path: Path) -> None:
     ]
 
 
+def test_several_data_sets(tmp_path: Path) -> None:
+    """Each evaluation is a log event of its own, with what its batches observed; checkpoints are saved between."""
+    from tests.integrations import training
+
+    sink = MemorySink()
+    settings = {"save_strategy": "epoch", "logging_steps": 3}
+    trainer, callback = training.line(tmp_path, [sink], ["declog/sinks=[]"], settings=settings, parts=("one", "two"))
+    callback.close()
+    assert callback.recorder.failures == {}
+    found = [(step, values) for step, mode, values in events(sink) if mode == "eval"]
+    assert [(step, [name for name in values if name.endswith("_loss")]) for step, values in found] == [
+        (step, [f"eval_{part}_loss"]) for step in (6, 12) for part in ("one", "two")
+    ]
+    errors = trainer.model.errors
+    assert [values["eval_worst"] for _, values in found] == [most(errors[False][at : at + 3]) for at in (0, 3, 6, 9)]
+    logged = [values for _, mode, values in events(sink) if mode == "train"]
+    assert [values["worst"] for values in logged[:-1]] == [most(errors[True][at : at + 3]) for at in (0, 3, 6, 9)]
+    assert "train_runtime" in logged[-1]
+
+
 @pytest.mark.parametrize("strategy", ["steps", "epoch"])
 def test_each_epoch(strategy: str, tmp_path: Path) -> None:
     """`every: epoch`: one log event for each, of all its steps, whenever the trainer logs; evaluations have theirs."""

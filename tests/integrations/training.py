@@ -53,8 +53,11 @@ class Stop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed 
         control.should_training_stop = state.global_step == self.step
 
 
-def line(folder: Path, sinks: list[MemorySink], overrides: list[str], until: int | None = None, **options: Any) -> Any:
-    """Two epochs of six steps, each of which is evaluated: the trainer, and the callback."""
+def line(
+    folder: Path, sinks: list[MemorySink], overrides: list[str], until: int | None = None, parts: tuple[str, ...] = (),
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Two epochs of six steps, each of which is evaluated, on ``parts``: the trainer, and the callback."""
     data = [{"x": torch.tensor([place / 24, 1.0]), "labels": torch.tensor([place / 12])} for place in range(24)]
     settings: dict[str, Any] = {
         "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2, "logging_steps": 2,
@@ -63,8 +66,8 @@ def line(folder: Path, sinks: list[MemorySink], overrides: list[str], until: int
     }  # fmt: skip
     callback = declog.callback("trainer", [*PROFILE, *overrides], sinks=sinks)
     trainer = Trainer(
-        Line(), TrainingArguments(str(folder), **settings), train_dataset=data, eval_dataset=data[:12],
-        callbacks=[callback, Stop(until)],
+        Line(), TrainingArguments(str(folder), **settings), train_dataset=data,
+        eval_dataset=dict.fromkeys(parts, data[:12]) if parts else data[:12], callbacks=[callback, Stop(until)],
     )  # fmt: skip
     trainer.train(**options)
     return trainer, callback
