@@ -14,8 +14,9 @@ import torch
 
 import declog
 from declog.errors import ConfigError, UsageError
-from declog.language.functions import BUILTIN, Functions
+from declog.language.functions import BUILTIN, DEFAULT, Functions
 from declog.language.reductions import BUILTIN as REDUCTIONS
+from declog.language.reductions import DEFAULT as DEFAULT_REDUCTIONS
 from declog.language.reductions import Reductions
 from tests.language.runs import one_step, problems
 
@@ -224,6 +225,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     sys.modules.pop("team_declog_entries", None)
+    for registry in (DEFAULT, DEFAULT_REDUCTIONS):  # what a plan without registries of its own loaded
+        for name in ("team_scaled", "team_range"):
+            registry.discard(name)
 
 
 @pytest.mark.usefixtures("installed")
