@@ -172,7 +172,7 @@ def _timely(draft: Draft, name: str, condition: Node) -> None:
     for key in read(condition):
         if ops[key].every and every % ops[key].every:
             draft.report(
-                "DL310.when", ("metrics", name, "when"), key=key, known=ops[key].every, name=name, logged=every
+                "DL310.when", ("metrics", name, "when"), key=key, window=ops[key].every, name=name, logged=every
             )
 
 

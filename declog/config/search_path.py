@@ -149,10 +149,16 @@ class ImportlibResourcesConfigSource(importlib_resources_config_source.Importlib
 
 def _beside(source: ConfigSource, name: str) -> ConfigResult | None:
     """A preset that a file of ``source`` extends: one beside it, or an installed one; None where it is elsewhere."""
-    if source.is_config(name):
+    folders = preset_folders()
+    if source.is_config(name) and source.scheme() != "pkg" and source.path not in folders:
         return source.load_config(name)
-    shipped = next((each for each in _installed() if each.is_config(name)), None)
-    return None if shipped is None else shipped.load_config(name)
+    file = next((file for folder in folders if (file := Path(folder, f"{name}.yaml")).is_file()), None)
+    return None if file is None else _shipped(str(file.parents[name.count("/")]), name, file.stat().st_mtime_ns)
+
+
+@cache  # whatever extends a preset is read with all that this one extends
+def _shipped(folder: str, name: str, changed: int) -> ConfigResult:
+    return FileConfigSource(PROVIDER, f"file://{folder}").load_config(name)
 
 
 def is_shipped(name: str) -> bool:

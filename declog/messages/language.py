@@ -262,7 +262,7 @@ CODES = {
     "DL310.split_text": ("`{node}` reads text of groups that are spread over ranks", "split: none"),
     "DL310.token_type": ("a {type} per token cannot be folded", "observe it per completion"),
     "DL310.weight": ("`weight` per token is not possible", "multiply in `expr`, or weigh the completion"),
-    "DL310.when": ("`{key}` is known each {known} steps, and `{name}` is logged each {logged}", "every: {known}"),
+    "DL310.when": ("`{key}` is known each {window} steps, and `{name}` is logged each {logged}", "every: {window}"),
 }),
 "DL311": Code("unknown reduction", """
     No reduction of this name. The nearest is suggested; `pNN` is any quantile; `@declog.reducer` registers one.
