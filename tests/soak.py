@@ -6,6 +6,7 @@
     python -m tests.soak --only kills --rounds 20       a run that is killed at any moment and resumed, again and again
     python -m tests.soak --only oracle --cases 5000     random profiles, against plain loops
     python -m tests.soak --only scopes --programs 3000  random programs of tasks and threads, in several schedules each
+    python -m tests.soak --only ppo                     the whole PPO example: each value of each step, twice
     python -m tests.soak --only trl                     all of TRL, live: without declog, with it, and in its sinks
 
 Each part alone takes less than ten minutes.
@@ -32,6 +33,8 @@ from tests import forks
 from tests.faults import jobs, test_faults, test_resume
 from tests.faults.cases import FAULTS
 from tests.faults.resuming import STEPS
+from tests.integrations import ppo_runs
+from tests.oracle import ppo
 from tests.oracle.compare import differences, report
 from tests.oracle.generator import generated
 from tests.runtime.scopes.programs import executed
@@ -51,7 +54,7 @@ MAY_GROW: Mapping[str, float] = {
 def main() -> int:
     """The parts that are chosen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("alone", "together", "faults", "kills", "oracle", "scopes", "trl"))
+    parser.add_argument("--only", choices=("alone", "together", "faults", "kills", "oracle", "scopes", "ppo", "trl"))
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", type=int, default=5_000)
@@ -64,6 +67,7 @@ def main() -> int:
         "kills": lambda folder: kills(folder, chosen.rounds),
         "oracle": lambda folder: oracle(chosen.cases),
         "scopes": lambda folder: interleavings(chosen.programs),
+        "ppo": learned,
         "trl": live,
     }
     failed = []
@@ -88,6 +92,24 @@ def interleavings(count: int) -> Iterator[str]:
             if found.seen.plain != found.truth.plain:
                 yield f"program {seed} in schedule {schedule}: {found.seen.plain} is not {found.truth.plain}"
     logging.disable(logging.NOTSET)
+
+
+def learned(folder: Path) -> Iterator[str]:
+    """The example as it is, under TRL's names and under clean ones: all that it logs is numpy's, and it learns."""
+    for preset in ("trl_ppo", "ppo"):
+        (folder / preset).mkdir()
+        run = ppo_runs.run(folder / preset, 150, f"declog={preset}")
+        reward = "objective/scores" if preset == "trl_ppo" else "reward"
+        scores = [values[reward] for values in run.logged]
+        if sum(scores[-10:]) < 2.5 * sum(scores[:10]):
+            yield f"{preset}: the score went from {scores[:10]} to {scores[-10:]}"
+        values = 0
+        for step, found in enumerate(run.logged):
+            pooled = ppo.pooled(*run.rollout(step), run.settings) if preset == "ppo" else None
+            expected = pooled or ppo_runs.expected(run, step)
+            values += len(expected)
+            yield from (f"{preset}, step {step}: {text}" for text in ppo_runs.differences(expected, found))
+        print(f"{preset}: {values} values; the score {scores[0]:.2f} .. {scores[-1]:.2f}", flush=True)
 
 
 def live(folder: Path) -> Iterator[str]:

@@ -142,7 +142,7 @@ def _pip(block: Block, words: list[str]) -> None:
 
 def _python(block: Block, words: list[str]) -> None:
     script, arguments = words[0], words[1:]
-    hydra = ("grpo_arithmetic", "trl_grpo", "ray_actors", "accelerate_grpo")
+    hydra = ("grpo_arithmetic", "ppo_arithmetic", "trl_grpo", "ray_actors", "accelerate_grpo")
     if script in [f"examples/{name}.py" for name in hydra]:
         compose_all(
             block, arguments, lambda some: application_plan(ROOT / "examples" / "conf", Path(script).stem, some)
