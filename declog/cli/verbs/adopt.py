@@ -11,6 +11,8 @@ a preset has most of the names, the profile extends it.
 from __future__ import annotations
 
 import argparse
+import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ def run(given: argparse.Namespace) -> int:
     from declog.cli.adoption import adopted, read
     from declog.config.compose import compose
 
-    found = adopted(read(Path(given.run)), _templates())
+    found = adopted(read(Path(given.run)), _templates(tuple(sys.path)))
     name = "adopted" if given.output is None else Path(given.output).stem
     text = found.text(name)
     if given.output is None:
@@ -60,7 +62,8 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _templates() -> dict[str, list[str]]:
+@cache  # composing all presets takes seconds
+def _templates(path: tuple[str, ...]) -> dict[str, list[str]]:
     """The names that each preset may log, whatever is switched on; run-time names alone say nothing."""
     from declog.api import plan
     from declog.config.compose import compose, presets

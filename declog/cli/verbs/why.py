@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
     paths = list(_paths(found, given.key, made))
     if not paths:
         raise Wrong(f"nothing is called `{given.key}` in this profile", _close(found, given.key, made))
-    facts = [_told(found, path, made) for path in paths]
+    facts = [_facts(found, path, made) for path in paths]
     if given.format == "json":
         write_json(facts)
     else:
@@ -69,7 +69,7 @@ def _split(key: str) -> Path:
 
 
 def _plan(config: Composed) -> Plan | None:
-    """The plan, if the profile compiles: layers are told of one that does not, too."""
+    """The plan, if the profile compiles: layers are shown of one that does not, too."""
     from declog.api import plan
 
     try:
@@ -137,7 +137,7 @@ def _close(found: Layered, key: str, made: Plan | None) -> str:
 # ---- what is reported -----------------------------------------------------------------------------------
 
 
-def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
+def _facts(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
     from declog.cli.layers import at, has, known, leaves, shown_package, shown_place
 
     there = has(found.data, path)
@@ -148,7 +148,7 @@ def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
     facts: dict[str, Any] = {"key": ".".join(map(str, path)), "value": value, "there": there}
     layers = found.layers(path) or (found.provenance.find((*found.prefix, *path))[1] if has(found.data, path) else ())
     facts["layers"] = [
-        {"place": shown_place(layer.place), "value": _said(layer, found), "package": shown_package(layer.place)}
+        {"place": shown_place(layer.place), "value": _given(layer, found), "package": shown_package(layer.place)}
         for layer in layers
         if there or layer.rank
     ]
@@ -161,7 +161,7 @@ def _told(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
     return facts
 
 
-def _said(layer: Layer, found: Layered) -> str | None:
+def _given(layer: Layer, found: Layered) -> str | None:
     """What a layer gives a key, as it was written; None for a map."""
     from declog.config.source_map import FilePlace, OverridePlace
 
