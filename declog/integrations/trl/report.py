@@ -53,8 +53,11 @@ class Report:
         self._computed = sight.loop  # all that it reports is computed here, too
         self._compared = _Names(compared)
         self._differ: set[str] = set()  # of those, what differed
+        logged = recorder.plan.logged
         self._of_steps = {
-            name for name, ops in recorder.plan.sources.items() if ops[0].axis.label == "step" and not ops[0].family
+            name: logged is not None and ops[0].phase == logged.phase  # whether it may come after the last step
+            for name, ops in recorder.plan.sources.items()
+            if ops[0].axis.label == "step" and not ops[0].family
         }
         self._values: dict[str, float] | None = None  # of the log event, from its begin until the callbacks have them
         self._whole_event = False  # whether they are of all rows
@@ -181,12 +184,14 @@ class Report:
             return
         reported = {name: value for name, value in entry.items() if name != "step"}
         with self._guard("what the trainer reports could not be recorded"):
+            own = self._stripped(reported)
             if self._recorder.in_step:
-                own = self._stripped(reported)
-                self._capture.observe({name: own[name] for name in self._of_steps & own.keys()})
+                self._capture.observe({name: own[name] for name in self._of_steps.keys() & own.keys()})
+            elif after := {name: own[name] for name, may in self._of_steps.items() if may and name in own}:
+                self._recorder.observe(**after, step="next")
             self._steps.end()
             others = {f"{THEIRS}{name}": reported[name] for name in self._differ & reported.keys()}
-            self._pass_on({**self._stripped(reported), **others})
+            self._pass_on({**own, **others})
         kept = {name for name, value in reported.items() if not self._computed or value != value}  # a NaN is news
         self._values, self._whole_event = self._merged(kept)
         self.finished(logs, entry)

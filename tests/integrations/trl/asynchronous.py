@@ -70,7 +70,11 @@ class Worker:
                 mask = np.arange(len(ids)) >= 5
                 logprobs = np.where(mask, -3.5, 0.0).astype(np.float32)
                 # the reward function `sometimes` has none for every other group
-                metrics = {"reward": reward, "rewards/task": reward, "rewards/sometimes": 1.0 if group % 2 else np.nan}
+                metrics = {
+                    "reward": reward,
+                    "rewards/reward": reward,
+                    "rewards/sometimes": 1.0 if group % 2 else np.nan,
+                }
                 self._put(
                     RolloutSample(
                         [{"role": "user", "content": f"say {group}"}],
@@ -121,7 +125,17 @@ def trainer_of(model: Path, folder: Path, **args: Any) -> Any:
 
 def run(model: Path, folder: Path, *overrides: str, **args: Any) -> tuple[Any, MemorySink]:
     """Train with declog attached: the trainer, and what came to a sink on rank 0."""
+    from transformers import TrainerCallback
+
+    class Later(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, *args: Any, **kwargs: Any) -> None:
+            if (
+                trainer.rollout_worker is not None
+            ):  # something for the next log event, also for the one after the last step
+                trainer.rollout_worker.metrics_queue.put({"completions/clipped_ratio": (3.0, 4)})
+
     trainer = trainer_of(model, folder, **args)
+    trainer.add_callback(Later())
     sink = MemorySink()
     sinks = [sink] if trainer.args.process_index == 0 else []
     with declog.attach(trainer, overrides=[*cases.STRICT, *overrides], sinks=sinks):

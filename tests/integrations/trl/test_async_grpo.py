@@ -24,12 +24,13 @@ def check(history: Sequence[dict[str, Any]], events: Sequence[Any], rewards: Any
         (step, {name: value for name, value in values.items() if not name.startswith("trained")})
         for step, _, values in events
     ]
+    assert events[-1][2]["completions/clipped_ratio"] > 0  # it came after the last step
     each = 2 * 2 * EACH * ranks  # samples of a window: two steps of two micro-batches
     for place, (_, _, values) in enumerate(events[:2]):
         trained = rewards.reshape(-1)[place * each : (place + 1) * each]
         assert values["trained/reward_mean"] == pytest.approx(trained.mean())
         assert values["trained/reward_std"] == pytest.approx(trained.std(ddof=1))
-        assert (values["trained/rewards/task"], values["trained"]) == (pytest.approx(trained.mean()), each)
+        assert (values["trained/rewards/reward"], values["trained"]) == (pytest.approx(trained.mean()), each)
         assert values["trained/rewards/sometimes"] == 1
         assert values["reward"] != pytest.approx(trained.mean())  # TRL's is of what was packed: one ahead
 
@@ -47,7 +48,7 @@ def test_one_rank(model: Path, tmp_path: Path) -> None:
     assert "trained/staleness_max" in trainer.state.log_history[0]
     (step, table), *_ = sink.tables("completions")
     rewards = trainer.rollout_worker.rewards[3].tolist()  # step 2's last micro-batch
-    assert (step, table.data["task"]) == (2, rewards)
+    assert (step, table.data["rewards/reward"]) == (2, rewards)
     assert table.data["advantages"] == pytest.approx([reward - np.mean(rewards) for reward in rewards])
     assert table.data["prompt"][0] == [{"role": "user", "content": "say 3"}]
     assert table.data["completion"][1] == [{"role": "assistant", "content": str(rewards[1])}]
