@@ -83,6 +83,8 @@ class _Loop:
     # -- what the trainer calls
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.recorder is not None and self.recorder.closed:  # a notebook's cell that is run again
+            self.recorder = self._step = self._mode = None
         log = self._log(args)
         self._leave()
         if state.global_step and not log.closed and log.last_step != state.global_step:  # not where it trains on

@@ -144,6 +144,21 @@ def test_a_run_that_is_resumed(tmp_path: Path) -> None:
     assert len({line["run_id"] for line in lines[stopped]}) == 1
 
 
+def test_a_callback_that_was_closed(tmp_path: Path) -> None:
+    """Training once more, as by a notebook's cell that is run again, is another run, with a folder of its own."""
+    from tests.integrations import training
+
+    trainer, callback = training.line(tmp_path, [], ["declog/sinks=[jsonl]"])
+    callback.close()
+    first = callback.recorder.output_dir
+    trainer.train()
+    callback.close()
+    second = callback.recorder.output_dir
+    lines = [(folder / "jsonl" / "scalars.jsonl").read_text().splitlines() for folder in (first, second)]
+    steps = [[json.loads(line)["step"] for line in each] for each in lines]
+    assert (first != second, steps[0]) == (True, steps[1])
+
+
 def test_two_ranks(tmp_path: Path) -> None:
     """Values are of the rows of both, what the trainer reports is there once."""
     ended = jobs.run(tmp_path, 2, ["-m", "tests.integrations.training", tmp_path])
