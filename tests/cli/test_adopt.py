@@ -39,11 +39,6 @@ def written(cli: Cli, source: Path, file: Path) -> dict[str, Any]:
     ("name", "signals", "passed"),
     [
         ("verl.log", ["advantages", "mask", "prompt_length", "response_length", "returns", "rewards", "score"], 19),
-        (
-            "torchforge.txt",
-            ["kl_divergence", "mask", "mathreward_reward", "sampled_policy_age", "tokens_generated"],
-            14,
-        ),
         ("openrlhf.txt", [], 11),
     ],
 )
@@ -65,6 +60,16 @@ def test_the_same_names_are_logged(name: str, signals: list[str], passed: int, c
         for one in found.passed:
             log.log_metric(one, 1.0)
     assert {name for name in sink.scalars[0] if not name.startswith("declog/")} == set(logged.values)
+
+
+def test_names_of_torchforge_are_a_presets(cli: Cli, tmp_path: Path) -> None:
+    """The profile extends that; without it, statistics of one thing are computed from its values."""
+    source = DATA / "torchforge.txt"
+    assert written(cli, source, tmp_path / "mine.yaml") == {"defaults": ["forge_grpo", "_self_"], "name": "mine"}
+    found = adopted(read(source), {})
+    names = ["kl_divergence", "mathreward_reward", "sampled_policy_age", "tokens_generated"]
+    assert sorted(each.signal for each in found.distributions) == names
+    assert len(found.passed) == 14
 
 
 def test_a_trainers_own_names_are_its_presets(cli: Cli, tmp_path: Path) -> None:
