@@ -197,6 +197,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return home, json.loads(python(PROGRAM, str(home / "run"), env=env).splitlines()[-1])
 
 
+@pytest.mark.slow  # the run into five sinks
 def test_files_have_a_few_words(written: tuple[Path, Any]) -> None:
     """A row of jsonl says that there was an image, and how great it was."""
     lines = (written[0] / "run" / "jsonl" / "tables" / "chats.jsonl").read_text().splitlines()

@@ -9,6 +9,8 @@ import pytest
 
 from tests import forks
 
+pytestmark = pytest.mark.slow  # wandb and trackio, started four times
+
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Any:
