@@ -585,6 +585,39 @@ def test_a_subclass_that_computes_a_number_in_another_way(
     assert {entry["entropy"] for entry in values(outcome.history, "train")} == {99.0}
 
 
+@pytest.mark.parametrize("otherwise", [False, True])
+def test_a_newer_version(
+    otherwise: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that nobody has compared yet: it is compared while it trains, and where it differs its numbers stay."""
+    from trl import GRPOTrainer
+
+    from declog.integrations.trl import sight
+
+    monkeypatch.setattr(sight, "EQUAL", ((1, 9), (1, 15)))
+    if otherwise:
+        original = GRPOTrainer._compute_loss
+
+        def computed(self: Any, model: Any, inputs: Any) -> Any:
+            loss = original(self, model, inputs)
+            mode = "train" if self.model.training else "eval"
+            self._metrics[mode]["entropy"][-1] *= 2
+            return loss
+
+        monkeypatch.setattr(GRPOTrainer, "_compute_loss", computed)
+    own = cases.run(Case(), model, tmp_path / "own")
+    caplog.clear()
+    merged = cases.run(Case(), model, tmp_path / "merged", merge="replace", overrides=[P95])
+    reported = [record.getMessage() for record in caplog.records if "has other numbers" in record.getMessage()]
+    names = [name for name in ("entropy", "eval_entropy") for text in reported if f"`{name}` (" in text]
+    assert names == (["entropy", "eval_entropy"] if otherwise else []) and len(reported) == len(names)
+    for mine, theirs in zip(merged.history, own.history, strict=True):
+        left_out = {name for name in theirs if "time" in name or "per_second" in name}
+        kept = {name: value for name, value in theirs.items() if name not in left_out}
+        assert {name: mine.get(name) for name in kept} == pytest.approx(kept, abs=1e-6, rel=1e-6)
+    assert "reward_p95" in merged.history[0]
+
+
 def test_several_evaluation_sets(model: Path, tmp_path: Path) -> None:
     """Each is a log event; TRL's own names do not distinguish them, those of transformers do."""
     from tests.integrations.trl import tiny
