@@ -231,6 +231,8 @@ class OpenBatch:
         }
         if ready and (tokens := self._known_tokens(inputs)) is not None:
             shape, _, device = tokens
+            if device.type != "cuda":  # a mask on the host is copied to the values on a GPU, and not they to it
+                device = next((value.device for value in inputs.values() if value.is_cuda), device)
             with torch.no_grad():
                 self._keep_folded(token_fold.run(ready, inputs, shape, device, lengths, functions))
 

@@ -23,7 +23,7 @@ from declog.errors import InputError, UnknownSignalError, UsageError, nearest
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
-from declog.runtime import actors, context, timing, wrapping
+from declog.runtime import actors, context, graphs, timing, wrapping
 from declog.runtime.background import Background
 from declog.runtime.batches import Locate
 from declog.runtime.call_log import Tape
@@ -198,6 +198,7 @@ class Recorder:
         session = self._session
         if session.closed:
             self._alive()
+        graphs.leave_out()
         if scope.kind != "run":
             self._records()
             around = None if scope.parent is None else here(self)

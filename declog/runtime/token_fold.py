@@ -79,7 +79,7 @@ class TokenView:
         gone = self.absent(node)
         if gone is True:
             return torch.tensor(math.nan)
-        return self._compute(node) if gone is False else _there(~gone, self._compute(node))
+        return self._compute(node) if gone is False else _there(gone.logical_not(), self._compute(node))
 
     def absent(self, node: Node) -> Absence:
         """Where a value is absent: what is computed of a signal that did not come with this batch."""
@@ -161,13 +161,13 @@ class TokenView:
         if isinstance(out, bool):
             return mask
         own = self.layout.spread(out) if node.type.axis is Axis.COMPLETION else out
-        there = torch.broadcast_to(~own, self.layout.shape)
+        there = torch.broadcast_to(own.logical_not(), self.layout.shape)
         return there if mask is None else mask & there
 
     def _without(self, gone: Tensor, masks: Sequence[Node]) -> Tensor:
         """The completions all of whose tokens are absent."""
         mask = self.mask(masks)
-        here = ~torch.broadcast_to(gone, self.layout.shape)
+        here = torch.broadcast_to(gone, self.layout.shape).logical_not()
         some = self.layout.fold(None, here if mask is None else here & mask, ("n",))["n"]
         return (some == 0) & (self.layout.fold(None, mask, ("n",))["n"] > 0)
 

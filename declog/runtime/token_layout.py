@@ -210,7 +210,7 @@ class Packed(Layout):
         self._row = torch.searchsorted(ends, places, right=True).clamp_(max=max(self._rows - 1, 0))
 
     def spread(self, values: Tensor) -> Tensor:
-        return values[self._row] if values.ndim else values
+        return values.index_select(0, self._row) if values.ndim else values
 
     def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
         return self._sum(torch.ones_like(self._row) if mask is None else mask.long())
@@ -225,7 +225,7 @@ class Packed(Layout):
         total = self._sum(torch.where(exists, value, 0.0))
         found = {"n": n, "total": total}
         if "m2" in stats:
-            distance = torch.where(exists, value - (total / n.clamp(min=1))[self._row], 0.0)
+            distance = torch.where(exists, value - (total / n.clamp(min=1)).index_select(0, self._row), 0.0)
             found["m2"] = self._sum(distance * distance)
         for stat, wall in (("min", math.inf), ("max", -math.inf)):
             if stat in stats:
@@ -244,7 +244,7 @@ class Packed(Layout):
         best = start.scatter_reduce_(0, self._row, torch.where(exists, places, none), "amax" if last else "amin")
         if not tokens:
             return torch.full((self._rows,), math.nan, dtype=value.dtype, device=value.device)
-        return torch.where(best != none, value[best.clamp(0, tokens - 1)], math.nan)
+        return torch.where(best != none, value.index_select(0, best.clamp(0, tokens - 1)), math.nan)
 
 
 def _exists(value: Tensor, mask: Tensor | None) -> Tensor:
@@ -300,4 +300,4 @@ def histogram(value: Tensor, mask: Tensor | None) -> Tensor:
     bin = torch.where(size < sketch.SMALLEST, sketch.SIDE, bin)
     bin = torch.where(exists, bin, sketch.SIZE)  # a bin of its own for what does not exist
     counts = torch.zeros(sketch.SIZE + 1, dtype=torch.int64, device=value.device)
-    return counts.scatter_add_(0, bin.flatten(), torch.ones_like(bin).flatten())[:-1]
+    return counts.scatter_add_(0, bin.flatten(), torch.ones_like(bin).flatten()).narrow(0, 0, sketch.SIZE)
