@@ -150,7 +150,9 @@ class ImportlibResourcesConfigSource(importlib_resources_config_source.Importlib
 def _beside(source: ConfigSource, name: str) -> ConfigResult | None:
     """A preset that a file of ``source`` extends: one beside it, or an installed one; None where it is elsewhere."""
     folders = preset_folders()
-    if source.is_config(name) and source.scheme() != "pkg" and source.path not in folders:
+    if source.is_config(name) and source.path in folders:
+        folders = [source.path]
+    elif source.is_config(name) and f"pkg://{source.path}" != conf_location():
         return source.load_config(name)
     file = next((file for folder in folders if (file := Path(folder, f"{name}.yaml")).is_file()), None)
     return None if file is None else _shipped(str(file.parents[name.count("/")]), name, file.stat().st_mtime_ns)
