@@ -74,7 +74,7 @@ class Draft:
     nodes: dict[str, Node | Problem | SwitchedOff] = field(default_factory=dict)
     typing: list[str] = field(default_factory=list)  # derived signals being typed, outermost first
     default_phase: str = DEFAULT_PHASE
-    phase_order: dict[str, int] = field(default_factory=dict)  # the named phases, as they are first declared
+    phase_order: dict[str, int] = field(default_factory=dict)  # the named phases as first declared; below 0: no rows
     grouping: Grouping | None = None
     metrics: list[MetricOp] = field(default_factory=list)
     formulas: list[FormulaOp] = field(default_factory=list)

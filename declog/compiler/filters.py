@@ -64,9 +64,13 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
     phases = {node.type.phase for node in (key, where) if node is not None and node.type.phase}
-    phase = max(phases, key=lambda item: draft.phase_order.get(item, 0), default="")
+
+    def order(item: str) -> int:
+        return draft.phase_order.get(item, 0)
+
+    phase = max(phases, key=order, default="")
     key, where = (
-        node if node is None or node.type.phase in (None, phase) else join(draft.pool, node, phase)
+        node if node is None or node.type.phase in (None, phase) else join(draft.pool, node, phase, order)
         for node in (key, where)
     )
     return FilterOp(

@@ -165,8 +165,9 @@ class _Lowering:
         assert source is not None
         expr = self.label(arg, source)
         name = f"join{len(self.draft.joins)}"
-        self.draft.joins.append(JoinOp(name=name, source=source, target=phase, expr=expr))
-        ids = self.draft.spec.axes.completion.ids
+        axis = Axis.STEP if node.type.axis is Axis.STEP else Axis.COMPLETION
+        self.draft.joins.append(JoinOp(name=name, source=source, target=phase, expr=expr, axis=axis))
+        ids = self.draft.spec.axes.completion.ids if axis is Axis.COMPLETION else None
         if ids is not None:
             leaf = signal_node(self.draft, ids)
             assert isinstance(leaf, Node)

@@ -373,7 +373,7 @@ class _Metric:
         def at(node: Node | None) -> Node | None:
             if node is None or node.type.phase in (None, target):
                 return node
-            return join(draft.pool, node, target)
+            return join(draft.pool, node, target, lambda phase: order.get(phase, 0))
 
         return target, tuple(joined for node in args if (joined := at(node)) is not None), at(where), at(by), at(weight)
 

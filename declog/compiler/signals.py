@@ -107,11 +107,17 @@ def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
 
 
 def default_phase(draft: Draft) -> None:
-    """The order of the named phases, and where signals go that name none and are read alone."""
+    """The order of the named phases, and where signals go that name none and are read alone.
+
+    Phases of step signals only come before all others, with numbers below 0: they have no rows, and values for any.
+    """
     named = [phase for name, spec in draft.signals.items() if name != LOGGED for phase in spec.phases]
-    draft.phase_order = {phase: place for place, phase in enumerate(dict.fromkeys(named))}
+    rows = {phase for spec in draft.signals.values() if spec.axis != "step" for phase in spec.phases}
+    places = {phase: place for place, phase in enumerate(dict.fromkeys(named))}
+    draft.phase_order = {phase: place if phase in rows else place - len(places) for phase, place in places.items()}
     if draft.phase_order:
-        draft.default_phase = "update" if "update" in draft.phase_order else list(draft.phase_order)[-1]
+        order = draft.phase_order
+        draft.default_phase = "update" if "update" in order else max(order, key=lambda phase: order[phase])
 
 
 def modes(draft: Draft) -> None:

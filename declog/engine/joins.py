@@ -109,7 +109,30 @@ class Carryover:
 
     # -- joins
 
+    def _of_step(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
+        """The value of a batch's step, from a phase without rows: whenever it came in it, else the latest before it."""
+        if source is None:
+            return target  # it never came: absent
+        view = View(source, self._functions)
+        values, lost = np.asarray(view.rows(op.expr, Axis.STEP)), view.lost(op.expr, Axis.STEP)
+        there = ~np.broadcast_to(np.asarray(lost, bool), (len(source.batches),))
+        places = np.full(len(target.batches), -1, np.int64)
+        for batch, (step, rank) in enumerate(zip(target.batches.step, target.batches.rank, strict=True)):
+            known = np.flatnonzero((source.batches.rank == rank) & (source.batches.step <= step) & there)
+            if len(known):
+                places[batch] = known[np.lexsort((source.batches.order[known], source.batches.step[known]))[-1]]
+        if not (places >= 0).any():
+            return target
+        members = view.members(op.expr) if op.expr.type.family else ()
+        gone = places < 0
+        found = values[..., np.maximum(places, 0)]
+        return target.with_column(
+            op.name, Axis.STEP, found, op.expr.type.dtype, members, gone=gone if gone.any() else False
+        )
+
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
+        if op.axis is Axis.STEP:
+            return self._of_step(op, source, target)
         text = op.expr.type.dtype in (DType.TEXT, DType.OBJECT)
         if source is None:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)

@@ -347,7 +347,8 @@ class Compiler:
                     place, "DL313.expression", name=tokens[0], phase=tokens[0].type.phase, other=other,
                     other_phase=other.type.phase,
                 )  # fmt: skip
-        return [arg if arg.type.phase in (None, target) else join(self.pool, arg, target) for arg in args]
+        order = self.scope.phase_order
+        return [arg if arg.type.phase in (None, target) else join(self.pool, arg, target, order) for arg in args]
 
     def _folded(self, node: ast.expr, function: Function, args: list[Node], type: Type) -> Node:
         values = [item.param("value") for item in args]
@@ -398,7 +399,7 @@ def labels(pool: Pool, nodes: Sequence[Node], order: Callable[[str], int]) -> No
     phase = max(phases, key=order) if phases else None
     parts = []
     for node in nodes:
-        part = node if node.type.phase in (None, phase) or phase is None else join(pool, node, phase)
+        part = node if node.type.phase in (None, phase) or phase is None else join(pool, node, phase, order)
         if part.type.dtype in WRITTEN:
             part = pool.make(WRITTEN[part.type.dtype], [part], type=part.type.with_dtype(DType.TEXT))
         parts.append(part)
@@ -407,9 +408,11 @@ def labels(pool: Pool, nodes: Sequence[Node], order: Callable[[str], int]) -> No
     return pool.make(COMBINED, parts, type=type)
 
 
-def join(pool: Pool, node: Node, phase: str) -> Node:
-    """A value of an earlier phase as one per completion of a later one."""
-    return pool.make(JOIN, [node], type=replace(node.type, axis=Axis.COMPLETION, phase=phase), phase=phase)
+def join(pool: Pool, node: Node, phase: str, order: Callable[[str], int]) -> Node:
+    """A value of an earlier phase as one per completion of a later one; of a phase without rows as one per batch."""
+    assert node.type.phase is not None
+    axis = Axis.STEP if order(node.type.phase) < 0 else Axis.COMPLETION
+    return pool.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
 
 
 def compile_node(parsed: Parsed, text: str, scope: Scope, pool: Pool, registry: Functions = BUILTIN) -> Node:

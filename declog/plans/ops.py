@@ -111,12 +111,16 @@ class LocalOp:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinOp:
-    """A value per completion of one phase, looked up for the rows of a later one: a column of the target."""
+    """A value per completion of one phase, looked up for the rows of a later one: a column of the target.
+
+    Of a phase without rows it is one per step, for every batch of the target.
+    """
 
     name: str
     source: str
     target: str
     expr: Node
+    axis: Axis = Axis.COMPLETION
 
 
 @dataclass(frozen=True, kw_only=True)
