@@ -119,6 +119,8 @@ CASES: dict[str, tuple[Any, list[float]]] = {
     "the best of a group": ("mean(max(reward, over=group))", [5.0, 9.0]),
     "tokens to groups": ("p50(mean(kl, over=completion))", [np.median(BY_ROW), np.median(BY_GROUP)]),
     "maxima of tokens": ("mean(max(kl, over=completion))", [MAX_BY_ROW.mean(), MAX_BY_ROW.reshape(2, 4).max(1).mean()]),
+    "a condition that is counted": ("mean((reward > 0) + length)", [(LENGTH + (REWARD > 0)).mean()]),
+    "a bool that is counted": ("mean(good + length)", [(LENGTH + (REWARD > 0)).mean()]),
     "a number as a condition": ({"expr": "length", "where": "reward - 1"}, [LENGTH[REWARD - 1 > 0].mean()]),
     "a finer condition": (
         {"expr": "reward", "where": "kl > 4"},
