@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import declog
-from tests.integrations.trl import asynchronous, cases
+from tests.integrations.trl import asynchronous, cases, live
 from tests.integrations.trl.asynchronous import EACH
 from tests.integrations.trl.jobs import two_ranks
 
@@ -93,3 +93,22 @@ def test_a_preset_of_another_method(model: Path, tmp_path: Path) -> None:
     trainer = asynchronous.trainer_of(model, tmp_path)
     with pytest.raises(declog.UsageError, match=r'(?s)`trl_grpo` has the metrics of trl.GRPOTrainer.*"trl_async_grpo"'):
         declog.attach(trainer, "trl_grpo", ["declog/sinks=[]"])
+
+
+def test_resumed_inside_a_window(model: Path, tmp_path: Path) -> None:
+    """The window has the samples of all its steps, and totals go on."""
+    logged = []
+    for part in range(2):
+        options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 8, "logging_steps": 4}
+        trainer = asynchronous.trainer_of(model, tmp_path, **options)
+        if part == 0:
+            trainer.add_callback(live.stopping(6))
+        sink = declog.testing.MemorySink()
+        total = "+declog.metrics.total={expr: reward, reduce: count, cumulative: true}"
+        with declog.attach(trainer, overrides=[*cases.STRICT, COUNT, total], sinks=[sink]):
+            trainer.train(resume_from_checkpoint=part == 1)
+        logged.append(
+            [(step, values["trained"], values["total"]) for step, _, values in cases.events(sink)[: 2 - part]]
+        )
+    each = 2 * EACH  # samples of a step
+    assert logged == [[(4, 4 * each, 4 * each), (6, 2 * each, 6 * each)], [(8, 4 * each, 8 * each)]]
