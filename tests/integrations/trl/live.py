@@ -27,7 +27,7 @@ TOOLS = (  # renders what is called, and with what
     "{% for key, value in call['function']['arguments'].items() %}{{ ' ' + key + ' ' + value | string }}{% endfor %}"
     "{% endfor %}{{ '.' }}{% endfor %}{% if add_generation_prompt %}{{ 'a: ' }}{% endif %}"
 )
-LONG = {"max_completion_length": 40, "max_steps": 3, "logging_steps": 1, "eval_steps": 3, "beta": 0.05}
+LONG = {"max_completion_length": 40, "max_steps": 2, "logging_steps": 1, "eval_steps": 2, "beta": 0.05}
 
 
 def talking(model: Path) -> Any:
@@ -144,7 +144,7 @@ LIVE: dict[str, tuple[Case, Callable[[Path], Mapping[str, Any]]]] = {
     ),
 }  # fmt: skip
 TWO_RANKS = ("none_of_several", "adapter", "evaluations", "several_sets", "tools", "environment", "resumed")
-FEW = ("luspo_token", "top_entropy", "none_of_several", "evaluations", "tools", "environment", "rollout_function")
+FEW = ("none_of_several", "evaluations", "tools", "environment", "rollout_function")
 
 
 def trained(name: str, model: Path, folder: Path, sink: MemorySink | None) -> faults.Outcome:

@@ -605,9 +605,10 @@ def test_a_newer_version(
             return loss
 
         monkeypatch.setattr(GRPOTrainer, "_compute_loss", computed)
-    own = cases.run(Case(), model, tmp_path / "own")
+    case = Case(args={"max_steps": 2})
+    own = cases.run(case, model, tmp_path / "own")
     caplog.clear()
-    merged = cases.run(Case(), model, tmp_path / "merged", merge="replace", overrides=[P95])
+    merged = cases.run(case, model, tmp_path / "merged", merge="replace", overrides=[P95])
     reported = [record.getMessage() for record in caplog.records if "has other numbers" in record.getMessage()]
     names = [name for name in ("entropy", "eval_entropy") for text in reported if f"`{name}` (" in text]
     assert names == (["entropy", "eval_entropy"] if otherwise else []) and len(reported) == len(names)
