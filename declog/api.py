@@ -17,6 +17,7 @@ from declog.compiler import captures, compile
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
 from declog.config.lint import columns_settled, lint, own, self_first, with_defaults
+from declog.config.presets import declared
 from declog.config.project import load_imports
 from declog.config.renames import deprecated, renamed
 from declog.errors import ConfigError, MissingSignalError, Problem
@@ -74,7 +75,7 @@ def plan(
             raise composed.located(ConfigError([*odd, *others])) from None
         others = [problem for problem in odd if all(problem.path != each.path for each in error.problems)]
         found = [*error.problems, *_further(data, error.problems, compiled), *others]
-        raise composed.located(ConfigError(found)) from None
+        raise composed.located(ConfigError([declared(problem) for problem in found])) from None
     if odd:
         raise composed.located(ConfigError(odd))
     return replace(made, warnings=(*made.warnings, *self_first(composed), *deprecated(composed)))

@@ -6,17 +6,21 @@ packages. Imports Hydra; the result is plain data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path as FilePath
 
+import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import project_folder
 from declog.config.provenance import source_file
-from declog.config.search_path import GROUP, PROVIDER, config_loader, current_hydra
+from declog.config.search_path import GROUP, PROVIDER, config_loader, current_hydra, preset_folders
+from declog.errors import Problem
+from declog.language.shorthand import long
 
 
 @dataclass(frozen=True)
@@ -92,3 +96,23 @@ def _first_comment(file: str) -> str:
             lines.append(line.lstrip("# ").strip())
     text = " ".join(lines)
     return text.partition(". ")[0].rstrip(".")
+
+
+def pack_of(signal: str) -> str | None:
+    """The pack, of those that installed packages ship, that declares a signal; the first by name."""
+    for file in sorted(file for folder in preset_folders() for file in FilePath(folder, GROUP, "packs").glob("*.yaml")):
+        data = long(yaml.safe_load(file.read_text("utf-8")) or {}, whole=False).data
+        if (data.get("signals") or {}).get(signal) is not None:
+            return file.stem
+    return None
+
+
+def declared(problem: Problem) -> Problem:
+    """An unknown signal that is near to none: who declares it, or how one does."""
+    found = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
+    if found is None or not (problem.fix or "").startswith("signals: "):
+        return problem
+    name, pack = found[1], pack_of(found[1])
+    if pack is not None:
+        return replace(problem, fix=f"the pack `{pack}` has it: defaults: [..., packs: [{pack}], _self_]")
+    return replace(problem, fix=f"{problem.fix}; or declare it: signals: {{{name}: completion}}")
