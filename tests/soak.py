@@ -7,6 +7,7 @@
     python -m tests.soak --only oracle --cases 5000     random profiles, against plain loops
     python -m tests.soak --only scopes --programs 3000  random programs of tasks and threads, in several schedules each
     python -m tests.soak --only ppo                     the whole PPO example: each value of each step, twice
+    python -m tests.soak --only mutations               mistakes in the metrics of all presets: their tests find them
     python -m tests.soak --only trl                     all of TRL, live: without declog, with it, and in its sinks
 
 Each part alone takes less than ten minutes.
@@ -29,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
+import declog
 from tests import forks
 from tests.faults import jobs, test_faults, test_resume
 from tests.faults.cases import FAULTS
@@ -37,6 +39,7 @@ from tests.integrations import ppo_runs
 from tests.oracle import ppo
 from tests.oracle.compare import differences, report
 from tests.oracle.generator import generated
+from tests.replay.mutations import KNOWN, survivors
 from tests.runtime.scopes.programs import executed
 from tests.runtime.scopes.programs import generated as generated_program
 
@@ -51,10 +54,13 @@ MAY_GROW: Mapping[str, float] = {
 }
 
 
+PARTS = ("alone", "together", "faults", "kills", "oracle", "scopes", "ppo", "mutations", "trl")
+
+
 def main() -> int:
     """The parts that are chosen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("alone", "together", "faults", "kills", "oracle", "scopes", "ppo", "trl"))
+    parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", type=int, default=5_000)
@@ -68,6 +74,7 @@ def main() -> int:
         "oracle": lambda folder: oracle(chosen.cases),
         "scopes": lambda folder: interleavings(chosen.programs),
         "ppo": learned,
+        "mutations": lambda folder: mutations(),
         "trl": live,
     }
     failed = []
@@ -204,6 +211,15 @@ def differing(seed: int) -> str | None:
     except Exception:  # noqa: BLE001  whatever it is, the seed is what one needs to know
         return f"seed {seed}: {traceback.format_exc()}"
     return report(case, found) if found else None
+
+
+def mutations() -> Iterator[str]:
+    """Mistakes in the presets' metrics that no test of theirs finds, and listed ones that are found."""
+    for preset in (*declog.presets(), "grpo+packs=[evaluation,diversity,sources,tools,off_policy]"):
+        name, *overrides = preset.split("+")
+        found, known = survivors(name, *overrides), set(KNOWN.get(name, ()))
+        yield from (f"{preset}: no test finds {each}" for each in sorted(found - known))
+        yield from (f"{preset}: {each} is found, and is listed" for each in sorted(known - found))
 
 
 if __name__ == "__main__":

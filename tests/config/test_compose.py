@@ -751,3 +751,20 @@ def test_composing_inside_an_application_does_not_disturb_it(tmp_path: Path) -> 
     """Hydra's globals, the job's name and its `version_base` are the same objects and values afterwards."""
     (line,) = run_app(tmp_path, "do=compose")
     assert json.loads(line.removeprefix("inner ")) == {"profile": "slim", "same": [True] * 4, "base": "1.2"}
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_a_preset_says_what_its_metrics_mean(preset: str) -> None:
+    """In a line each; it has an evaluation, and alerts and a slim profile where it knows metrics by name."""
+    profile = profile_of(preset)
+    shown = {name: entry for name, entry in profile["metrics"].items() if entry and entry.get("log", True)}
+    assert [name for name, entry in shown.items() if not entry.get("help") or "\n" in entry["help"]] == []
+    assert len(profile["modes"]) == 2 - (preset == "trl_async_grpo")  # its evaluations are the trainer's own
+    if preset not in ("minimal", "trainer"):
+        assert "slim" in profile["profiles"] and any(name.startswith("broken_") for name in profile["alerts"])
+
+
+def test_the_slim_profile_of_grpo_is_slim() -> None:
+    """At most 15 scalars, whatever is observed."""
+    plan = declog.plan("grpo", ["profile=slim", "sinks=[console]"])
+    assert len(plan.profiles["slim"].outputs) == 10
