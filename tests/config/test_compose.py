@@ -18,6 +18,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 
+import declog
 from declog.config.compose import compose, presets, profile_of
 from declog.config.composed import Composed
 from declog.config.search_path import DeclogSearchPath, conf_location, register
