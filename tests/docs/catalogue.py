@@ -107,16 +107,14 @@ def _shared(havers: Sequence[str]) -> str:
 
 
 def lengths() -> str:
-    """How many lines each preset has: its own, those of its packs, and of its tests."""
+    """How many lines each preset has: its own, and those of its packs."""
     rows = []
     for name in presets():
-        own, tests = _lines(CONF / f"{name}.yaml")
-        apart = CONF / "tests" / f"{name}.yaml"
-        tests += sum(_lines(apart)) if apart.exists() else 0
+        own = _lines(CONF / f"{name}.yaml")
         chosen = [pack for pack in packs() if f" {pack}," in _packs(name) or f" {pack}]" in _packs(name)]
-        shared = sum(_lines(CONF / "packs" / f"{pack}.yaml")[0] for pack in chosen)
-        rows.append((f"`{name}`", str(len(metrics(name))), str(own), str(shared or ""), str(tests)))
-    return _table(("preset", "metrics", "lines of its own", "of its packs", "of its own tests"), rows)
+        shared = sum(_lines(CONF / "packs" / f"{pack}.yaml") for pack in chosen)
+        rows.append((f"`{name}`", str(len(metrics(name))), str(own), str(shared or "")))
+    return _table(("preset", "metrics", "lines of its own", "of its packs"), rows)
 
 
 def _packs(name: str) -> str:
@@ -124,16 +122,12 @@ def _packs(name: str) -> str:
     return next((line.replace("[", " ") for line in text.splitlines() if line.startswith("  - packs: [")), "")
 
 
-def _lines(file: Path) -> tuple[int, int]:
-    """Lines that are no comments, those of tests apart."""
-    text = file.read_text("utf-8")
-    before, _, behind = text.partition("\ntests:")
-    behind, _, after = behind.partition("\n\nrun_config")
-    kept = [
-        [line for line in part.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-        for part in (before + after, behind)
-    ]
-    return len(kept[0]), len(kept[1])
+def _lines(file: Path) -> int:
+    """Lines that are no comments, no blanks, and no tests."""
+    before, _, behind = file.read_text("utf-8").partition("\ntests:")
+    _, run_config, after = behind.partition("\n\nrun_config")
+    lines = f"{before}{run_config}{after}".splitlines()
+    return len([line for line in lines if line.strip() and not line.lstrip().startswith("#")])
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

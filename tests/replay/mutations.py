@@ -31,6 +31,15 @@ OTHERS: Mapping[str, tuple[str, str]] = {
 # What no test finds, by preset, with the reason.
 KNOWN: Mapping[str, Mapping[str, str]] = {
     "trainer": {"logged: pool": "it reports on one rank: a batch has one value"},
+    "trl_grpo": {
+        "entropy_coef: reduction": "of rank 0 alone: a batch has one value",
+        "entropy_coef: another reduction": "the same",
+        "entropy_coef: pool": "the same",
+        "step_time: reduction": "of rank 0 alone: a batch has one value",
+        "step_time: another reduction": "the same",
+        "step_time: pool": "the same",
+        "num_tokens: another reduction": "the latest value of a counter is its greatest",
+    },
 }
 
 
@@ -88,10 +97,9 @@ def mutants(data: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], set[
             yield kind, made, changed
     if (data.get("axes") or {}).get("token"):
         made = copy.deepcopy(dict(data))
-        made["axes"]["token"]["mask"] = "all"
-        for signal in made["signals"].values():
-            if isinstance(signal, dict) and signal.get("mask") not in (None, "all"):
-                signal["mask"] = "all"
+        for entry in (made["axes"]["token"], *made["signals"].values()):
+            if isinstance(entry, dict) and entry.get("mask") not in (None, "all"):
+                entry["mask"] = f"({entry['mask']}) or not ({entry['mask']})"  # padding, too
         yield "mask", made, folded(declog.plan(data))
 
 
