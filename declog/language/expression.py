@@ -327,7 +327,7 @@ class Compiler:
             args = self._joined(args, places)
         site = _Site(self, name, node, args, places, params or {}, self.scope.groups, self.scope.token_mask)
         result = function.rule(site)
-        mask = self.scope.token_mask if name == "size" and site.params["axis"] is Axis.TOKEN else None
+        mask = self.scope.token_mask if site.params.get("axis") is Axis.TOKEN else None
         made = self.pool.make(name, args, type=result, mask=mask, **site.params)
         if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
             return self._folded(node, function, args, result)

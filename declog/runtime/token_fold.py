@@ -93,9 +93,10 @@ class TokenView:
         return known
 
     def _absent(self, node: Node) -> Absence:
-        masks = [self.absent(item) for item in node.mask] if node.op == "size" or node.over is Axis.TOKEN else []
+        of_mask = node.op in ("size", "index") or node.over is Axis.TOKEN
+        masks = [self.absent(item) for item in node.mask] if of_mask else []
         gone = [self.absent(arg) for arg in node.args]
-        if node.op == "size" or node.over is Axis.TOKEN:
+        if node.op in ("size", "index") or node.over is Axis.TOKEN:
             if any(part is True for part in (*masks, *gone)):
                 return True
             return False if not gone or gone[0] is False else self._without(gone[0], tuple(node.args[0].mask))
@@ -197,6 +198,10 @@ class TokenView:
         if node.op == "size":
             mask = self.mask(tuple(node.mask))
             return self.layout.fold(None, mask, ("n",))["n"]
+        if node.op == "index":
+            mask = self.mask(tuple(node.mask))
+            assert mask is not None
+            return self.layout.places(mask)
         if node.over is Axis.TOKEN:
             (arg,) = node.args
             value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)

@@ -28,6 +28,10 @@ class Layout(ABC):
     def spread(self, values: Tensor) -> Tensor:
         """Values per completion, as they combine with values per token."""
 
+    @abstractmethod
+    def places(self, mask: Tensor) -> Tensor:
+        """The place of each token of a mask among those of its completion, from 0 on."""
+
     def fold(self, value: Tensor | None, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
         """Statistics per completion of a value over the tokens of a mask; of no value, how many tokens."""
         if value is None:
@@ -87,6 +91,9 @@ class Padded(Layout):
 
     def spread(self, values: Tensor) -> Tensor:
         return values.unsqueeze(1) if values.ndim else values
+
+    def places(self, mask: Tensor) -> Tensor:
+        return mask.cumsum(1) - 1
 
     def prepare(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> None:
         """The sums of all, and one look at them together; where one is no plain number none is known."""
@@ -211,6 +218,10 @@ class Packed(Layout):
 
     def spread(self, values: Tensor) -> Tensor:
         return values.index_select(0, self._row) if values.ndim else values
+
+    def places(self, mask: Tensor) -> Tensor:
+        counted = self._sum(mask.long())
+        return mask.cumsum(0) - 1 - (counted.cumsum(0) - counted).index_select(0, self._row)
 
     def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
         return self._sum(torch.ones_like(self._row) if mask is None else mask.long())

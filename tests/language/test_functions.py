@@ -87,7 +87,12 @@ EXAMPLES: dict[str, list[Any]] = {
         ("rank(-x, within=step)", [2, M, 3, 1]),
         ("rank(y, within=step)", [1, 2, 3, M]),
     ],
-    "index": [("index(completion)", [0, 1, 0, 1]), ("index(group)", [0, 0, 1, 1])],
+    "index": [
+        ("index(completion)", [0, 1, 0, 1]),
+        ("index(group)", [0, 0, 1, 1]),
+        ("max(index(token), over=token)", [1, 2, M, 0]),
+        ("sum(index(token) < 2, over=token)", [2, 2, M, 1]),
+    ],
     "size": [("size(token)", [2, 3, 0, 1]), ("size(completion)", [2] * 4), ("size(group)", [2] * 4)],
     "column": [("column(f, 'p')", [1, 2, M, M]), ("column(f, 'none')", [M] * 4)],
     "columns": [("columns(f)", [2] * 4)],

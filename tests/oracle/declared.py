@@ -164,7 +164,8 @@ class Declared:
             spec.pop("combine", None)
         elif self.maybe(0.1) and "by" not in spec:
             spec["ranks"] = "main"
-        if "ema" in spec or ("cumulative" in spec and spec.get("pool", "window") != "window"):
+        pieces = spec.get("pool", "window") != "window" or "last" in reductions
+        if "ema" in spec or ("cumulative" in spec and pieces):
             spec.pop("max_labels", None)  # what a window pooled stays pooled
         if self.maybe(0.2):
             spec["tags"] = ["core"]

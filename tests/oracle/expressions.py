@@ -75,6 +75,9 @@ class Expressions:
         below = axis in FINER and self.can(FINER[axis], event) and (axis == "completion" or not device)
         if choice < 5 and below:
             return self.aggregated(axis, event, depth - 1, exact)
+        if choice == 5 and axis == "token" and self.sized and event == self.order[-1]:
+            place: Tree = ("index", "token")
+            return ("+", self.number("token", event, 0), place) if leaf else place
         if choice == 5 and axis == "completion":
             return self.special(event, depth - 1, exact, device)
         if choice == 5 and axis == "step" and not device and leaf and not self.signals[leaf[1]].get("optional"):

@@ -67,7 +67,7 @@ class World:
     def event_of(self, *trees: Tree) -> str | None:
         """The latest event of what trees read; None: any."""
         read = [name for tree in trees for name in signals_of(tree)]
-        if self.mask and any(item == ("size", "token") for tree in trees for item in walk(tree)):
+        if self.mask and any(item in (("size", "token"), ("index", "token")) for tree in trees for item in walk(tree)):
             read.append(self.mask)
         named = [self.signals[name].get("event") for name in read]
         return max((name for name in named if name), default=None, key=self.case.trees["events"].index)
@@ -354,7 +354,8 @@ class World:
     def place(self, op: str, axis: str, at: Point) -> int:
         """`index` and `size`."""
         if axis == "token":
-            return sum(map(bool, self.observed(self.mask, at)))
+            mask = self.observed(self.mask, at)
+            return sum(map(bool, mask)) if op == "size" else sum(map(bool, mask[: at.token]))
         if axis == "completion":
             rows = self.group(at)
             return len(rows) if op == "size" else rows.index(at._replace(token=0, member=""))

@@ -139,6 +139,8 @@ def masks_of(tree: Tree, signals: Signals, default: str | None) -> set[str]:
             return set()
         mask = declared.get("mask", default)
         return set() if mask in (None, "all") else {mask}
+    if tree == ("index", "token"):
+        return set() if default in (None, "all") else {default}
     if (tree[0] == "aggregate" and tree[2] != "column") or tree[0] == "size":
         return set()
     return {mask for item in tree[1:] if isinstance(item, tuple) for mask in masks_of(item, signals, default)}

@@ -217,7 +217,10 @@ class Metrics:
         self._off[name] = self.tolerance(trees)
         if not carried(spec):
             return cells
-        names = [*(members if "by" not in trees else [])] if self.pieces(trees, window, pool) else []
+        here = {
+            cell for cell, pieces in found.items() for rows in pieces.values() for at, *_ in rows if at.block in window
+        }  # fmt: skip
+        names = sorted(here) if "by" in trees else members if self.pieces(trees, window, pool) else []
         return {
             cell: pieces for cell in dict.fromkeys([*cells, *names])
             if (pieces := over_run(spec, cells.get(cell, {}), window))

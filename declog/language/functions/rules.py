@@ -36,10 +36,12 @@ def _on_device(call: Call, place: int, node: Node) -> None:
         call.fail("DL205.fold_family", arg=place, fix=fix)
     for item in walk(node):
         function = BUILTIN.get(item.op)
-        grouped = item.type.axis in (Axis.GROUP, Axis.BATCH) or item.op in ("rank", "index")
+        place_of_token = item.op == "index" and item.type.axis is Axis.TOKEN
+        grouped = item.type.axis in (Axis.GROUP, Axis.BATCH) or item.op == "rank"
+        grouped |= item.op == "index" and not place_of_token
         if grouped:
             call.fail("DL310.fold", arg=place, fix=fix)
-        on_tokens = item.over is Axis.TOKEN or item.op == "size"
+        on_tokens = item.over is Axis.TOKEN or item.op == "size" or place_of_token
         if (
             item.type.dtype in (DType.TEXT, DType.OBJECT)
             or item.op == BUILTIN_NAME

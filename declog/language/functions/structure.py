@@ -140,13 +140,20 @@ def _segments(view: Any, node: Node) -> Any:
 
 def _indexed(call: Call) -> Type:
     axis = call.params["axis"]
+    if axis is Axis.TOKEN:
+        if not call.token_mask:
+            call.fail("DL306.tokens")
+        return Type(DType.INT, axis, phase=next(iter(call.token_mask)).type.phase)
     if axis not in _COUNTED or not call.groups:
         call.fail("DL306.index")
     return Type(DType.INT, axis)
 
 
 BUILTIN.rows(
-    "index", AXIS, rule=_indexed, help="the 0-based place of a completion in its group, of a group in its batch"
+    "index",
+    AXIS,
+    rule=_indexed,
+    help="the 0-based place of a completion in its group, a group in its batch, a token among those of its completion",
 )(lambda view, node: _segments(view, node).position)
 
 
