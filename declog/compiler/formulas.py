@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from declog.compiler.draft import Draft
@@ -71,6 +71,8 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     pool, combine = _pieces(ops[used[0]]) if used else ("window", "mean")
     if "seconds" in facts and pool != "window":
         refuse("DL310.formula_seconds", text, pool=pool)
+    if total := _total_by_seconds(used, facts, ops):
+        refuse("DL310.formula_total", text, metric=ops[total].id)
     if used:
         _comparable(draft, [ops[key] for key in used], text)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
@@ -94,6 +96,19 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
             **of_every_output(draft, name, spec),
         )
     )
+
+
+def _total_by_seconds(used: Sequence[str], facts: Set[str], ops: Mapping[str, MetricOp | FormulaOp]) -> str | None:
+    """The total over the run that a formula has together with ``seconds`` of one window, also by other formulas."""
+    pending, total, seconds = list(used), None, "seconds" in facts
+    while pending:
+        op = ops[pending.pop()]
+        if isinstance(op, FormulaOp):
+            pending += read(op.expr)
+            seconds |= any(item.op == BUILTIN and item.param("name") == "seconds" for item in walk(op.expr))
+        elif op.total:
+            total = op.key
+    return total if seconds else None
 
 
 def over_metrics(draft: Draft, text: str, *, optional: bool = False) -> Node:

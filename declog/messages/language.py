@@ -251,6 +251,8 @@ CODES = {
     "DL310.formula_rows": ("`{function}` is of rows, and metrics have none", "an `expr` over signals, reduced"),
     "DL310.formula_seconds": ("`seconds` are those of a whole window, and the metrics have a `pool: {pool}`",
         "metrics with `pool: window`"),
+    "DL310.formula_total": ("`{metric}` is a total of the whole run, and `seconds` are those of one window",
+        "`elapsed` for the whole run, or a metric without `cumulative`"),
     "DL310.formula_windows": ("a formula needs metrics of one window and pool",
         "give them the same `every` and `pool`"),
     "DL310.group_of": ("`{name}` must be an int or a text per completion", "{axis: completion, type: int}"),

@@ -55,8 +55,21 @@ def listed(value: Any) -> Any:
     if isinstance(value, Decimal | Fraction):
         return float(value)
     if hasattr(type(value), "__array__"):  # numpy's protocol
-        return np.asarray(value)
+        return _with_none(value, np.asarray(value))
     return list(value) if isinstance(value, Collection) else value
+
+
+def _with_none(value: Any, array: np.ndarray[Any, Any]) -> Any:
+    """A column's ``array``, or its values with None for what is missing, for which numpy's integers have no place."""
+    if array.ndim != 1 or not (array.dtype.kind == "O" or (array.dtype.kind == "f" and np.isnan(array).any())):
+        return array
+    if hasattr(type(value), "isna"):  # pandas
+        return value.to_numpy(dtype=object, na_value=None)
+    if array.dtype.kind == "f":
+        for lists in ("to_pylist", "to_list"):  # Arrow, polars
+            if hasattr(type(value), lists):
+                return list(getattr(value, lists)())
+    return array
 
 
 DTYPES = {
@@ -141,6 +154,8 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         return _tensor(op, label, torch.stack([item.double() for item in items] if mixed else items))
     if any(issubclass(type_, np.generic) for type_ in types):
         return _list(op, label, [item.item() if isinstance(item, np.generic) else item for item in value])
+    if op.dtype is DType.FLOAT and types & {Decimal, Fraction}:
+        return _list(op, label, [float(item) if isinstance(item, Decimal | Fraction) else item for item in value])
     wrong = types - {float, int, bool, type(None)}
     if op.dtype in (DType.INT, DType.BOOL):
         wrong |= types & {float}

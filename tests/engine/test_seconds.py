@@ -75,6 +75,23 @@ def test_seconds_are_of_whole_windows() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "formulas",
+    [{"f": {"formula": "n / seconds"}}, {"took": {"formula": "2 * seconds"}, "f": {"formula": "n / took"}},
+     {"twice": {"formula": "2 * n"}, "f": {"formula": "twice / seconds"}}],
+)  # fmt: skip
+def test_a_total_of_the_run_has_no_seconds_of_a_window(formulas: dict[str, Any]) -> None:
+    """Their ratio would grow with the run, also where another formula is between them."""
+    with pytest.raises(ConfigError) as caught:
+        declog.plan(profile(SIGNALS, {"n": {"reduce": "sum", "cumulative": True}, **formulas}))
+    assert str(caught.value) == (
+        "error[DL310] metrics.f.formula\n"
+        "  `n` is a total of the whole run, and `seconds` are those of one window\n"
+        f"    {formulas['f']['formula']}\n"
+        "  fix: `elapsed` for the whole run, or a metric without `cumulative`"
+    )
+
+
 def test_a_metric_of_that_name_is_meant_first(tmp_path: Path) -> None:
     """Names of one's own come first."""
 

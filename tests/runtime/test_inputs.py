@@ -133,6 +133,47 @@ def test_one_number_per_step(value: Any, tmp_path: Path) -> None:
     assert logged(CONFIG, [given(loss=value)], tmp_path) == EXPECTED | {"loss/mean": 2.5, "loss/count": 1}
 
 
+MISSING_INT, MISSING_BOOL = {"length/sum": 7, "length/count": 3}, {"done/mean": 0.5, "done/count": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("length", pd.Series([2, None, 5, 0], dtype="Int64"), MISSING_INT),
+        ("length", pd.Series([2, None, 5, 0], dtype="int64[pyarrow]"), MISSING_INT),
+        ("length", pa.array([2, None, 5, 0]), MISSING_INT),
+        ("length", pa.chunked_array([[2, None], [5, 0]]), MISSING_INT),
+        ("length", pl.Series([2, None, 5, 0]), MISSING_INT),
+        ("done", pd.Series([True, None, False, None], dtype="boolean"), MISSING_BOOL),
+        ("done", pa.array([True, None, False, None]), MISSING_BOOL),
+        ("done", pl.Series([True, None, False, None]), MISSING_BOOL),
+        ("reward", pd.Series([1.0, None, 3.0, None]), SOME),
+        ("reward", pd.Series([1.0, None, 3.0, None], dtype="Float64"), SOME),
+        ("reward", pa.array([1.0, None, 3.0, None]), SOME),
+        ("reward", pl.Series([1.0, None, 3.0, None]), SOME),
+        ("reward", [Decimal("1"), None, Fraction(3, 1), None], SOME),
+        ("reward", pa.array([Decimal("1"), None, Decimal("3"), None]), SOME),
+    ],
+)
+def test_what_is_missing_in_a_column(name: str, value: Any, expected: dict[str, float], tmp_path: Path) -> None:
+    """Whatever stands for it there: integers with missing ones stay integers."""
+    found = logged(CONFIG, [given(**{name: value})], tmp_path)
+    assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [pd.Series(["a", None, "b"]), pd.Series(["a", math.nan, "b"], dtype=object),
+     pd.Series(["a", None, "b"], dtype="string"), pd.Series(["a", None, "b"], dtype="category"),
+     pa.array(["a", None, "b"]), pa.array(["a", None, "b"]).dictionary_encode(), pl.Series(["a", None, "b"])],
+)  # fmt: skip
+def test_a_missing_text_in_a_column(value: Any, tmp_path: Path) -> None:
+    """It is None, whatever pandas calls it."""
+    signals = {"x": {"axis": "completion"}, "env": {"axis": "completion", "type": "text"}}
+    found = logged(profile(signals, {"x": {"by": "env"}}), [{"x": [1.0, 2.0, 3.0], "env": value}], tmp_path)
+    assert found == {"x/a": 1.0, "x/b": 3.0}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
