@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from declog.compiler import captures, compile
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
-from declog.config.lint import columns_settled, lint, own, self_first, with_defaults
+from declog.config.lint import beside_the_node, columns_settled, lint, own, self_first, with_defaults
 from declog.config.presets import declared
 from declog.config.project import load_imports
 from declog.config.renames import deprecated, renamed
@@ -78,7 +78,9 @@ def plan(
         raise composed.located(ConfigError([declared(problem) for problem in found])) from None
     if odd:
         raise composed.located(ConfigError(odd))
-    return replace(made, warnings=(*made.warnings, *self_first(composed), *deprecated(composed)))
+    return replace(
+        made, warnings=(*made.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed))
+    )
 
 
 def start(

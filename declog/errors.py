@@ -72,6 +72,14 @@ SYNONYMS: Mapping[str, str] = {
     "best_of": "best_at", "maj_at": "majority_at",
     "group_by": "by", "groupby": "by", "label": "by", "agg": "reduce", "aggregate": "reduce", "aggregation": "reduce",
     "filter": "where", "condition": "where", "if": "where", "description": "help", "doc": "help",
+    "expression": "expr", "value": "expr", "formula_expr": "formula", "frequency": "every", "freq": "every",
+    "interval": "every", "log_every": "every", "log_interval": "every", "logging_steps": "every", "period": "every",
+    "sort_by": "key", "order_by": "key", "sortby": "key", "k": "top", "threshold": "above", "conversation": "trace",
+    "tb": "tensorboard", "str": "text", "string": "text", "double": "float", "float32": "float", "float64": "float",
+    "number": "float", "integer": "int", "int64": "int", "long": "int", "boolean": "bool", "json": "object",
+    "dict": "object", "list": "object", "sequence": "completion", "response": "completion", "rollout": "completion",
+    "batch": "step", "iteration": "step", "warning": "warn", "critical": "error", "fatal": "error",
+    "dtype": "type", "weights": "weight",
 }  # fmt: skip
 
 
@@ -80,6 +88,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     names = list(known)
     if (synonym := SYNONYMS.get(name)) in names:
         return synonym
+    if name == "sample" and "completion" in names:  # where filters are meant it is `random`
+        return "completion"
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return found[0] if found else None
 
@@ -192,8 +202,9 @@ class Problem:
     ) -> Problem:
         """A problem in the catalogue's words; ``path`` are keys, or one dotted text where none of them varies."""
         message, fix = rendered(key, facts)
-        if replacement is None and (word := SYNONYMS.get(str(facts.get("name")))) in facts.get("known", ()):
-            replacement = (str(facts["name"]), str(word))
+        word, known = SYNONYMS.get(str(facts.get("name"))), facts.get("known")
+        if replacement is None and word is not None and isinstance(known, Iterable) and word in list(known):
+            replacement = (str(facts["name"]), word)
         return cls(key[:5], message, keys(path), fix, source, span, severity, where, related, replacement)
 
     def at(self, *prefix: str | int) -> Problem:

@@ -74,7 +74,16 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The wheels of both versions, and of the other team's package, built with the tools that are installed."""
     folder = tmp_path_factory.mktemp("wheels")
     sources = {"acme 1": EXAMPLE, "acme 2": renamed(folder), "beta": OTHER}
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+    ]
     for name, source in sources.items():
         run(*pip, "--wheel-dir", folder / name, source, cwd=folder)
     return {name: next((folder / name).glob("*.whl")) for name in sources}
@@ -93,7 +102,17 @@ class Environment:
 
     def install(self, *wheels: Path) -> None:
         """As pip would, without looking for dependencies."""
-        pip = [sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-deps", "--no-index"]
+        pip: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            self.python,
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+        ]
         run(*pip, *wheels, cwd=self.work)
 
     def declog(self, *lines: str) -> list[tuple[int, str]]:

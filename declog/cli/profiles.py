@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from declog.cli import words as meant
 from declog.cli.arguments import DIVIDER, Wrong
 
 if TYPE_CHECKING:
@@ -44,7 +46,14 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     if DIVIDER in words:
         raise Wrong("`--` divides the two profiles of `declog diff`", "leave it out")
     if names != list(words[: len(names)]) or len(names) > 1:
-        raise Wrong(f"`{names[-1]}` is no override", "one profile, then key=value, +key=value or ~key")
+        odd = next((name for place, name in enumerate(names) if place or name != words[0]), names[-1])
+        raise Wrong(f"`{odd}` is no override", meant.override(odd, words))
+    for word in words:
+        if (found := re.match(r"\+*(config_name|config_dir|config_path)=(.*)", word)) is not None:
+            option = "--config-name" if found[1] == "config_name" else "--config-dir"
+            raise Wrong(f"`{found[1]}` is an option", f"{option} {found[2]}")
+    if names and not names[0].strip():
+        raise Wrong("the profile's name is empty", "leave the empty word out")
     name, rest = (names[0] if names else None), words[len(names) :]
     if given.config_name is None:
         return spoken(named(name or DEFAULT, given.config_dir), rest)
@@ -72,4 +81,5 @@ def _import(name: str) -> None:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        raise Wrong(f"--import {name}: {error}") from None
+        fix = f"--import {name.removesuffix('.py').replace('/', '.')}" if name.endswith(".py") else None
+        raise Wrong(f"--import {name}: {error}", fix) from None

@@ -13,6 +13,7 @@ from declog.compiler import intended
 from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
+from declog.language import habits
 from declog.language.dtypes import Axis, DType, Type, per
 from declog.language.expression import Compiler, compile_expression, join, labels
 from declog.language.functions import REQUIRED
@@ -196,6 +197,8 @@ class _Metric:
     def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
         known = dict(reduction.params or {})
         for keyword in call.keywords:
+            if keyword.arg in habits.AXES:
+                compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg)
             if keyword.arg not in known:
                 compiler.fail(
                     keyword, "DL304.reduction_parameter", reduction=reduction.name, name=keyword.arg, known=known
@@ -248,6 +251,8 @@ class _Metric:
                     "DL311.quantile", text, (0, len(name)), name=name,
                     fix=f"did you mean `p{float(f'{name[1:3]}.{name[3:]}0'):g}`?" if name[1:].isdigit() else None,
                 )  # fmt: skip
+            if reduction is None and (several := habits.of_reductions(text)) is not None:
+                refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
             if reduction is None:
                 refuse(
                     "DL311.name", text, (0, len(name)), name=name,

@@ -312,6 +312,8 @@ def _is_off(draft: Draft, word: str) -> bool:
 
 
 def _suggestion(draft: Draft, word: str) -> str:
+    if word.endswith(","):
+        return "selectors have blanks between them, or are a list: [reward, kl]"
     if word.startswith("tag:"):
         tags = Counter(tag for op in draft.outputs for tag in op.tags)
         return did_you_mean(word, [f"tag:{tag}" for tag in tags], what="tags")

@@ -7,7 +7,7 @@ from typing import Any
 
 from declog.compiler.draft import LOGGED, Draft
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
-from declog.errors import Problem
+from declog.errors import Problem, nearest
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import CONST
@@ -30,6 +30,9 @@ def constants(draft: Draft) -> None:
             if value is not None:
                 draft.constants[name] = value
                 break
+    for name in set(draft.given) - set(draft.spec.constants):  # an adapter offers more than a profile declares
+        if (close := nearest(name, set(draft.spec.constants) - set(draft.given))) is not None:
+            draft.warn(f"the constant `{name}` is given, and not declared: did you mean `{close}`?")
     for name in ("constants", "signals"):
         for key in getattr(draft.spec, name):
             if key in RESERVED or key in BUILTINS:

@@ -64,7 +64,9 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     axis = AXES[spec.rows]
     if spec.rows == "group" and draft.grouping is None:
         draft.report("DL306.rows_group", (*path, "rows"))
-    if spec.schema_ not in draft.spec.schemas:
+    if len(words := spec.schema_.replace(",", " ").split()) > 1 and spec.schema_ not in draft.spec.schemas:
+        draft.report("DL403.schema_words", (*path, "schema"), name=spec.schema_, columns=", ".join(words))
+    elif spec.schema_ not in draft.spec.schemas:
         draft.report("DL403.schema", (*path, "schema"), name=spec.schema_, known=draft.spec.schemas)
     chosen = None
     if spec.filter is not None:

@@ -7,6 +7,7 @@ and of the language which keys there are; torch and the compiler stay out.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -90,7 +91,10 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if not file.is_file():
         beside = [each.name for each in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
         close = nearest(file.name, beside)
-        fix = f"did you mean `{FilePath(name).with_name(close)}`?" if close else "give the path of a YAML file"
+        elsewhere = [str(each) for each in FilePath().glob(f"*/{GROUP}/*.yaml")]
+        same = [each for each in elsewhere if FilePath(each).name == name or each.replace("/", "") == name]
+        close = same[0] if same else str(FilePath(name).with_name(close)) if close else None
+        fix = f"did you mean `{close}`?" if close else "give the path of a YAML file"
         raise _refused("DL101.no_file", name=name, fix=fix)
     if file.suffix != ".yaml":
         raise _refused("DL101.suffix", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))
@@ -116,6 +120,11 @@ def spoken(base: Origin, overrides: Sequence[str]) -> Origin:
     """``base`` with overrides; an application's are in Hydra's words already."""
     if base.application:
         return replace(base, overrides=tuple(overrides))
+    for line in overrides:
+        if re.match(r"\+*hydra\.", line):
+            folder = line.partition("=")[2]
+            fix = f"output_dir={folder}" if ".run.dir=" in line else "leave it out"
+            raise _refused("DL101.hydra_key", line=line, fix=fix)
     return in_hydras_words(overrides, base, _loaded)
 
 

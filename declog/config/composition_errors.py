@@ -29,6 +29,9 @@ from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.config.uses import old_names
 from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
 
+CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
+CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})
+
 
 def composition_error(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> CompositionError:
     """Why ``loader`` could not compose ``origin``: every wrong override, or else what is wrong in the files."""
@@ -50,6 +53,17 @@ def unreadable(line: str, sign: str = "") -> Problem:
     ``sign`` stands before the fix of one that has none: in an application nobody may know whether the key is there.
     """
     key, equals, value = line.partition("=")
+    if curly := [mark for mark in CURLY if mark in line]:
+        plain = line.translate(CURLY_TO_PLAIN).replace("'", "").replace('="', "=").rstrip('"')
+        return _problem(line, "DL101.curly", marks="".join(curly), fix=shlex.quote(plain))
+    if key.endswith("+"):
+        return _problem(line, "DL101.append", key=key.strip("+"), fix=f"{key.strip('+')}=[..., {value}]")
+    if re.search(r"\[\w+\]", key):
+        return _problem(
+            line, "DL101.index", fix=f"{re.sub(r'[[](' + chr(92) + 'w+)[]]', '.' + chr(92) + '1', key)}={value}"
+        )
+    if "*" in key:
+        return _problem(line, "DL101.star")
     if "/" in key and "." in key:
         return _slashed(line, key, value)
     if not equals or not key:
@@ -67,6 +81,12 @@ def unreadable(line: str, sign: str = "") -> Problem:
 def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
     """DL104. ``directory`` is where the caller's own presets were looked for."""
     fix = known_presets(name, known)
+    if name in ("slim", "full"):
+        fix = f"what a preset shows is its profile: grpo profile={name}"
+    elif nearest(name, known) is None and (beside := sorted(FilePath().glob(f"*/{GROUP}/{name}.yaml"))):
+        fix = f"did you mean the file `{beside[0]}`?"
+    if directory is not None and directory.name == GROUP and (directory / f"{name}.yaml").is_file():
+        return Problem.of("DL104.preset", name=name, notes=notes(), fix=f"--config-dir {directory.parent.name}")
     if directory is not None and (directory / f"{name}.yaml").is_file():
         fix = f"move {name}.yaml into a folder `{GROUP}` of that directory: presets are Hydra's group `{GROUP}`"
     elif FilePath(f"{name}.yaml").is_file():
@@ -146,10 +166,13 @@ def _explained(
         return _problem(line, "DL101.sweep", behind=True, key=key, value=value, text=text)
     if loader.repository.group_exists(key):
         return _group_problem(loader, override, line, error, config)
+    if "/" in key and (keys := key.split("/"))[0] == GROUP and len(_deepest(config, keys)[0]) == len(keys):
+        return _problem(line, "DL101.no_group", (line.find(key), line.find(key) + len(key)), name=key,
+                        fix=line.replace(key, ".".join(keys), 1))  # fmt: skip
     if "/" in key:
         groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
         span = (line.find(key), line.find(key) + len(key))
-        return _problem(line, "DL101.no_group", span, name=key, known=groups)
+        return _problem(line, "DL101.no_group", span, name=key, fix=did_you_mean(key, groups, what="groups"))
     return _key_problem(loader, override, line, error, config)
 
 
@@ -208,6 +231,9 @@ def _key_problem(
     if override.is_delete():
         fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
+    if here == f"{GROUP}.sinks" and loader.repository.config_exists(f"{GROUP}/sinks/{wrong}"):
+        chosen = ",".join([*names, wrong])
+        return _problem(line, "DL101.sink_not_chosen", span, name=wrong, fix=f"choose it: sinks=[{chosen}]")
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
     return _problem(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
 

@@ -22,7 +22,7 @@ from declog.config.packages import known_presets, notes
 from declog.config.provenance import Origin, defaults_of, keys_of_file, layers_of, source_file, span
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
-from declog.errors import Excerpt, Path, Problem, Where, did_you_mean
+from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
 
 
 def first_line(error: Exception) -> str:
@@ -155,6 +155,17 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
         problem, width = Problem.of("DL101.yaml_twice", name=duplicate[1]), len(duplicate[1])
     elif "\\t" in cause or "\t" in cause:
         problem = Problem.of("DL101.yaml_tab")
+    elif (alias := re.match("found undefined alias '?(.*?)'?$", cause)) is not None:
+        problem, width = Problem.of("DL101.yaml_alias", name=alias[1]), len(alias[1]) + 1
+    elif "unknown escape character" in cause and (text := re.search(r'"([^"]*)"', line)) is not None:
+        problem = Problem.of("DL101.yaml_escape", value=text[1])
+    elif (tag := re.search(r"[ :,\[{]!(\w+)", line)) is not None:
+        problem, width = Problem.of("DL101.yaml_tag", word=tag[1]), len(tag[1]) + 1
+        mark = yaml.Mark(mark.name, 0, mark.line, tag.start(1) - 1, None, 0)
+    elif (row := next((at for at, each in enumerate(lines[: mark.line + 1]) if each.lstrip()[:2] == "//"), -1)) >= 0:
+        line, width = lines[row], 2
+        problem = Problem.of("DL101.yaml_comment", fix=f"#{line.lstrip()[2:]}")
+        mark = yaml.Mark(mark.name, 0, row, len(line) - len(line.lstrip()), None, 0)
     elif "mapping values are not allowed" in cause and (plain := _unquoted(lines, context or mark, mark)):
         _, start, value = plain
         mark, width = yaml.Mark(mark.name, 0, mark.line, start, None, 0), len(value)
@@ -248,6 +259,12 @@ def _missing_default(loader: ConfigLoaderImpl, origin: Origin, error: Exception,
     presets = loader.get_group_options(GROUP)
     if not group and option in presets:
         fix = f"for an application, `{GROUP}: {option}`; a profile has no node `{GROUP}:`, its keys stand at the top"
+    bare = option.removesuffix(".yaml").rpartition("/")[2]
+    stem = bare if bare in presets else nearest(bare, presets)
+    if stem is not None and (option != bare or group.startswith(f"{GROUP}/conf")):
+        fix = f"a preset is named without its folder and suffix: `{stem}`"
+    if group == GROUP and option in ("slim", "full"):
+        fix = f"what a preset shows is no preset: `profile: {option}`, a key of its own"
     if group == f"{GROUP}/{GROUP}" and option in presets:
         fix = f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
     if group == GROUP:

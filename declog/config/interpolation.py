@@ -233,11 +233,16 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     named = re.search(r"'([^']+)' not found", str(error))
     root = container._get_root()
     if not isinstance(error, InterpolationKeyError) or named is None or not isinstance(root, DictConfig):
+        if (found := re.search(r"\$\{env:([^}]*)\}", source or "")) is not None:
+            return Problem.of("DL103.env", source=source, span=found.span(), name=found[1])
         return Problem.of("DL103.hydra", source=source, cause=cause)
     written = "${" + named[1] + "}"
     at = (source or "").find(written)
     if at < 0:
         return Problem.of("DL103.hydra", source=source, cause=cause)
+    if named[1].startswith("hydra."):
+        inner = named[1].removeprefix("hydra.")
+        return Problem.of("DL103.hydra_key", source=source, span=(at, at + len(written)), key=named[1], inner=inner)
     close = nearest_key(root, named[1])
     span = (at, at + len(written))
     if close is None:

@@ -19,13 +19,18 @@ from declog.config.composed import Composed
 from declog.config.diagnostics import shown_path, written_key, written_value
 from declog.config.interpolation import at
 from declog.config.presets import home_of, shipped_sources
-from declog.config.provenance import defaults_of, source_file
-from declog.config.search_path import HYDRA_ERRORS, config_loader, current_hydra, preset_folders
+from declog.config.provenance import defaults_of, keys_at_top, source_file
+from declog.config.search_path import GROUP, HYDRA_ERRORS, config_loader, current_hydra, preset_folders
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import Path, Problem
+from declog.language.spec import SECTIONS
 
 _NULL = ("", "~", "null", "Null", "NULL")
+# Keys of entries, which nobody calls an entry: where they stand beside one that is empty, indentation was lost.
+_KEYS_OF_ENTRIES = frozenset(
+    {"expr", "where", "reduce", "formula", "axis", "kind", "metric", "above", "below", "schema"}
+)
 _SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something stands behind it
 
 
@@ -74,6 +79,9 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
             or any(not _is_null(layer, known) for layer in known.layers.get((*config.prefix, *above, name), ()))
         ]
         what = ".".join(map(str, above))
+        if len(path) == 2 and set(beside) & _KEYS_OF_ENTRIES:
+            yield Problem.of("DL201.entry_empty", path, name=path[-1])
+            continue
         yield Problem.of("DL201.deletes_nothing", path, name=path[-1], what=what, known=beside)
 
 
@@ -148,6 +156,20 @@ def self_first(config: Composed) -> Iterator[str]:
             keys = ", ".join(list(lost)[:3]) + (", ..." if len(lost) > 3 else "")
             message = f"`_self_` stands before `{later[0]}`, which overrides what this file says of {keys}"
             yield f"{shown_path(file)}: {message}; write `_self_` last: [{', '.join(later)}, _self_]"
+
+
+def beside_the_node(config: Composed) -> Iterator[str]:
+    """A warning for a file of presets that is read as an application's, since it chooses `declog:` in its defaults."""
+    origin = config.origin
+    folder = None if origin is None or not origin.application or origin.running else origin.config_dir
+    file = FilePath(str(folder)) / f"{origin.config_name}.yaml" if origin is not None and folder is not None else None
+    if file is None or file.parent.name != GROUP or not file.is_file():
+        return
+    lost = sorted(keys_at_top(_text(file)) & set(SECTIONS))
+    if lost:
+        names = ", ".join(f"`{name}`" for name in lost)
+        place = shown_path(str(file))
+        yield f"{place}: {names} beside `declog:` is no part of the profile; write `defaults: [grpo, _self_]`"
 
 
 def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
@@ -16,6 +17,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from declog.errors import Problem, did_you_mean
+from declog.language import habits
 from declog.language.dtypes import AXES, COLUMN, Axis, DType, Type, finest
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Node, Pool
@@ -41,11 +43,8 @@ OPERATORS = frozenset(
 )
 _HINTS: dict[type[ast.AST], str] = {
     ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
-    ast.FloorDiv: "divide with `/`",
-    ast.Subscript: "a member of a family is column(family, 'name')",
+    ast.FloorDiv: "divide with `/`", ast.BitXor: "a power is `**`",
     ast.Lambda: "register a function with @declog.function",
-    ast.ListComp: "aggregate with over=, such as mean(x, over=token)",
-    ast.GeneratorExp: "aggregate with over=, such as mean(x, over=token)",
 }  # fmt: skip
 
 
@@ -126,7 +125,11 @@ class Compiler:
             case ast.Call(func=ast.Name()):
                 return self._call(node)
             case ast.Call():
-                self.fail(node.func, "DL307.call")
+                self.fail(node.func, "DL307.call", fix=habits.of_call(node))
+            case ast.Subscript():
+                self.fail(node, "DL307.syntax", what="a subscript", fix=habits.of_subscript(node))
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
+                self.fail(node, "DL307.syntax", what="a comprehension", fix=habits.of_comprehension(node))
         inner = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
         self.fail(node, "DL307.syntax", what=_describe(inner), fix=_HINTS.get(type(inner), _OWN))
 
@@ -202,7 +205,7 @@ class Compiler:
                 continue
             name = _COMPARE.get(type(operator))
             if name is None:
-                self.fail(node, "DL307.is")
+                self.fail(node, "DL307.is", fix=habits.of_none(node))
             parts.append(self._apply(name, node, [left, right]))
         result = parts[0]
         for part in parts[1:]:
@@ -242,6 +245,8 @@ class Compiler:
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=found.type)
             if quantile_level(name) is not None:
                 self.fail(node.func, "DL303.reduction", name=name)
+            if re.fullmatch(r"p\d+(_\d+)?", name):
+                self.fail(node.func, "DL303.quantile", name=name)
             self.fail(node.func, "DL303.function", name=name, known=known)
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
@@ -256,7 +261,8 @@ class Compiler:
             values = given.get(slot.name)
             if values is None:
                 if slot.default is REQUIRED:
-                    self.fail(node, "DL304.misses", function=function.name, name=slot.name, fix=function.signature)
+                    fix = function.signature.replace("within=axis", "within=group")
+                    self.fail(node, "DL304.misses", function=function.name, name=slot.name, fix=fix)
                 if slot.role != "value" and slot.default is not None:
                     params[slot.name] = slot.default
             elif slot.role == "value":
@@ -272,11 +278,14 @@ class Compiler:
     def _given(self, node: ast.Call, function: Function) -> dict[str, list[ast.expr]]:
         """What the call gives for each of the function's parameters."""
         given: dict[str, list[ast.expr]] = {}
-        slots = function.params
+        slots, name = function.params, function.name
         for place, value in enumerate(node.args):
             if isinstance(value, ast.Starred):
                 self.fail(value, "DL307.star")
             slot = slots[min(place, len(slots) - 1)] if slots else None
+            if slot is not None and slot.role == "axis" and name in ("min", "max") and _is_value(value):
+                both = ", ".join(map(ast.unparse, node.args))
+                self.fail(node, "DL304.two_values", name=name, fix=f"{name}imum({both})")
             if slot is None or (place >= len(slots) and not slot.variadic):
                 self.fail(
                     value, "DL304.arity", function=function.name, count=len(slots), plural="s" * (len(slots) != 1),
@@ -286,6 +295,8 @@ class Compiler:
         for keyword in node.keywords:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
                 known = [slot.name for slot in slots]
+                if keyword.arg in habits.AXES and {"over", "within"} & set(known):
+                    self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg)
                 self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=known)
             if keyword.arg in given:
                 self.fail(keyword, "DL304.twice", name=keyword.arg, fix=function.signature)
@@ -378,6 +389,10 @@ class _Site:
 
 
 _OWN = "register a function of your own with @declog.function, and call it"
+
+
+def _is_value(node: ast.expr) -> bool:
+    return not isinstance(node, ast.Name) or not any(node.id == axis.label for axis in Axis)
 
 
 def _describe(node: ast.AST) -> str:

@@ -37,6 +37,13 @@ class ConstantSpec(Model):
     """The pinned value."""
     help: str = ""
 
+    @field_validator("default", "value")
+    @classmethod
+    def _number(cls, value: Any) -> Any:
+        if isinstance(value, str) and re.fullmatch(r"[-+]?\d+,\d+", value):
+            raise refused("DL202.decimal_comma", text=value, number=value.replace(",", "."))
+        return value
+
 
 class GroupAxis(Model):
     """What a group is: ``size`` consecutive completions, or the completions of one id."""
@@ -209,6 +216,14 @@ class MetricSpec(Model):
     """The least and the greatest value of a run that is well; null where there is no bound."""
     runbook: str = ""
     """What to do where it is not."""
+
+    @field_validator("tags")
+    @classmethod
+    def _words(cls, tags: list[str]) -> list[str]:
+        words = [word for tag in tags for word in re.split(r"[,\s]+", tag) if word]
+        if words != tags:
+            raise refused("DL202.tag", tag=next(tag for tag in tags if tag not in words), tags=", ".join(words))
+        return tags
 
     @field_validator("healthy", mode="before")
     @classmethod

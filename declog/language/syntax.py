@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from declog.errors import Problem
+from declog.language import habits
 
 _PARSER = threading.Lock()  # CPython 3.11 counts the depth of all threads' trees in one place, and then refuses them
 MAX_LENGTH = 4_000  # characters
@@ -104,6 +105,8 @@ _OPERATORS = {"&": "and", "|": "or", "!": "not"}  # doubled, in other languages
 
 
 def _syntax_fix(message: str, plain: str, marked: str) -> str:
+    if (known := habits.of_text(plain, marked)) is not None:
+        return known
     if "never closed" in message:
         return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"
     if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain:

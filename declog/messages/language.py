@@ -57,6 +57,7 @@ CODES = {
         "correct that entry point, or the module, in the package"),
     "DL303.no_function": ("the {noun} `{name}` of {home} is no function: `{value}` is a {type}",
         "the package's entry point names one: {name} = \"{module}:{name}\""),
+    "DL303.quantile": ("unknown function `{name}`: quantiles are p0 to p100", "p95(x), say"),
     "DL303.reduction": ("`{name}` is a reduction, not a function",
         "a metric of its own is `{name}(x)`, without `over`; a formula computes with its value"),
     "DL303.taken": ("a {noun} named `{name}` is registered already", "choose another name"),
@@ -74,6 +75,8 @@ CODES = {
     """, {
     "DL304.arity": ("`{function}` takes {count} argument{plural}", "{fix}"),
     "DL304.asynchronous": ("the column function `{name}` is asynchronous", "register a plain function"),
+    "DL304.axis": ("`{function}` has no `{name}`: axes have names", "{function}(x, over=completion), or over=token"),
+    "DL304.two_values": ("`{name}` is over an axis; of two values it is `{name}imum`", "{fix}"),
     "DL304.bins": ("`bins` must be a whole number from 1 to 10000", "bins=20"),
     "DL304.column_parameter": ("the column function `{name}` has the parameter `{parameter}`, which names no signal",
         "give it one parameter for each signal, by the signal's name"),
@@ -169,8 +172,8 @@ CODES = {
     """, {
     "DL307.member": ("`{family}` is a family, and has no attributes", "column({family}, '{member}')"),
     "DL307.attribute": ("attributes are not part of the language here", "a function, such as abs(x)"),
-    "DL307.call": ("only plain calls of functions are part of the language", "f(x), not x.f()"),
-    "DL307.is": ("`is` is not part of the language", "write `==`, or present(x)"),
+    "DL307.call": ("only plain calls of functions are part of the language", "{fix}"),
+    "DL307.is": ("`is` is not part of the language", "{fix}"),
     "DL307.list": ("`in` needs a list of constants", "x in ('a', 'b')"),
     "DL307.star": ("`*` is not part of the language", "name each argument"),
     "DL307.syntax": ("{what} is not part of the language", "{fix}"),
@@ -275,6 +278,7 @@ CODES = {
     ```
     """, {
     "DL311.empty": ("`reduce` names no reduction", "reduce: mean"),
+    "DL311.several": ("`{text}` is no reduction: several are a list", "{fix}"),
     "DL311.name": ("unknown reduction `{name}`", Known("reductions")),
     "DL311.quantile": ("unknown reduction `{name}`: quantiles are p0 to p100", "{fix}"),
 }),

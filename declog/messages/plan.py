@@ -56,6 +56,7 @@ CODES = {
         '[tool.declog] imports = ["{module}"] in your pyproject.toml, or declog.start(..., sinks=[...])'),
     "DL403.profile": ("unknown profile `{name}`", Known("profiles")),
     "DL403.schema": ("unknown schema `{name}`", Known("schemas")),
+    "DL403.schema_words": ("`{name}` is no schema", "columns: [{columns}]"),
     "DL403.sink": ("unknown sink `{name}`", Known("sinks")),
 }),
 "DL404": Code("a name template is wrong", """

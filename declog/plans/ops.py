@@ -99,6 +99,11 @@ class FoldOp:
         """The signals that it needs, with those of its masks."""
         return frozenset(_signals((*self.mask, *(node for node in (self.expr, self.of) if node is not None))))
 
+    @cached_property
+    def masks(self) -> frozenset[str]:
+        """The signals that say which of its tokens exist."""
+        return frozenset(_signals(self.mask))
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOp:

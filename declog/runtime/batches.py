@@ -383,7 +383,22 @@ class Intake:
         if absent:
             shown = ", ".join(f"`{name}`" for name in absent)
             log.info("not observed so far: %s; what is made of them alone is inactive", shown)
+        self._tell_unmasked()
         self._tell_required()
+
+    def _tell_unmasked(self) -> None:
+        """Values per token that came, and whose mask did not: which of their tokens exist nobody knows."""
+        lost: dict[frozenset[str], dict[str, None]] = {}
+        for fold in (fold for phase in self._plan.phases.values() for fold in phase.folds):
+            missing, values = fold.masks - self._given, fold.reads - fold.masks
+            if missing and values and values <= self._given:
+                lost.setdefault(missing, {}).update(dict.fromkeys(sorted(values)))
+        for missing, unmasked in lost.items():
+            came, mask = (", ".join(f"`{name}`" for name in names) for names in (unmasked, sorted(missing)))
+            log.warning(
+                "%s came per token, and %s, which says which tokens exist, never did: what is made of them is left "
+                "out; observe it in the same call, or say `axes.token.mask: all`", came, mask,
+            )  # fmt: skip
 
     def _tell_required(self) -> None:
         """A required signal is missed when its phase's first batch closes; a phase without any batch says it here."""

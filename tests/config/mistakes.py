@@ -29,7 +29,6 @@ from typing import Any
 import yaml
 
 FOLDER = Path(__file__).parents[1] / "data" / "mistakes"
-SCORES = FOLDER / "scores.txt"
 MINE = "conf/declog/mine.yaml"
 HEADER = "defaults: [grpo, _self_]\n"
 PROFILE: dict[str, Any] = {

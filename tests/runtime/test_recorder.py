@@ -248,6 +248,16 @@ def test_one_phase_that_all_name_is_the_default(tmp_path: Path) -> None:
     assert logged(config, [{"reward": [2.0], "loss": 1.0}], tmp_path) == {"reward": 2.0, "loss": 1.0}
 
 
+def test_values_per_token_whose_mask_never_comes_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody knows which of their tokens exist: they are left out, and that is said once."""
+    signals = {"kl": {"axis": "token"}, "mask": {"axis": "token", "type": "bool", "optional": True}}
+    config = profile(signals, {"kl": "mean(kl)"}, axes={"token": {"mask": "mask"}})
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        assert logged(config, [{"kl": torch.ones(2, 3)}], tmp_path) == {}
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("`kl` came per token, and `mask`, which says which tokens exist, never did")
+
+
 def test_an_phase_that_never_comes_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Required signals of a phase without any batch are named once, at the first log event."""
     signals = {"a": {"axis": "step", "phase": "rollout"}, "b": {"axis": "step", "phase": "update"}}

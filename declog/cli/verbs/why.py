@@ -38,7 +38,10 @@ def run(given: argparse.Namespace) -> int:
     """Say it."""
     from declog.cli.layers import layered
     from declog.cli.profiles import chosen
+    from declog.config.compose import presets
 
+    if given.words and (given.key in presets() or given.key.endswith(".yaml")):
+        raise Wrong(f"the key comes first, and `{given.key}` is a profile", f"declog why {given.words[0]} {given.key}")
     config = chosen(given)
     found = layered(config)
     made = _plan(config)

@@ -1,0 +1,68 @@
+"""What was meant by a word of a command line that is no profile, no override and no verb: a fix for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from declog.errors import did_you_mean
+
+VERBS = {
+    "validate": "check", "verify": "check", "lint": "check", "compile": "check", "list": "ls", "print": "show",
+    "config": "show", "new": "init", "create": "init", "freeze": "lock", "help": "--help",
+}  # fmt: skip
+DASHES = ("\u2014", "\u2013")  # of a word processor
+
+
+def verb(word: str, known: Sequence[str]) -> str:
+    """For a first word that is no verb."""
+    if word.endswith((".yaml", ".yml")) or "=" in word or Path(word).is_dir():
+        return f"declog check {word}"
+    if word in VERBS:
+        return f"did you mean `{VERBS[word]}`?"
+    from declog.config.compose import presets
+
+    return f"declog check {word}" if word in presets() else did_you_mean(word, known, what="verbs")
+
+
+def option(word: str, known: Sequence[str]) -> str | None:
+    """For an option that there is not."""
+    if not word.startswith("-"):
+        return None
+    name, equals, _ = word.partition("=")
+    if equals and name.removeprefix("--") and ("." in name or name[2:] in ("every", "profile", "sinks")):
+        return f"without dashes: {word.lstrip('-')}"
+    if name in ("--cfg", "--config", "--info", "-c"):
+        return "declog show prints the profile, with the place of each value"
+    if name in ("--config-path", "-cp", "--config_path", "--config_dir", "-cd"):
+        return "did you mean `--config-dir`?"
+    return did_you_mean(name, known, what="options")
+
+
+def override(word: str, words: Sequence[str]) -> str:
+    """For a word that is neither a profile nor an override."""
+    if not word.strip():
+        return "leave the empty word out"
+    if word[0] in DASHES:
+        return f"--{word.lstrip(''.join(DASHES))}: an option begins with two plain dashes"
+    at = list(words).index(word)
+    if "=" in words:
+        place = list(words).index("=")
+        joined = "=".join(words[max(0, place - 1) : place + 2 : 2])
+        return f"no spaces around `=`: {joined}"
+    before = " ".join(words[:at])
+    if (
+        before.count("{") > before.count("}")
+        or before.count("[") > before.count("]")
+        or before.count("(") > before.count(")")
+    ):
+        return "put the whole override in single quotes: 'key={...}'"
+    if re.match(r"[\w.]+\.[\w.]+:[^/]", word):
+        return word.replace(":", "=", 1)
+    earlier = [each for each in words[:at] if "=" in each]
+    if earlier and "." not in word:
+        return f"the profile comes first: {' '.join([word, *(each for each in words if each != word)])}"
+    if re.fullmatch(r"[\w]+(\.[\w]+)+", word):
+        return f"a key is changed by {word}=VALUE; `declog show PROFILE --key {word}` shows it"
+    return "one profile, then key=value, +key=value or ~key"

@@ -1,0 +1,95 @@
+"""What Python, numpy, torch, SQL and C write, and how the language says it: fixes for what it refuses.
+
+Texts in, texts out: syntax trees of expressions, and what could not be parsed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd"})
+AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims"})
+_RENAMED = {"notna": "present", "notnull": "present", "isna": "isnan", "isnull": "isnan", "median": "p50"}
+_SIGNS = {
+    "\u2212": "-", "\u2013": "-", "\u2014": "-", "\u2265": ">=", "\u2264": "<=", "\u2260": "!=", "\u00d7": "*",
+    "\u00b7": "*", "\u00f7": "/", "\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u2227": "and",
+    "\u2228": "or", "\u00ac": "not", "%": "/ 100",
+}  # fmt: skip
+
+_NAME = re.compile(r"[a-z]\w*")
+
+
+def of_call(node: ast.Call) -> str:
+    """``x.f(a)`` and ``np.f(x, a)`` as plain calls."""
+    if not isinstance(node.func, ast.Attribute):
+        return "f(x), not x.f()"
+    module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
+    given = [*([] if module else [node.func.value]), *node.args]
+    name = node.func.attr
+    if name in ("quantile", "percentile", "nanquantile", "nanpercentile") and len(given) == 2:
+        level = given[1]
+        if isinstance(level, ast.Constant) and isinstance(level.value, int | float):
+            percent = level.value * (100 if name.endswith("quantile") else 1)
+            return f"p{percent:g}({ast.unparse(given[0])})"
+    name = _RENAMED.get(name, name)
+    return f"{name}({', '.join(map(ast.unparse, given))})"
+
+
+def of_subscript(node: ast.Subscript) -> str:
+    """A member of a family, or which values count."""
+    of, inside = ast.unparse(node.value), node.slice
+    if isinstance(inside, ast.Constant) and isinstance(inside.value, str):
+        return f"column({of}, {ast.unparse(inside)})"
+    if isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp):
+        return f"which values count is a key of the metric: `{{expr: {of}, where: {ast.unparse(inside)}}}`"
+    return "a member of a family is column(family, 'name')"
+
+
+def of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> str:
+    """An aggregate, and which values count."""
+    inner = node.generators[0]
+    if not inner.ifs:
+        return "aggregate with over=, such as mean(x, over=token)"
+    of = ast.unparse(inner.iter)
+    target = ast.unparse(inner.target)
+    condition = re.sub(rf"\b{re.escape(target)}\b", of, " and ".join(map(ast.unparse, inner.ifs)))
+    value = re.sub(rf"\b{re.escape(target)}\b", of, ast.unparse(node.elt))
+    return f"which values count is a key of the metric: `{{expr: {value}, where: {condition}}}`"
+
+
+def of_none(node: ast.Compare) -> str:
+    """``x is None`` asks whether it is there."""
+    last = node.comparators[-1]
+    if len(node.ops) == 1 and isinstance(last, ast.Constant) and last.value is None:
+        there = f"present({ast.unparse(node.left)})"
+        return f"write `{there if isinstance(node.ops[0], ast.IsNot) else f'not {there}'}`"
+    return "write `==`, or present(x)"
+
+
+def of_text(text: str, marked: str) -> str | None:
+    """What cannot be parsed, in the language's words; None where nothing is known of it."""
+    if (sign := _SIGNS.get(marked)) is not None:
+        return f"write `{sign}`"
+    if "?" in text and ":" in text.partition("?")[2]:
+        found = re.match(r"(?P<call>\w+\()?(?P<test>.+?)\?(?P<yes>.+?):(?P<no>.+?)\)?$", text)
+        words = [found[name].strip() for name in ("yes", "test", "no")] if found else ["a", "condition", "b"]
+        return f"write `{words[0]} if {words[1]} else {words[2]}`"
+    if found := re.search(r"([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", text, re.IGNORECASE):
+        return f"write `{found[2]} <= {found[1]} <= {found[3]}`"
+    if found := re.search(r"([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]", text, re.IGNORECASE):
+        return f"write `contains({found[1]}, '{found[2]}')`, or startswith or matches"
+    if found := re.fullmatch(r"\s*p\.(\d+)\s*", text):
+        return f"write `p{found[1]}`"
+    if re.fullmatch(r"\s*(mean|sum|min|max|p?std|var|count|last|p\d+|\s)+", text):
+        return f"an operator is missing before `{marked}`; several are a list: [{', '.join(text.split())}]"
+    return None
+
+
+def of_reductions(text: str) -> str | None:
+    """Several reductions in one text, or a list whose dashes want a blank; None for anything else."""
+    if re.fullmatch(r"\s*[a-z]\w*(\s*,\s*[a-z]\w*)+\s*", text):
+        return f"[{', '.join(re.findall(_NAME, text))}]"
+    if re.fullmatch(r"(-[a-z]\w*\s*)+", text):
+        return f"a blank behind each dash, or [{', '.join(re.findall(_NAME, text))}]"
+    return None

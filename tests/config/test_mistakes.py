@@ -1,0 +1,28 @@
+"""Mistakes of a new user: of each list nearly all are answered so that the next move is right, and all are caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.config.mistakes import kinds, mistakes, score
+
+UNANSWERED = {"expressions": 1, "hydra": 1, "loops": 7, "names": 0, "shells": 0, "teams": 1, "yaml": 1}
+
+
+@pytest.mark.slow  # a fifth of a second each
+@pytest.mark.parametrize("kind", kinds())
+def test_mistakes_are_answered(kind: str) -> None:
+    """No more are left without the right answer than were counted; each is caught."""
+    answered, caught, count, wrong = score(kind)
+    assert [str(each) for each, answer in wrong if not answer.caught] == []
+    assert caught == count
+    assert count - answered <= UNANSWERED[kind], [str(each) for each, _ in wrong]
+
+
+def test_the_lists_are_long_and_of_many_kinds() -> None:
+    """At least 150, of which no two have one name; at most a twentieth may go unanswered."""
+    every = [str(each) for kind in kinds() for each in mistakes(kind)]
+    assert len(every) >= 150
+    assert len(set(every)) == len(every)
+    assert sum(UNANSWERED.values()) <= 0.05 * len(every)
+    assert set(kinds()) == set(UNANSWERED)
