@@ -40,6 +40,26 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
         "step_time: pool": "the same",
         "num_tokens: another reduction": "the latest value of a counter is its greatest",
     },
+    "maxent_grpo": {
+        "clip_low_min: mask": "of single tokens: 0 wherever one is not clipped",
+        "clip_high_max: mask": "of single tokens: 1 wherever one is clipped",
+        "global_step: reduction": "a log event of one step, in all tests but one",
+        "global_step: another reduction": "the latest step is the greatest",
+        "global_step: pool": "a log event of one step, in all tests but one",
+        "grpo_objective: reduction": "a constant",
+        "grpo_objective: another reduction": "a constant",
+        "grpo_objective: pool": "a constant",
+        "maxent_objective: reduction": "a constant",
+        "maxent_objective: another reduction": "a constant",
+        "maxent_objective: pool": "a constant",
+    },
+}
+# Presets whose own tests are few, since others compare every value.
+ELSEWHERE: Mapping[str, str] = {
+    "trl_rloo": "with what TRL logged: tests/engine/windows/test_trl.py",
+    "trl_async_grpo": "with what TRL's trainer computes: tests/integrations/trl",
+    "ppo": "with numpy, of a whole run: tests/integrations/test_ppo_example.py",
+    "trl_ppo": "the same",
 }
 
 
