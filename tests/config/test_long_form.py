@@ -198,7 +198,7 @@ def test_errors_point_at_what_was_written(write_preset: WritePreset) -> None:
         declog.plan(compose("own", config_dir=directory))
     assert [(str(each.where).rpartition("/")[2], each.key, each.fix) for each in caught.value.problems] == [
         ("own.yaml:4:10", "metrics.p", "did you mean `reward`?"),
-        ("own.yaml:6:29", "tables.worst.columns.1", "signals: reward"),
+        ("own.yaml:6:29", "tables.worst.columns.1", "signals: reward; or declare it: signals: {lenght: completion}"),
         ("own.yaml:6:52", "tables.worst.filter.key", "did you mean `reward`?"),
     ]
 
