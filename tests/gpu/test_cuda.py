@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ Batch = Mapping[str, torch.Tensor]
 
 def batches(device: str = "cpu", dtype: torch.dtype = torch.float32) -> list[Batch]:
     """What steps observe; the same numbers on every device."""
-    made = []
+    made: list[Batch] = []
     for step in range(STEPS):
         random = torch.Generator().manual_seed(step)
         values = {
@@ -42,7 +42,7 @@ def batches(device: str = "cpu", dtype: torch.dtype = torch.float32) -> list[Bat
     return made
 
 
-def recorded(given: list[Batch], folder: Path) -> dict[int, dict[str, float]]:
+def recorded(given: Sequence[Batch], folder: Path) -> dict[int, dict[str, float]]:
     """What is logged of steps."""
 
     def body(log: Recorder) -> None:
