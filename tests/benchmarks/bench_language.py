@@ -20,7 +20,7 @@ import torchmetrics
 import yaml
 
 import declog
-from tests.benchmarks import completions, tokens
+from tests.benchmarks import calls, completions, tokens
 from tests.benchmarks.contestants import Declog
 from tests.benchmarks.measure import Batch, Contestant, Times, micros, peak_bytes, race, ratio, table
 
@@ -39,7 +39,7 @@ def main() -> None:
     """All tables; ``--rounds`` trades time for steadiness."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", choices=("compile", "completions", "tokens", "memory"))
+    parser.add_argument("--only", choices=("compile", "calls", "worker", "completions", "tokens", "memory"))
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     print(
@@ -49,6 +49,8 @@ def main() -> None:
     )
     parts: Mapping[str, Callable[[int], None]] = {
         "compile": print_compile,
+        "calls": print_calls,
+        "worker": print_worker,
         "completions": print_completions,
         "tokens": print_tokens,
         "memory": print_memory,
@@ -94,6 +96,36 @@ def print_compile(rounds: int) -> None:
         rows.append((metrics, f"{of_yaml:.1f}", f"{seconds:.3f}" + ("" if seconds < 1 else " *")))
     print("\n### Compile\n")
     print(table(("metrics", "compile / yaml.safe_load", "seconds (target: 1)"), rows))
+
+
+def print_calls(rounds: int) -> None:
+    """Ways to call ``observe``, against copies that are appended to a list."""
+    rows = []
+    for name in calls.ways():
+        made = calls.recorders(name)
+        times = _race(made, [{}], rounds, 40)
+        own, copies = times["declog"], times["copies"]
+        shown = f"{ratio(own.training, copies.training):.1f}"
+        rows.append((name, f"{micros(own.training):.1f}", f"{micros(copies.training):.1f}", shown))
+    print("\n### Ways to call\n")
+    print(table(("a step of", "training us", "copies us", "training / copies"), rows))
+    print("\nColumns of 64 values, a log event each 10 steps; `copies`: a clone of each value, in a list.")
+
+
+def print_worker(rounds: int) -> None:
+    """Many metrics of one window, quantiles and last values among them, against numpy that knows them."""
+    rows = []
+    for columns in (4, 20, 100):
+        made: dict[str, Contestant] = {
+            "declog": Declog(calls.profile(columns, calls.MIXED, 1)), "numpy": calls.Numpy(calls.by_hand),
+        }  # fmt: skip
+        times = _race(made, [calls.columns(columns)], rounds, 10)
+        own, by_hand = times["declog"].background, times["numpy"].background
+        count = columns * len(calls.MIXED)
+        rows.append((count, f"{micros(own) / 1e3:.1f}", f"{micros(own) / count:.0f}", f"{ratio(own, by_hand):.1f}"))
+    print("\n### Worker\n")
+    print(table(("metrics", "ms a log event", "us a metric", "worker / numpy"), rows))
+    print(f"\nOf each column {', '.join(calls.MIXED)}, over 64 rows; `numpy`: one matrix, each reduction once.")
 
 
 def print_completions(rounds: int) -> None:
