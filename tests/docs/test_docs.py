@@ -218,6 +218,13 @@ def test_python(page: Path, tmp_path: Path) -> None:
             assert FINGERPRINT.sub("(...)", output) == block.result, str(block)
 
 
+@pytest.mark.parametrize("block", [each for each in ALL if each.language == "python" and each.title], ids=str)
+def test_files_of_python(block: Block) -> None:
+    """They are Python; those that a page's command line runs are run there."""
+    assert block.title is not None and block.title.endswith(".py")
+    compile(block.text, str(block), "exec")
+
+
 # ---- the pages themselves ---------------------------------------------------------------------------
 
 
