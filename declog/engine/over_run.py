@@ -5,6 +5,7 @@ Rank 0 only. A total (``sum``, ``count``) is of all modes; everything else is of
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,7 +44,8 @@ class OverRun:
             cells = self._reduced(op, mode, window, state)
         else:
             cells = self._followed(op, mode, step, window)
-        if op.empty is not None and cells is not None and _named(op, cells):
+        came = window is not None or state is not None
+        if op.empty is not None and cells is not None and came and _named(op, cells):
             cells.values = np.where(cells.there, cells.values, op.empty)
         return cells
 
@@ -66,7 +68,8 @@ class OverRun:
                 cells.values = np.where(came, op.reduction.of_missing, cells.values)
             return cells
         values = FORMULAS[op.combine].of(whole.moments)
-        return _shown(op, values, whole.members, tuple(map(str, whole.labels)), window)
+        labels = tuple(map(str, whole.labels))
+        return _shown(op, values, whole.members, labels, window, some=whole.moments.n > 0)
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
         """The latest values, or their moving averages, piece by piece in the order of the steps."""
@@ -82,8 +85,11 @@ class OverRun:
             for member, label, piece in np.argwhere(present(window.values)).tolist():
                 cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
                 value = float(window.values[member, label, piece])
-                past = values.get(cell)
-                values[cell] = value if op.ema is None or past is None else op.ema * past + (1 - op.ema) * value
+                past = values.get(cell, np.nan)
+                values[cell] = value if op.ema is None or np.isnan(past) else op.ema * past + (1 - op.ema) * value
+            if op.empty is not None:  # whoever came without a value is logged as that from then on
+                for cell in itertools.product(window.members or [""], window.labels or [""]):
+                    values.setdefault(cell, np.nan)
         if window is None and not values:
             return None
         found = ([], []) if window is None else (window.members, window.labels)
@@ -139,9 +145,17 @@ def _of_pieces(window: Cells) -> State:
 
 
 def _shown(
-    op: MetricOp | FormulaOp, values: Array, members: tuple[str, ...], labels: tuple[str, ...], window: Cells | None
+    op: MetricOp | FormulaOp,
+    values: Array,
+    members: tuple[str, ...],
+    labels: tuple[str, ...],
+    window: Cells | None,
+    some: Array | None = None,
 ) -> Cells:
-    """The cells of some values. What was missing in the window that came last is NaN where nothing else came."""
+    """The cells of values. What was missing in the window that came last is NaN where nothing else came.
+
+    ``some`` is where something came, also where it makes no value: the variance of one.
+    """
     cells = Cells(values, members, labels)
     if window is not None:
         cells.skipped = window.skipped
@@ -150,7 +164,7 @@ def _shown(
         for axis, (own, whole) in enumerate(((window.members, members), (window.labels, labels))):
             gone = laid(gone, axis, own, whole, False) if whole else gone
         shows = isinstance(op, MetricOp) and op.nan == "propagate"
-        gone = gone if shows else gone & ~present(values)
+        gone = gone if shows else gone & ~(present(values) if some is None else some)
         cells.kept, cells.values = gone, np.where(gone, np.nan, values)
     cells.broken = int(np.isinf(cells.values).sum()) + (0 if cells.kept is None else int(cells.kept.sum()))
     return cells

@@ -58,6 +58,35 @@ def test_all_that_came_is_reduced_together(metric: dict[str, Any], expected: dic
     assert values({**metric, "cumulative": True}, steps, tmp_path) == expected
 
 
+@pytest.mark.parametrize("every", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("combine", "expected"),
+    [("var", {0: None, 1: None, 2: 8.0, 3: 8.0}), ("mean", {0: 3.0, 1: 3.0, 2: 5.0, 3: 5.0})],
+)
+def test_what_makes_no_value_yet_is_absent_and_not_missing(
+    combine: str, expected: dict[int, float | None], every: int, tmp_path: Path
+) -> None:
+    """The variance of one value, also where what came last is missing; however the run is cut into windows."""
+    metric = {"reduce": "sum", "pool": "step", "combine": combine, "cumulative": True, "every": every}
+    steps: list[list[Any]] = [[1.0, 2.0], [None, None], [7.0], [None]]
+    found = values(metric, steps, tmp_path)
+    assert found == {step: value for step, value in expected.items() if value is not None and step % every == every - 1}
+
+
+def test_empty_stands_for_what_came_without_a_value(tmp_path: Path) -> None:
+    """The label `b` from then on, and not before; a step without rows adds nothing."""
+    signals = {"x": ROWS, "bonus": {**ROWS, "optional": True}, "who": {**ROWS, "type": "text"}}
+    seen = {"expr": "x + bonus", "reduce": "last", "by": "who", "cumulative": True, "empty": 0, "name": "{label}"}
+
+    def body(log: Recorder) -> None:
+        for step, given in enumerate([{"bonus": [1.0], "who": ["a"]}, {"who": ["b"]}, {"bonus": [3.0], "who": ["a"]}]):
+            with log.step(step):
+                log.observe(x=[0.0], **given)
+
+    found = run(profile(signals, {"seen": seen}), body, tmp_path).scalars
+    assert found == {0: {"a": 1.0}, 1: {"a": 1.0, "b": 0.0}, 2: {"a": 3.0, "b": 0.0}}
+
+
 def test_a_missing_value_shows_where_it_is_propagated_and_changes_nothing(tmp_path: Path) -> None:
     """NaN at its own log event; the values beside it count."""
     steps: list[list[Any]] = [[1.0], [3.0, None], [5.0]]

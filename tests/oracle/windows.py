@@ -502,7 +502,7 @@ def _flat(tree: Tree) -> Iterator[Tree]:
 def frequent(labels: list[Any], most: int) -> dict[Any, str]:
     """The name of each label: the most frequent ones, of equal ones the first in order; the rest is pooled."""
     counts = Counter(labels)
-    order = sorted(counts, key=lambda label: (-counts[label], label))
+    order = sorted(counts, key=lambda label: (-counts[label], label.split("/") if isinstance(label, str) else label))
     return {label: shown(label) if place < most else "_other" for place, label in enumerate(order)}
 
 
