@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
@@ -36,8 +37,9 @@ def arguments(parser: Parser) -> None:
 def run(given: argparse.Namespace) -> int:
     """List it."""
     known = [*OF_DECLOG, *OF_A_PROFILE]
+    profile = cache(lambda: _layered(given))
     if given.what is None:
-        found = {what: _rows(what, given) for what in known}
+        found = {what: _rows(what, given, profile) for what in known}
         if given.format == "json":
             write_json({what: [row[0] for row in rows] for what, rows in found.items()})
         else:
@@ -45,7 +47,7 @@ def run(given: argparse.Namespace) -> int:
         return 0
     if given.what not in known:
         raise Wrong(f"there is nothing called `{given.what}` to list", did_you_mean(given.what, known, what="lists"))
-    rows = _rows(given.what, given)
+    rows = _rows(given.what, given, profile)
     if given.format == "json":
         write_json([{"name": row[0], "what": [cell for cell in row[1:] if cell]} for row in rows])
     else:
@@ -53,7 +55,7 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(what: str, given: argparse.Namespace) -> list[Row]:
+def _rows(what: str, given: argparse.Namespace, profile: Callable[[], Layered]) -> list[Row]:
     if what == "presets":
         return _presets(given)
     if what in OF_DECLOG:
@@ -61,7 +63,7 @@ def _rows(what: str, given: argparse.Namespace) -> list[Row]:
 
         imported(given)
         return OF_DECLOG[what]()
-    return OF_A_PROFILE[what](_layered(given))
+    return OF_A_PROFILE[what](profile())
 
 
 def _layered(given: argparse.Namespace) -> Layered:
