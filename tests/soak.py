@@ -132,8 +132,30 @@ def live(folder: Path) -> Iterator[str]:
     for rank in range(2):
         found += pickle.loads((folder / "two" / f"rank{rank}.pickle").read_bytes())
     print(f"{len(found)} runs, {sum(values for values, _ in found)} values", flush=True)
+    yield from struck(model, folder / "struck")
     for _, problems in found:
         yield from problems
+
+
+def struck(model: Path, folder: Path) -> Iterator[str]:
+    """A fault of each kind in declog, at once and late, and on one of two ranks: training is as without declog."""
+    from tests.integrations.trl import faults
+    from tests.integrations.trl import jobs as trl_jobs
+
+    alone = faults.outcome(model, folder / "alone", None)
+    for name in faults.FAULTS:
+        for late in (False, True):
+            found = faults.outcome(model, folder / f"{name}-{late}", name, late=late)
+            different = faults.differences(alone, found)
+            if found.struck == 0 or different:
+                yield f"{name}, late {late}: struck {found.struck} times, {different}"
+    (folder / "two").mkdir()
+    trl_jobs.two_ranks("all_faulty", model, folder / "two", limit_s=LIMIT_S)
+    for name in faults.FAULTS:
+        for rank in range(2):
+            own, found = pickle.loads((folder / "two" / f"{name}-{rank}.pickle").read_bytes())
+            if different := faults.differences(own, found):
+                yield f"{name} on rank 1, seen on rank {rank}: {different}"
 
 
 def growth(folder: Path, ranks: int, steps: int) -> Iterator[str]:

@@ -95,6 +95,9 @@ CASES = {
     "rloo_beta0": Case("rloo", {"beta": 0.0, "reward_clip_range": [2.0, 6.0], "normalize_advantages": True}),
 }  # fmt: skip
 
+# What another case of two ranks shows, too, is run on two by `make soak`.
+SOAKED = ("grpo_kl", "grpo_weights", "grpo_sequence", "grpo_cispo", "grpo_equal", "masked_rloo", "rloo_beta0")
+ON_TWO_RANKS = [name for name, case in CASES.items() if 2 in case.ranks and name not in SOAKED]
 LIGER = Case(
     args={"use_liger_kernel": True, "beta": 0.05, "num_iterations": 2, "learning_rate": 0.2}, over=("clip_ratio",)
 )

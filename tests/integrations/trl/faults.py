@@ -34,6 +34,7 @@ FAULTS: dict[str, tuple[type[Any], str]] = {
     "caller": (Given, "caller"), "signals": (Report, "_signals"),
     "others": (Report, "_others"), "merged": (Report, "_merged"), "begin": (Steps, "begin"), "save": (Steps, "save"),
 }  # fmt: skip
+SHARED = [name for name, (owner, _) in FAULTS.items() if owner in (Recorder, Steps)]  # in which ranks meet
 CASE = Case(
     rewards="two",
     args={

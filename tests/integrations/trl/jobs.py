@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,8 @@ def values(model: Path, folder: Path) -> None:
     """The cases of two ranks."""
     from tests.integrations.trl import cases
 
-    for name, case in cases.CASES.items():
-        if 2 not in case.ranks:
-            continue
-        outcome = cases.run(case, model, folder / name)
+    for name in cases.ON_TWO_RANKS:
+        outcome = cases.run(cases.CASES[name], model, folder / name)
         outcome.sink = None
         if int(os.environ["RANK"]) == 0:
             keep(folder, name, outcome)
@@ -86,14 +84,28 @@ def killed(model: Path, folder: Path) -> None:
 
 
 def faulty(model: Path, folder: Path) -> None:
-    """A fault of each kind on rank 1, late, beside a run without declog."""
+    """A fault of each kind in which ranks meet on rank 1, late, beside a run without declog."""
+    from tests.integrations.trl import faults
+
+    strike(model, folder, faults.SHARED)
+
+
+def strike(model: Path, folder: Path, names: Sequence[str]) -> None:
+    """Keep what a run without declog comes to, and one with each of these faults on rank 1."""
     from tests.integrations.trl import faults
 
     rank = os.environ["RANK"]
     own = faults.outcome(model, folder / "alone", None)
-    for name in faults.FAULTS:
+    for name in names:
         found = faults.outcome(model, folder / name, name, late=True, rank=1)
         keep(folder, f"{name}-{rank}", (own, found))
+
+
+def all_faulty(model: Path, folder: Path) -> None:
+    """All faults."""
+    from tests.integrations.trl import faults
+
+    strike(model, folder, list(faults.FAULTS))
 
 
 def alone(model: Path, folder: Path) -> None:
@@ -130,6 +142,7 @@ def live(model: Path, folder: Path) -> None:
 
 JOBS: dict[str, Callable[[Path, Path], None]] = {
     "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty, "alone": alone,
+    "all_faulty": all_faulty,
     "asynchronous": asynchronous, "live": live,
 }  # fmt: skip
 

@@ -43,10 +43,12 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return faults.outcome(model, tmp_path_factory.mktemp("alone"), None)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
-@pytest.mark.parametrize("name", faults.FAULTS)
+@pytest.mark.parametrize(
+    ("name", "late"),
+    [(name, bool(place % 2)) for place, name in enumerate(faults.FAULTS)] + [("observe", True), ("others", False)],
+)
 def test_a_fault_in_a_hook(name: str, late: bool, alone: Any, model: Path, tmp_path: Path) -> None:
-    """Weights and history are those of a run without declog, and the fault is reported."""
+    """Weights and history are those of a run without declog, and the fault is reported; soak has each both ways."""
     found = faults.outcome(model, tmp_path, name, late=late)
     assert found.struck > 0
     assert faults.differences(alone, found) == []
@@ -61,7 +63,7 @@ def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", faults.FAULTS)
+@pytest.mark.parametrize("name", faults.SHARED)
 def test_a_fault_on_one_of_two_ranks(name: str, pair: Path) -> None:
     """Neither rank differs from a run without declog, and neither waits for the other in vain."""
     for rank in range(2):

@@ -61,7 +61,7 @@ def job(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if 2 in case.ranks])
+@pytest.mark.parametrize("name", cases.ON_TWO_RANKS)
 def test_two_ranks(name: str, job: Path) -> None:
     """The same on two ranks, whose groups lie on both of them."""
     compare(pickle.loads((job / f"{name}.pickle").read_bytes()), CASES[name].over)
