@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -17,7 +18,7 @@ HERE = [case for case in CASES if not kind(case)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_mistake_is_reported_and_mended(case: Case) -> None:
+def test_a_mistake_is_reported_and_mended(case: Case, found: Found) -> None:
     """Line, column, carets, cause and fix are those of the committed text; the mended profile has nothing wrong."""
     if kind(case):
         assert shown([case.files, case.mended], kind(case)) == [case.error, WELL]
@@ -32,16 +33,24 @@ def written_once(files: tuple[tuple[str, str], ...]) -> str:
     return written(dict(files))
 
 
-@cache
-def found(name: str) -> tuple[Problem, ...]:
-    """What is wrong with a case."""
-    with pytest.raises(declog.ConfigError) as caught:
-        plan(next(case.files for case in CASES if str(case) == name))
-    return caught.value.problems
+Found = Callable[[str], tuple[Problem, ...]]
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    """What is wrong with a case, found once for all tests."""
+
+    @cache
+    def problems(name: str) -> tuple[Problem, ...]:
+        with pytest.raises(declog.ConfigError) as caught:
+            plan(next(case.files for case in CASES if str(case) == name))
+        return caught.value.problems
+
+    return problems
 
 
 @pytest.mark.parametrize("case", HERE, ids=str)
-def test_a_fix_that_can_be_pasted_is_right(case: Case) -> None:
+def test_a_fix_that_can_be_pasted_is_right(case: Case, found: Found) -> None:
     """Every problem has a fix; where all are text to paste, pasting them makes the profile compile."""
     assert [problem.message for problem in found(str(case)) if not problem.fix] == []
     mended = pasted(case, found(str(case)))
@@ -49,7 +58,7 @@ def test_a_fix_that_can_be_pasted_is_right(case: Case) -> None:
         assert written_once(tuple(mended.items())) == WELL
 
 
-def test_many_fixes_can_be_pasted() -> None:
+def test_many_fixes_can_be_pasted(found: Found) -> None:
     """Advice in words is for what has more than one good answer."""
     assert sum(pasted(case, found(str(case))) is not None for case in HERE) >= 25
 
