@@ -8,6 +8,7 @@
     python -m tests.soak --only scopes --programs 3000  random programs of tasks and threads, in several schedules each
     python -m tests.soak --only ppo                     the whole PPO example: each value of each step, twice
     python -m tests.soak --only mutations               mistakes in the metrics of all presets: their tests find them
+    python -m tests.soak --only mistakes                all mistakes of new users: each is caught, nearly all answered
     python -m tests.soak --only trl                     all of TRL, live: without declog, with it, and in its sinks
 
 Each part alone takes less than ten minutes.
@@ -32,6 +33,8 @@ import numpy as np
 
 import declog
 from tests import forks
+from tests.config.mistakes import score
+from tests.config.test_mistakes import UNANSWERED
 from tests.faults import jobs, test_faults, test_resume
 from tests.faults.cases import FAULTS
 from tests.faults.resuming import STEPS
@@ -54,7 +57,7 @@ MAY_GROW: Mapping[str, float] = {
 }
 
 
-PARTS = ("alone", "together", "faults", "kills", "oracle", "scopes", "ppo", "mutations", "trl")
+PARTS = ("alone", "together", "faults", "kills", "oracle", "scopes", "ppo", "mutations", "mistakes", "trl")
 
 
 def main() -> int:
@@ -75,6 +78,7 @@ def main() -> int:
         "scopes": lambda folder: interleavings(chosen.programs),
         "ppo": learned,
         "mutations": lambda folder: mutations(),
+        "mistakes": lambda folder: mistaken(),
         "trl": live,
     }
     failed = []
@@ -135,6 +139,15 @@ def live(folder: Path) -> Iterator[str]:
     yield from struck(model, folder / "struck")
     for _, problems in found:
         yield from problems
+
+
+def mistaken() -> Iterator[str]:
+    """Mistakes that are not caught, and lists with more unanswered ones than are known."""
+    for kind, known in UNANSWERED.items():
+        answered, _, count, wrong = score(kind)
+        yield from (f"{mistake} is not caught" for mistake, answer in wrong if not answer.caught)
+        if count - answered > known:
+            yield f"{kind}: {[str(mistake) for mistake, _ in wrong]} are not answered; {known} would be allowed"
 
 
 def struck(model: Path, folder: Path) -> Iterator[str]:

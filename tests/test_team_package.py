@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forks
+
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLE = REPOSITORY / "examples" / "team-preset"
 OTHER = Path(__file__).parent / "data" / "beta"
@@ -145,15 +147,14 @@ def test_two_teams_packages_and_an_upgrade(installed: Environment, wheels: dict[
     assert "packs/acme_answers.yaml:3:3 (acme-logging 1.0.0)" in why[1]
 
     installed.install(wheels["acme 2"])
-    (broken,) = installed.declog("check conf/declog/mine.yaml")
+    broken, fixed, now, other, changed = installed.declog(
+        "check conf/declog/mine.yaml", "check conf/declog/mine.yaml --fix", "check conf/declog/mine.yaml",
+        "check beta_grpo", "check --locked beta_grpo",
+    )  # fmt: skip
     assert broken[0] == 2
     assert broken[1].count("`solved` is called `solve_rate` now (acme-logging 2.0.0)") == 3
     assert "error[DL408] conf/declog/mine.yaml:4:3 in alerts.solved" in broken[1]
 
-    fixed, now, other, changed = installed.declog(
-        "check conf/declog/mine.yaml --fix", "check conf/declog/mine.yaml", "check beta_grpo",
-        "check --locked beta_grpo",
-    )  # fmt: skip
     assert (fixed[0], now[0], other[0], changed[0]) == (0, 0, 0, 1)
     mine = (installed.work / "conf" / "declog" / "mine.yaml").read_text(encoding="utf-8")
     assert mine == re.sub(r"\bsolved\b", "solve_rate", MINE)
@@ -163,11 +164,9 @@ def test_two_teams_packages_and_an_upgrade(installed: Environment, wheels: dict[
 
 def test_the_example_passes_its_own_tests() -> None:
     """What its CI runs: the presets of the package, from its checkout."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(EXAMPLE)])}
+    paths = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(EXAMPLE)])}
     words = ["check", "pkg://acme_logging.conf", "--strict"]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps([words])], cwd=EXAMPLE, env=environment,
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = forks.run(["-c", COMMANDS, json.dumps([words])], cwd=EXAMPLE, env=forks.environment(paths))
+    assert done.returncode == 0, done.stderr
     ((code, text),) = json.loads(done.stdout.splitlines()[-1])
     assert (code, "note:" in text) == (0, False), text

@@ -227,9 +227,9 @@ def _run_code(code: str) -> Answer:
     return Answer(text, bool(text))
 
 
-def score(kind: str) -> tuple[int, int, int, list[tuple[Mistake, Answer]]]:
-    """How many of a list are answered, and are caught, of how many; and those that are not answered."""
-    found = [(each, answered(each)) for each in mistakes(kind)]
+def score(kind: str, every: int = 1) -> tuple[int, int, int, list[tuple[Mistake, Answer]]]:
+    """How many of a list (of each ``every``-th) are answered and caught, of how many; and those not answered."""
+    found = [(each, answered(each)) for each in mistakes(kind)[::every]]
     wrong = [(each, answer) for each, answer in found if not answer.right(each)]
     return len(found) - len(wrong), sum(answer.caught for _, answer in found), len(found), wrong
 

@@ -12,8 +12,8 @@ UNANSWERED = {"expressions": 1, "hydra": 1, "loops": 4, "names": 0, "shells": 0,
 @pytest.mark.slow  # a fifth of a second each
 @pytest.mark.parametrize("kind", kinds())
 def test_mistakes_are_answered(kind: str) -> None:
-    """No more are left without the right answer than were counted; each is caught."""
-    answered, caught, count, wrong = score(kind)
+    """No more are left without the right answer than were counted; each is caught. `make soak` makes all of them."""
+    answered, caught, count, wrong = score(kind, every=5)
     assert [str(each) for each, answer in wrong if not answer.caught] == []
     assert caught == count
     assert count - answered <= UNANSWERED[kind], [str(each) for each, _ in wrong]
