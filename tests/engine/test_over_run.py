@@ -78,8 +78,10 @@ def test_empty_stands_for_what_came_without_a_value(tmp_path: Path) -> None:
     signals = {"x": ROWS, "bonus": {**ROWS, "optional": True}, "who": {**ROWS, "type": "text"}}
     seen = {"expr": "x + bonus", "reduce": "last", "by": "who", "cumulative": True, "empty": 0, "name": "{label}"}
 
+    steps: list[dict[str, Any]] = [{"bonus": [1.0], "who": ["a"]}, {"who": ["b"]}, {"bonus": [3.0], "who": ["a"]}]
+
     def body(log: Recorder) -> None:
-        for step, given in enumerate([{"bonus": [1.0], "who": ["a"]}, {"who": ["b"]}, {"bonus": [3.0], "who": ["a"]}]):
+        for step, given in enumerate(steps):
             with log.step(step):
                 log.observe(x=[0.0], **given)
 

@@ -92,8 +92,8 @@ class Generator:
                     continue
                 if name == "g" and (self.grouping == "no" or self.split != "none" or (self.joined and event == last)):
                     continue
-                if name == "w" and self.tokens == "packed":
-                    continue
+                if (name == "w" and self.tokens == "packed") or (name == "uo" and self.tokens == "all"):
+                    continue  # of `mask: all` the tokens are those of what came
                 if name == "x" or self.maybe(0.6):
                     self.signals[f"{name}_{event}" if event == "rollout" else name] = {**spec, "event": event}
         self.shared: list[str] = []
