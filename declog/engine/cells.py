@@ -108,8 +108,11 @@ def reduce_one(op: MetricOp, view: View) -> Cells:
     return _by_values(op, view) if op.fold is None else _by_sketch(op, view)
 
 
-def finished(op: MetricOp, state: State) -> Cells:
-    """The cells of a metric from its state; rare labels beyond the limit are pooled."""
+def finished(op: MetricOp, state: State, ever: Array | None = None) -> Cells:
+    """The cells of a metric from its state; rare labels beyond the limit are pooled.
+
+    ``ever`` is how many values were missing up to now, where the state goes on: a count of nothing else stays 0.
+    """
     moments, names = state.moments, tuple(cell_index.shown(item, _kind(op)) for item in state.labels)
     lacking = state.lacking if state.came else np.zeros_like(state.lacking)  # it is absent, not missing
     rest = None
@@ -120,9 +123,13 @@ def finished(op: MetricOp, state: State) -> Cells:
         parts = Segments(place, len(names))
         moments = moments.map(_turned).pooled(parts).map(_turned)
         lacking = _turned(parts.apply(np.add, _turned(lacking)))
+        ever = None if ever is None else _turned(parts.apply(np.add, _turned(ever)))
     result = np.asarray(op.reduction.run(moments), np.float64)
     cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces, rest=rest)
-    return settled(op, cells, lacking > 0, moments.n > 0, (moments.n > 1) & np.isnan(result))
+    cells = settled(op, cells, lacking > 0, moments.n > 0, (moments.n > 1) & np.isnan(result))
+    if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
+        cells.values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
+    return cells
 
 
 def _turned(values: Array, _: float = 0.0) -> Array:

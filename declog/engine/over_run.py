@@ -62,11 +62,7 @@ class OverRun:
         self._states[key] = whole
         if op.pool == "window":
             here = replace(whole, lacking=np.zeros_like(whole.lacking)) if state is None else _latest(whole, state)
-            cells = finished(op, here)
-            if op.reduction.of_missing is not None and op.nan != "propagate" and len(whole.labels) <= op.max_labels:
-                came = (whole.lacking > 0) & ~present(cells.values)
-                cells.values = np.where(came, op.reduction.of_missing, cells.values)
-            return cells
+            return finished(op, here, whole.lacking)
         values = FORMULAS[op.combine].of(whole.moments)
         labels = tuple(map(str, whole.labels))
         return _shown(op, values, whole.members, labels, window, some=whole.moments.n > 0)

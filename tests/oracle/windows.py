@@ -228,7 +228,7 @@ class Metrics:
 
     def pieces(self, trees: Mapping[str, Any], blocks: list[int], pool: Any) -> list[Piece]:
         """The pieces of a window that there are, whether or not anything counts in them."""
-        event = self.world.event_of(*trees["expr"], *(trees[key] for key in ("where", "weight") if key in trees))
+        event = self.world.event_of(*trees["expr"], *(trees[key] for key in ("where", "weight", "by") if key in trees))
         assert event
         points = [at for block in blocks for at in self.world.points("step", event, block, [])]
         if self.spec_ranks == "main":
