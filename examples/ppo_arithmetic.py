@@ -59,7 +59,9 @@ def main(cfg: DictConfig) -> None:
             with log.step(step):
                 rollout = generate(cfg, policy, reference, algorithm)
                 declog.observe(episode=(step + 1) * len(rollout.tokens), learning_rate=schedule.get_last_lr()[0])
-                kept.append((rollout, update(cfg, policy, optimizer, algorithm, rollout)))
+                updates = update(cfg, policy, optimizer, algorithm, rollout)
+                if cfg.save_tensors is not None:
+                    kept.append((rollout, updates))
                 schedule.step()
     if cfg.save_tensors is not None:
         torch.save([(vars(rollout), updates) for rollout, updates in kept], Path(cfg.save_tensors))
