@@ -114,13 +114,35 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where a table's rows come from, each list with an entry per row.
+
+    ``step`` is the row's own: a log event may be of several. ``row`` is its number among the rows of that step, of all
+    batches and ranks in their order, and ``group`` that of its group, both from 0 on; None where there are no groups.
+    ``why`` names the filters that took it, as `unique, worst:bottom`; None without a filter. Of a table that
+    each rank writes itself, they count the rows and groups of that rank.
+    """
+
+    step: Sequence[int]
+    row: Sequence[int]
+    group: Sequence[int] | None = None
+    why: Sequence[str] | None = None
+
+    def until(self, rows: int) -> Places:
+        """Those of the first rows."""
+        step, row, group, why = self.step[:rows], self.row[:rows], self.group, self.why
+        return Places(step, row, group and group[:rows], why and why[:rows])
+
+
+@dataclass(frozen=True)
 class Table:
     """Rows picked at one log event, by column. Every list of ``data`` has ``rows`` entries; None is null.
 
     ``table`` is the id in the profile, ``name`` what trackers show. Values are Python ints, floats,
     bools and strings; an ``object`` column holds values made of dicts, lists and those. ``as_trace``: each row is a
     conversation, whose messages are those of its ``object`` columns and the texts of columns with a ``role``; what
-    cannot show one shows a table. ``cut``: how many more rows were picked, which `max_bytes` left out.
+    cannot show one shows a table. ``cut``: how many more rows were picked, which `max_bytes` left out. ``places`` say
+    where each row comes from, and why it was picked; a table that is made in code has none.
     """
 
     name: str
@@ -130,6 +152,7 @@ class Table:
     rows: int
     as_trace: bool = False
     cut: int = 0
+    places: Places | None = None
 
 
 @dataclass(frozen=True)

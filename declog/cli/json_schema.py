@@ -53,6 +53,7 @@ SHORT: Mapping[str, Schema] = {
     "MetricSpec": {"anyOf": [SCALAR, TEXTS]},
     "FilterSpec": {"type": "string", "pattern": "[^a-z0-9_]", "description": "Which rows: a condition."},
     "ColumnSpec": TEXT,
+    "Length": {"description": "So much of its start.", "type": "integer", "minimum": 1},
     "TableSpec": {"type": "array", "items": {"anyOf": [TEXT, {"type": "object"}]}},
     "SelectorSpec": WORDS,
     "ProfileSpec": WORDS,

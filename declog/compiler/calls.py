@@ -50,7 +50,7 @@ def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> 
     redact = tuple(spec.redact.items())
     return ColumnOp(
         id=name, template=template, type=type, expr=None, family=False, nullable=spec.nullable,
-        max_chars=spec.max_chars, redact=redact, call=function, args=args,
+        max_chars=None if spec.max_chars is None else spec.max_chars.kept, redact=redact, call=function, args=args,
         role=spec.role,
     )  # fmt: skip
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from declog.compiler.draft import Draft, needs_axis
+from declog.compiler.schemas import coarser
 from declog.compiler.scopes import SignalScope
-from declog.language.dtypes import Axis, DType, any_of
+from declog.errors import in_flow
+from declog.language.dtypes import Axis, DType, any_of, per
 from declog.language.expression import compile_expression, join
 from declog.language.nodes import Node
 from declog.language.spec import FilterSpec
@@ -57,9 +59,13 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
         draft.report("DL203.top_bottom", ("filters", name))
     if spec.within == "group" and draft.grouping is None:
         draft.report("DL306.within_group", ("filters", name, "within"))
+    if spec.take == "group" and draft.grouping is None:
+        draft.report("DL306.take_group", ("filters", name, "take"))
+    elif spec.take == "group" and spec.within == "group":
+        draft.report("DL202.take_within", ("filters", name, "within"))
     key, where = (
-        _row_value(draft, name, "key", spec.key, tuple(DType) if spec.kind == "unique" else (DType.FLOAT, DType.INT)),
-        _row_value(draft, name, "where", spec.where, (DType.BOOL,)),
+        _row_value(draft, name, spec, "key", tuple(DType) if spec.kind == "unique" else (DType.FLOAT, DType.INT)),
+        _row_value(draft, name, spec, "where", (DType.BOOL,)),
     )
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
@@ -87,10 +93,12 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
         seed=spec.seed,
         limit=spec.limit,
         source=source,
+        take=spec.take,
     )
 
 
-def _row_value(draft: Draft, name: str, field: str, text: str | None, dtypes: tuple[DType, ...]) -> Node | None:
+def _row_value(draft: Draft, name: str, spec: FilterSpec, field: str, dtypes: tuple[DType, ...]) -> Node | None:
+    text = spec.key if field == "key" else spec.where
     if text is None:
         return None
     with draft.at("filters", name, field, off=f"filters.{name}"):
@@ -105,6 +113,9 @@ def _row_value(draft: Draft, name: str, field: str, text: str | None, dtypes: tu
             draft.report("DL310.filter_any", path, name=name, field=field, node=node)
         elif not needs_axis(node.type, Axis.COMPLETION):
             draft.report("DL310.filter_mean", path, name=name, field=field, node=node)
+        elif spec.take == "group" and not needs_axis(node.type, Axis.GROUP):
+            expr = in_flow(coarser(draft, node, Axis.GROUP))
+            draft.report("DL310.take_group", path, name=name, field=field, axis=per(node.type.axis), expr=expr)
         elif node.type.family:
             draft.report("DL305.filter_family", path, field=field)
         else:

@@ -278,24 +278,25 @@ def _table(work: _Lowering, table: TableOp) -> TableOp:
 
 def _filter(work: _Lowering, op: FilterOp, table: TableOp) -> FilterOp:
     phase = table.phase
-    if op.within == "group":
+    if op.within == "group" or op.take == "group":
         work.grouped.add(phase)
+    axis = Axis.GROUP if op.take == "group" else table.axis
     keyed = None
     if op.key is not None and op.key.type.dtype in (DType.TEXT, DType.OBJECT):
         type = op.key.type.with_dtype(DType.BOOL)
         keyed = work.lower(work.draft.pool.make("present", (op.key,), type=type), phase)
     return replace(
-        op, phase=phase, axis=table.axis, keyed=keyed, ids=_ids(work, op, table),
+        op, phase=phase, axis=axis, keyed=keyed, ids=_ids(work, op, table, axis),
         key=None if op.key is None else work.picked(op.key, phase),
         where=None if op.where is None else work.lower(op.where, phase),
         source=None if op.source is None else _filter(work, op.source, table),
     )  # fmt: skip
 
 
-def _ids(work: _Lowering, op: FilterOp, table: TableOp) -> Node | None:
+def _ids(work: _Lowering, op: FilterOp, table: TableOp, axis: Axis) -> Node | None:
     """What names the rows of a table, where a filter goes by that: the completion's id, or a group's first."""
     name = work.draft.spec.axes.completion.ids
-    if name is None or op.kind not in ("top_bottom", "random", "fraction") or table.axis is Axis.STEP:
+    if name is None or op.kind not in ("top_bottom", "random", "fraction") or axis is Axis.STEP:
         return None
     homes = work.draft.signals[name].phases
     if f"signals.{name}" in work.draft.inactive or (homes and table.phase not in homes):
@@ -305,7 +306,7 @@ def _ids(work: _Lowering, op: FilterOp, table: TableOp) -> Node | None:
     work.wished.add((table.phase, name))
     if node.type.dtype is DType.TEXT:
         work.travels.add((table.phase, name))
-    if table.axis is Axis.GROUP:
+    if axis is Axis.GROUP:
         return work.draft.pool.make("first", (node,), type=node.type.with_axis(Axis.GROUP), over=Axis.COMPLETION)
     return node
 

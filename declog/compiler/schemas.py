@@ -71,7 +71,7 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: tupl
         expr=None,
         family=False,
         nullable=True,
-        max_chars=spec.max_chars,
+        max_chars=None if spec.max_chars is None else spec.max_chars.kept,
         redact=redact,
         undeclared=spec.undeclared,
     )
@@ -109,7 +109,7 @@ def _typed_column(
         expr=node,
         family=node.type.family,
         nullable=spec.nullable,
-        max_chars=spec.max_chars,
+        max_chars=None if spec.max_chars is None else spec.max_chars.kept,
         redact=tuple(spec.redact.items()),
         role=spec.role,
     )

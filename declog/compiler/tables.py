@@ -117,8 +117,10 @@ def _stands_alone(draft: Draft, table: TableOp) -> bool:
 def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
     """A filter picks rows of the table's axis: what it reads has one value for each."""
     path = ("tables", table, "filter")
+    if op.take == "group" and axis is Axis.STEP:
+        draft.report("DL310.filter_take", path, filter=op.id, table=table, row=ROWS[axis.label])
     for field, node in (("key", op.key), ("where", op.where)):
-        if node is not None and not needs_axis(node.type, axis):
+        if node is not None and not needs_axis(node.type, axis) and op.take == "row":
             draft.report(
                 "DL310.filter_axis", path, filter=op.id, field=field, axis=per(node.type.axis), table=table,
                 row=ROWS[axis.label], expr=in_flow(coarser(draft, node, axis)),

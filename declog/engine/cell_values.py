@@ -93,9 +93,7 @@ def shortened(column: ColumnOp, value: Any) -> Any:
     """A value with its texts redacted, then cut; those inside lists and maps too."""
     if isinstance(value, str):
         value = redacted(value, column.redact)
-        if column.max_chars is not None and len(value) > column.max_chars:
-            value = value[: column.max_chars - 1] + "…"
-        return value
+        return value if column.max_chars is None else cut(value, column.max_chars)
     if isinstance(value, list | tuple):
         return [shortened(column, item) for item in value]
     if isinstance(value, Image):
@@ -103,6 +101,17 @@ def shortened(column: ColumnOp, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: shortened(column, item) for key, item in value.items()}
     return value
+
+
+def cut(text: str, most: int | tuple[int, int]) -> str:
+    """A text of at most so many characters, or its head and its tail, and how much is left out between them."""
+    if isinstance(most, int):
+        return text if len(text) <= most else text[: most - 1] + "…"
+    head, tail = most
+    left = f"… {len(text) - head - tail:,} characters …"
+    if len(text) <= head + tail + len(left):  # what says so would be as long
+        return text
+    return text[:head] + left + (text[-tail:] if tail else "")
 
 
 # ---- sizes

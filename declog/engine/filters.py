@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,19 +39,27 @@ def _kind(choose: Chooser) -> Chooser:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows of a filter's axis, in row order; and how many it left out for want of a key, by the filters of its chain.
+    """Rows of a table's axis, in row order; and how many were left out for want of a key, by the filters of a chain.
 
-    ``without_key`` has those only that left any out.
+    ``without_key`` has those only that left any out. ``taken`` is what each filter took: of its own axis.
     """
 
     rows: Rows
     without_key: Mapping[str, int] = field(default_factory=dict)
+    taken: Sequence[tuple[FilterOp, Rows]] = ()
 
 
-def select(op: FilterOp, view: View, rows: Rows) -> Selection:
-    """The rows that a filter takes of some."""
+def select(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Selection:
+    """The rows that a filter takes of some; they are of ``axis``, where that is not its own."""
+    axis = op.axis if axis is None else axis
     without_key: dict[str, int] = {}
+    taken = []
+    among = rows
     for one in op.chain:
+        groups = one.axis is not axis  # it takes groups, and the rows are their completions
+        if groups:
+            index = view.frame.parts(axis, one.axis).index
+            rows = np.unique(index[rows])
         if one.where is not None:
             rows = rows[truth(view.picked(one.where, one.axis, rows))]
         if one.key is not None:
@@ -64,18 +72,44 @@ def select(op: FilterOp, view: View, rows: Rows) -> Selection:
         rows = np.sort(KINDS[one.kind](one, view, rows))
         if one.limit is not None:
             rows = rows[: one.limit]
-    return Selection(rows, without_key)
+        taken.append((one, rows))
+        if groups:
+            rows = among[np.isin(index[among], rows)]
+    return Selection(rows, without_key, taken)
 
 
-def candidates(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Those of some rows of this rank that may be taken when all ranks' are known: a superset of what will be."""
+def reasons(selection: Selection, view: View, axis: Axis) -> list[str]:
+    """For each row the filters that took it, as `unique, worst:bottom`: a filter of extremes says of which end."""
+    found: list[list[str]] = [[] for _ in selection.rows]
+    for op, taken in selection.taken:
+        end = dict.fromkeys(taken.tolist(), op.id)
+        if op.kind == "top_bottom":
+            tops = set(taken[_ends(op, view, taken)[0]].tolist())
+            end = {row: f"{op.id}:{'top' if row in tops else 'bottom'}" for row in end}
+        rows = selection.rows if op.axis is axis else view.frame.parts(axis, op.axis).index[selection.rows]
+        for words, row in zip(found, rows.tolist(), strict=True):
+            if row in end:
+                words.append(end[row])
+    return [", ".join(words) for words in found]
+
+
+def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Rows:
+    """Those of some rows of this rank that may be taken when all ranks' are known: a superset of what will be.
+
+    The rows are of ``axis``, where that is not the filter's own.
+    """
     first = op.chain[0]
+    axis = first.axis if axis is None else axis
     grouping = view.frame.grouping
     split = grouping is not None and grouping.split == "ranks"
-    spread = split and (first.axis is Axis.GROUP or first.within == "group")
+    spread = split and any(one.axis is Axis.GROUP or one.within == "group" for one in op.chain)
     if spread or any(reads_other_ranks(node, split) for node in (first.key, first.where) if node is not None):
         return rows
-    return select(replace(first, limit=None), view, rows).rows
+    found = select(replace(first, limit=None), view, rows, axis).rows
+    if any(one.axis is not axis for one in op.chain[1:]):  # whole groups of what the first one took
+        index = view.frame.parts(axis, Axis.GROUP).index
+        found = rows[np.isin(index[rows], index[found])]
+    return found
 
 
 def _batches(op: FilterOp, view: View, rows: Rows) -> Rows:
@@ -114,6 +148,12 @@ def _all(op: FilterOp, view: View, rows: Rows) -> Rows:
 @_kind
 def _top_bottom(op: FilterOp, view: View, rows: Rows) -> Rows:
     """The greatest ``top`` and, of the others, the smallest ``bottom`` of each scope."""
+    chosen: Rows = rows[np.union1d(*_ends(op, view, rows))]
+    return chosen
+
+
+def _ends(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array]:
+    """Places of the greatest ``top`` among some rows and, of the others, of the smallest ``bottom``."""
     assert op.key is not None
     key = view.picked(op.key, op.axis, rows)
     key = key.astype(np.int64) if key.dtype.kind in "Ob" else key  # integers, some of which were missing
@@ -121,8 +161,7 @@ def _top_bottom(op: FilterOp, view: View, rows: Rows) -> Rows:
     top = _best(-key if key.dtype.kind == "f" else ~key, _scopes(op, view, rows), op.top, ties)
     others = np.setdiff1d(np.arange(len(key)), top)
     bottom = others[_best(key[others], _scopes(op, view, rows[others]), op.bottom, ties[others])]
-    chosen: Rows = rows[np.union1d(top, bottom)]
-    return chosen
+    return top, bottom
 
 
 @_kind

@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from declog.engine.cell_values import CONVERT, fits, natural, plain, returned, row_bytes, shortened
 from declog.engine.evaluator import View
-from declog.engine.filters import Rows, Selection, select
+from declog.engine.filters import Rows, Selection, reasons, select
 from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure, error_text
-from declog.language.dtypes import DType
+from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
+from declog.language.segmented import Segments
 from declog.plans.ops import ColumnOp, TableOp
-from declog.records import Column, Table
+from declog.records import Column, Places, Table
 
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
 EXTRA = "extra:"  # the prefix of log_extra's columns in a frame
-STAMPS = frozenset(
-    {"step", "mode", "declog_step"}
-)  # columns that sinks add; only a declared column may take their place
+# columns that sinks add; only a declared column may take their place
+STAMPS = frozenset({"step", "mode", "group", "row", "why", "declog_step"})
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Tables:
         """The table's rows in one window; None where there are none."""
         view = View(frame, self._functions)
         rows = frame.last(op.axis) if op.keep == "last_batch" else np.arange(frame.count(op.axis))
-        chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows)
+        chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows, op.axis)
         for filter, count in chosen.without_key.items():
             text = "the table `%s`: the filter `%s` leaves out rows without a key, %d of them here (said once)"
             self._warn(("without_key", op.id, filter), text, op.id, filter, count)
@@ -67,7 +68,8 @@ class Tables:
                     made[name] = item
         columns = tuple(item.column for item in made.values())
         data = {name: item.values for name, item in made.items()}
-        return self._within_bytes(op, columns, data, len(chosen.rows))
+        why = reasons(chosen, view, op.axis) if chosen.taken else None
+        return self._within_bytes(op, columns, data, _places(frame, op.axis, chosen.rows, why))
 
     # -- columns
 
@@ -167,18 +169,19 @@ class Tables:
     # -- limits, and what is reported once
 
     def _within_bytes(
-        self, op: TableOp, columns: tuple[Column, ...], data: Mapping[str, Sequence[Any]], rows: int
+        self, op: TableOp, columns: tuple[Column, ...], data: Mapping[str, Sequence[Any]], places: Places
     ) -> Table | None:
-        kept = rows
+        kept = rows = len(places.row)
         if op.max_bytes is not None:
             kept = int(np.searchsorted(np.cumsum(row_bytes(columns, data, rows)), op.max_bytes, side="right"))
         if kept < rows:
             text = "the table `%s` is cut to %d of %d rows: its `max_bytes` is %d (said once)"
             self._warn(("bytes", op.id), text, op.id, kept, rows, op.max_bytes)
             data = {name: values[:kept] for name, values in data.items()}
+            places = places.until(kept)
         if not kept:
             return None
-        return Table(op.name, op.id, columns, data, kept, as_trace=op.as_trace, cut=rows - kept)
+        return Table(op.name, op.id, columns, data, kept, as_trace=op.as_trace, cut=rows - kept, places=places)
 
     def _shadowed(self, op: TableOp, column: ColumnOp, name: str, report: Report) -> None:
         if self._first("shadow", op.id, name):
@@ -210,6 +213,25 @@ class Tables:
             table: {name: DType(type) for name, type in types.items()} for table, types in data["types"].items()
         }
         self._members = {key: dict.fromkeys(members) for key, members in data["members"].items()}
+
+
+def _places(frame: Frame, axis: Axis, rows: Rows, why: list[str] | None) -> Places:
+    """Where rows of an axis come from: steps are whole in a frame, so their rows and groups are counted there."""
+    steps = frame.batches.step
+
+    def counted(of: Axis) -> NDArray[np.int64]:
+        inside = frame.spread(steps, Axis.STEP, of)
+        return Segments.of_keys(inside).position if len(inside) else inside
+
+    step, row = frame.spread(steps, Axis.STEP, axis)[rows].tolist(), counted(axis)[rows].tolist()
+    group = row if axis is Axis.GROUP else None
+    if axis is Axis.COMPLETION and frame.grouping is not None:
+        try:
+            index = frame.parts(Axis.COMPLETION, Axis.GROUP)
+            group = counted(Axis.GROUP)[index.index[rows]].tolist() if index.count else None
+        except RuntimeFailure:  # what is needed of groups is reported where it is; a table can do without
+            group = None
+    return Places(step, row, group, why)
 
 
 def _typed(column: ColumnOp, op: TableOp, values: list[Any]) -> list[Any]:

@@ -184,8 +184,8 @@ class WindowState:
             elif op.filter is None:
                 keep[:] = True
             else:
-                axis = op.filter.chain[0].axis
-                rows = filters.candidates(op.filter, View(frame, self._functions), np.arange(frame.count(axis)))
+                axis, view = op.axis, View(frame, self._functions)
+                rows = filters.candidates(op.filter, view, np.arange(frame.count(axis)), axis)
                 places = frame.spread(np.arange(len(steps)), Axis.STEP, axis)[rows] if axis is not Axis.STEP else rows
                 keep |= np.isin(steps, steps[places])
         return frame if keep.all() else frame.take(np.flatnonzero(keep))

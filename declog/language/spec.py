@@ -244,6 +244,8 @@ class FilterSpec(Model):
 
     kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
     """How rows are chosen; `unique` takes the first row of each key."""
+    take: Literal["row", "group"] = "row"
+    """What is chosen; `group`: whole groups, by values per group, and with them all their completions."""
     key: str | None = None
     """What `top_bottom` orders by, one number per row, or what `unique` distinguishes rows by."""
     top: int = Field(0, ge=0)
@@ -253,17 +255,39 @@ class FilterSpec(Model):
     within: Literal["group", "batch", "step", "window"] = "step"
     """What is chosen from."""
     n: int | None = Field(None, ge=0)
-    """How many rows `random` and `first` take."""
+    """How many `random` and `first` take."""
     fraction: float | None = Field(None, ge=0, le=1)
-    """The share of rows that `fraction` takes."""
+    """The share that `fraction` takes."""
     seed: int = 0
     """Another seed picks other rows."""
     limit: int | None = Field(None, ge=0)
-    """At most so many rows per log event."""
+    """At most so many per log event."""
     where: str | None = None
     from_: str | None = Field(None, alias="from")
     enabled: bool | str = True
     help: str = ""
+
+
+class Length(Model):
+    """How much is kept of what is longer: a number, or how much of both ends; then it says how much is left out."""
+
+    _plain = "most"
+    most: int | None = Field(None, ge=1, strict=True, exclude=True)
+    head: int = Field(0, ge=0)
+    """From its start on."""
+    tail: int = Field(0, ge=0)
+    """Until its end."""
+
+    @model_validator(mode="after")
+    def _some(self) -> Length:
+        if self.most is None and not self.head and not self.tail:
+            raise refused("DL202.head_tail")
+        return self
+
+    @property
+    def kept(self) -> int | tuple[int, int]:
+        """The number, or head and tail."""
+        return (self.head, self.tail) if self.most is None else self.most
 
 
 class ColumnSpec(Model):
@@ -277,8 +301,8 @@ class ColumnSpec(Model):
     """A registered Python function of the row; its parameters are names of signals or constants."""
     nullable: bool = False
     """Whether a value may be missing."""
-    max_chars: int | None = Field(None, ge=1)
-    """Longer texts are cut, also inside lists and maps."""
+    max_chars: Length | None = None
+    """Longer texts are cut, also inside lists and maps; `{head: 500, tail: 1500}` keeps so much of both ends."""
     redact: dict[str, str] = {}
     """Regular expressions whose matches are replaced by `[label]`, also inside lists and maps."""
     undeclared: Literal["keep", "drop", "error"] | None = None

@@ -25,6 +25,7 @@ from declog.language.spec import (
     ConstantSpec,
     FilterSpec,
     GroupAxis,
+    Length,
     LogSpec,
     MetricDefaults,
     MetricSpec,
@@ -278,7 +279,9 @@ def _key_path(loc: tuple[str | int, ...]) -> Path:
     found: list[str | int] = []
     model: Any = LogSpec
     for part in loc:
-        if isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part):
+        if (isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part)) or (
+            model is Length and part == "most"  # what a plain number is
+        ):
             continue
         found.append(
             {"from_": "from", "schema_": "schema", "as_": "as", "with_": "with"}.get(part, part)
@@ -320,6 +323,8 @@ def _below(model: Any, part: str | int) -> Any:
         return {"group": GroupAxis, "completion": CompletionAxis, "token": TokenAxis}.get(str(part))
     if model is ProfileSpec:
         return (dict, "selectors")
+    if model is ColumnSpec and part in ("max_chars", "max_tokens"):
+        return Length
     if isinstance(model, list):  # what a test's maps and lists hold
         return model[0]
     if isinstance(model, type) and issubclass(model, Input):

@@ -41,7 +41,10 @@ def explain(plan: Plan) -> str:
         lines.append(f"  {op.key}: {_metric(op, plan)} -> {names}")
     for table in plan.tables:
         chosen = (
-            " of ".join(f"{one.kind} within {one.within}" for one in reversed(table.filter.chain))
+            " of ".join(
+                f"{one.kind}{' groups' * (one.take == 'group')} within {one.within}"
+                for one in reversed(table.filter.chain)
+            )
             if table.filter
             else "every row"
         )

@@ -261,6 +261,7 @@ class FilterOp:
     axis: Axis = Axis.COMPLETION
     keyed: Node | None = None
     ids: Node | None = None
+    take: str = "row"  # or `group`: its axis is groups, and it takes their completions
 
     @cached_property
     def chain(self) -> tuple[FilterOp, ...]:
@@ -278,7 +279,7 @@ class ColumnOp:
     expr: Node | None
     family: bool
     nullable: bool
-    max_chars: int | None
+    max_chars: int | tuple[int, int] | None  # head and tail
     redact: tuple[tuple[str, str], ...]
     undeclared: str | None = None
     call: RowFunction | None = None

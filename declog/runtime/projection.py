@@ -64,7 +64,7 @@ def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool
     if table.filter is None:
         keep[rows] = True
     else:
-        keep[filters.candidates(table.filter, View(frame, functions), rows)] = True
+        keep[filters.candidates(table.filter, View(frame, functions), rows, table.axis)] = True
     return keep
 
 

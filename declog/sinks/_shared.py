@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,25 @@ def below(output_dir: Path, folder: str) -> Path:
     return path
 
 
-def own_step(table: Table) -> bool:
-    """Whether a table has its own column ``step``, which need not be the step of the log event."""
-    return any(column.name == "step" for column in table.columns)
+def origins(table: Table, step: int) -> dict[str, Sequence[Any]]:
+    """What is known of each row beside its columns: its step, and its group, its number and why it was picked.
+
+    Names that the table has itself are left to it. Where a row's step is not the log event's, that is there, too.
+    """
+    own, places = {column.name for column in table.columns}, table.places
+    event: Sequence[int] = [step] * table.rows
+    if places is None:
+        return dict.fromkeys(("step", EVENT_STEP) if "step" in own else ("step",), event)
+    known: dict[str, Sequence[Any] | None] = {
+        "step": places.step,
+        "group": places.group,
+        "row": places.row,
+        "why": places.why,
+    }
+    found = {name: values for name, values in known.items() if values is not None and name not in own}
+    apart = "step" in own or any(at != step for at in places.step)
+    ahead: dict[str, Sequence[Any]] = {"step": found.pop("step", event)}
+    return ahead | ({EVENT_STEP: event} if apart else {}) | found
 
 
 def run_column(table: Table) -> str:

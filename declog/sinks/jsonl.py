@@ -4,13 +4,14 @@
                                "partial": [names] where ranks were missing
     <dir>/histograms.jsonl     {"step", "mode", "time", "run_id", "name", "counts", "edges"}
     <dir>/alerts.jsonl         {"step", "mode", "time", "run_id", "name", "level", "text"}
-    <dir>/tables/<id>.jsonl    one line per row: its columns, and step, mode and run_id where it has no such column
+    <dir>/tables/<id>.jsonl    one line per row: its columns, and step, mode, group, row, why and run_id where it has
+                               no such column
 
 ``<dir>`` is ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise. Every line is strictly
 valid JSON: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Lines are written whole
-and flushed; a torn last line that an earlier crash left is cut off when the file is opened again. A table with a
-``step`` or a ``run_id`` of its own has the log event's as ``declog_step`` and ``declog_run_id``, by which a resumed run
-drops what it logs again.
+and flushed; a torn last line that an earlier crash left is cut off when the file is opened again. A row's ``step`` is
+its own. Where that is not the log event's, or the table has a ``step`` or a ``run_id`` itself, the log event's are
+``declog_step`` and ``declog_run_id``, by which a resumed run drops what it logs again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from declog.errors import SinkError
 from declog.records import Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._files import fsync, put
-from declog.sinks._shared import EVENT_RUN, EVENT_STEP, SinkFolder, json_text, own_step, run_column
+from declog.sinks._shared import EVENT_RUN, EVENT_STEP, SinkFolder, json_text, origins, run_column
 
 MAX_PENDING_BYTES = 8 * 2**20
 
@@ -217,9 +218,11 @@ def _lines(step: int, records: Records, run_id: str) -> Iterator[tuple[str, Iter
 
 def _rows(step: int, mode: str, run_id: str, table: Table) -> Iterator[dict[str, Any]]:
     names = [column.name for column in table.columns]
-    stamp = {"step": step, "mode": mode, run_column(table): run_id, **({EVENT_STEP: step} if own_step(table) else {})}
-    for values in zip(*(table.data[name] for name in names), strict=True):
-        yield {**stamp, **dict(zip(names, values, strict=True))}
+    stamp = {"step": step, "mode": mode, run_column(table): run_id}
+    known = origins(table, step)
+    keys = (*known, *names)
+    for values in zip(*known.values(), *(table.data[name] for name in names), strict=True):
+        yield {**stamp, **dict(zip(keys, values, strict=True))}
 
 
 def _raise(failures: list[OSError]) -> None:

@@ -3,9 +3,9 @@
     <dir>/scalars/       step, mode, name, metric, value, int_value, partial, time, run_id: one row per scalar
     <dir>/histograms/    step, mode, name, metric, counts, edges, time, run_id
     <dir>/alerts/        step, mode, name, level, text, time, run_id
-    <dir>/tables/<id>/   the table's own columns, and step, mode and run_id where it has no such column; a table with a
-                         `step` or `run_id` of its own has the log event's as `declog_step` and `declog_run_id`, by
-                         which a resumed run goes on
+    <dir>/tables/<id>/   the table's own columns, and step, mode, group, row, why and run_id where it has no such
+                         column; where a row's step is not the log event's, or the table has a `step` or `run_id`
+                         itself, the log event's are `declog_step` and `declog_run_id`, by which a resumed run goes on
 
 Each folder is one dataset: ``pandas.read_parquet(folder)`` and ``polars.read_parquet(folder)`` read it while the
 run goes on, and after a ``kill -9`` (``_parts`` says how, and what its files are). ``<dir>`` is
@@ -36,7 +36,7 @@ from declog.sinks._shared import (
     as_float,
     clean_text,
     json_text,
-    own_step,
+    origins,
     require,
     run_column,
 )
@@ -44,7 +44,7 @@ from declog.sinks._shared import (
 INT64 = range(-(2**63), 2**63)
 
 # A column's name, Arrow type and values.
-Columns = dict[str, tuple[Any, list[Any]]]
+Columns = dict[str, tuple[Any, Sequence[Any]]]
 
 
 class ParquetSink(BaseSink):
@@ -230,10 +230,11 @@ class ParquetSink(BaseSink):
 
     def _table(self, step: int, mode: str, table: Table) -> Any:
         pa = self._pa
-        stamp = (pa.int64(), [step] * table.rows)
-        columns: Columns = {"step": stamp, "mode": (pa.string(), [mode] * table.rows)}
-        if own_step(table):
-            columns[EVENT_STEP] = stamp
+        known = {
+            name: (pa.string() if name == "why" else pa.int64(), values)
+            for name, values in origins(table, step).items()
+        }
+        columns: Columns = {"step": known.pop("step"), "mode": (pa.string(), [mode] * table.rows), **known}
         for column in table.columns:
             columns[column.name] = self._column(column, table.data[column.name])
         columns[run_column(table)] = (pa.string(), [self._run_id] * table.rows)

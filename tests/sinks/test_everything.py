@@ -134,7 +134,7 @@ def test_nothing_is_lost_doubled_or_changed(read: Callable[[Run], Read], run: Ru
     found = read(run)
     assert found.scalars == {steps[-1]: scalars(steps) for steps in windows()}
     rows = [completions(step) for steps in windows() for step in steps]
-    stamps = ("mode", "declog_step", "run_id")
+    stamps = ("mode", "declog_step", "run_id", "group", "row", "why")
     assert without(stamps, found.tables["samples"]) == without((), [row for step in rows for row in step])
     assert without(stamps, found.tables["best"]) == without((), [row for step in rows for row in best(step)])
     assert without((*stamps, "step"), found.tables["chats"]) == [
@@ -147,8 +147,8 @@ def test_a_parquet_dataset_has_one_typed_schema(rows: Callable[[Path], Rows], ru
     """A column that came later is there in the older rows too, as null."""
     folder = run.folder / "run" / "parquet" / "tables" / "samples"
     assert {name: str(type) for name, type in pl.read_parquet_schema(next(folder.rglob("*.parquet"))).items()} == {
-        "step": "Int64", "mode": "String", "declog_step": "Int64", "id": "Int64", "score": "Float64", "ok": "Boolean",
-        "text": "String", "reward/correct": "Float64", "reward/stil größe": "Float64", "late": "Int64",
+        "step": "Int64", "mode": "String", "declog_step": "Int64", "row": "Int64", "id": "Int64", "score": "Float64",
+        "ok": "Boolean", "text": "String", "reward/correct": "Float64", "reward/stil größe": "Float64", "late": "Int64",
         "run_id": "String",
     }  # fmt: skip
     found = rows(folder)
