@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import importlib.util
 import pickle
 from dataclasses import replace
@@ -17,18 +18,23 @@ from typing import Any
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_repository import ConfigRepository, IConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.default_element import ResultDefault
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from declog.errors import MAX_DEPTH, CompositionError, Problem, Where
 
 MAX_BYTES = 4 * 2**20  # of one file
+MERGED = 32  # configurations that a process keeps, 0.1 MB each
 MAX_NODES = 20_000  # of one file, those of its aliases counted each time; a large profile has two thousand
 _YAML: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+
+_merged: dict[bytes, bytes] = {}
 
 
 class Repository(ConfigRepository):
@@ -73,16 +79,51 @@ class Loader(ConfigLoaderImpl):
         self.config_search_path = config_search_path
         self.repository = Repository(config_search_path)
 
+    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        """The files of a defaults list merged; what was merged before in this process is copied, which Hydra does anew.
+
+        What is merged is known by all that Hydra merges: the files' content, where it goes, and schemas of their names.
+        """
+        try:
+            key = _content(defaults, repo)
+        except _NOT_PICKLED:
+            return super()._compose_config_from_defaults_list(defaults, repo)
+        if key not in _merged:
+            for oldest in list(_merged)[: len(_merged) - MERGED + 1]:
+                _merged.pop(oldest, None)
+            _merged[key] = pickle.dumps(super()._compose_config_from_defaults_list(defaults, repo))
+        config: DictConfig = pickle.loads(_merged[key])
+        return config
+
     @staticmethod
     def _embed_result_config(ret: ConfigResult, package_override: str | None) -> ConfigResult:
         """A file's content under its package, as Hydra has it; pickle copies several times as fast as ``deepcopy``."""
         package = ret.header["package"] if package_override is None else package_override
         if not package:
             return ret
+        try:
+            content = pickle.loads(pickle.dumps(ret.config))
+        except _NOT_PICKLED:
+            content = copy.deepcopy(ret.config)
         config = OmegaConf.create(flags={"no_deepcopy_set_nodes": True})
-        OmegaConf.update(config, package, pickle.loads(pickle.dumps(ret.config)), merge=False)
+        OmegaConf.update(config, package, content, merge=False)
         config._set_flag("no_deepcopy_set_nodes", None)
         return replace(ret, config=config)
+
+
+_NOT_PICKLED = (pickle.PicklingError, AttributeError, TypeError)  # what a function's own class in Hydra's store raises
+
+
+def _content(defaults: list[ResultDefault], repo: IConfigRepository) -> bytes:
+    """A digest of all that Hydra merges for a defaults list."""
+    digest = hashlib.sha256()
+    for each in defaults:
+        name, schema = str(each.config_path), repo.get_schema_source()
+        found = repo.load_config(name)
+        typed = found is not None and not found.is_schema_source and schema.is_config(name)
+        for part in (each, found, schema.load_config(name) if typed else None):
+            digest.update(pickle.dumps(part))  # apart: what they share by chance is no difference
+    return digest.digest()
 
 
 @functools.lru_cache(maxsize=256)  # a composition takes several, and parsing them is most of its time

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 import yaml
@@ -38,6 +39,7 @@ def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin],
     """``base`` with the overrides that ``words`` mean. ``load`` composes, to see what a plain ``=`` would add to."""
     if not words:
         return base
+    load = cache(load)
     with current_hydra():
         groups = config_loader(base.config_dir).list_groups(GROUP)
     name, lines, plain, chosen = base.config_name, list[str](), list[int](), list[int]()

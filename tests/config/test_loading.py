@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 import declog
 from declog.cli import main
 from declog.errors import CompositionError
+from tests.conftest import WritePreset
 
 LEVELS = "abcdefgh"
 GOOD = "signals: {x: {axis: completion}}\nmetrics: {x: mean(x)}\n"
@@ -54,6 +59,47 @@ FILES = {
     + "}\n"
     + exploding("lol", "'" + "${{declog.run_config.${{declog.run_config.n.{before}}}}}" * 9 + "'").partition("\n")[2],
 }
+
+
+@pytest.fixture
+def store() -> Iterator[ConfigStore]:
+    """Hydra's, in which other tests find nothing of it."""
+    made = ConfigStore.instance()
+    yield made
+    made.repo.pop("declog", None)
+
+
+def test_what_changes_between_two_compositions_is_read_again(write_preset: WritePreset, store: ConfigStore) -> None:
+    """A file and a preset of Hydra's store are in effect as they are when one composes."""
+    place = write_preset("written", "profile: slim\nmetrics: {x: mean(reward)}\n")
+    found = [declog.compose("written", config_dir=place).data]
+    found.append(declog.compose("written", config_dir=place).data)
+    write_preset("written", "profile: full\nmetrics: {x: mean(reward)}\n")
+    found.append(declog.compose("written", config_dir=place).data)
+    for profile in ("slim", "full"):
+        store.store(group="declog", name="stored", node={"profile": profile})
+        found.append(declog.compose("stored").data)
+    assert [each["profile"] for each in found] == ["slim", "slim", "full", "slim", "full"]
+
+
+def test_composing_gives_data_of_its_own(write_preset: WritePreset) -> None:
+    """Whoever changes what was composed changes nothing of what is composed next."""
+    place = write_preset("mine", "metrics: {x: {expr: reward, reduce: mean}}\n")
+    first = declog.compose("mine", config_dir=place)
+    expected = copy.deepcopy(first.data)
+    first.data["metrics"]["x"].clear()
+    assert declog.compose("mine", config_dir=place).data == expected
+
+
+def test_the_store_may_hold_a_class_of_a_function(store: ConfigStore) -> None:
+    """A preset that is a dataclass of Hydra's store composes wherever its class stands."""
+
+    @dataclass
+    class Mine:
+        profile: str = "slim"
+
+    store.store(group="declog", name="stored", node=Mine)
+    assert declog.compose("stored").data["profile"] == "slim"
 
 
 UNRESOLVED = [kind for kind in FILES if kind.startswith(("interpolated", "texts", "relative"))]
