@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declog.compiler import intended
+from declog.compiler import suggestions
 from declog.compiler.draft import LOGGED, Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
-from declog.language import habits
+from declog.language import idioms
 from declog.language.dtypes import Axis, DType, Type, per
 from declog.language.expression import Compiler, compile_expression, join, labels
 from declog.language.functions import REQUIRED
@@ -155,13 +155,13 @@ class _Metric:
         if problem.code not in ("DL303", "DL306", "DL304"):
             return None
         if isinstance(parsed.body, ast.Call) and self.spec.reduce is None:
-            short = intended.reduction(parsed.body)
+            short = suggestions.reduction(parsed.body)
             if short is not None:
                 return f"did you mean `{short}`?"
         if problem.code == "DL304" or self.spec.reduce is not None:
             return None
         taken = {*draft.spec.metrics, *draft.spec.signals}
-        return intended.as_formula(self.id, self.spec, parsed.body, draft.reductions, draft.constants, taken)
+        return suggestions.as_formula(self.id, self.spec, parsed.body, draft.reductions, draft.constants, taken)
 
     def _compile(self, text: str, path: tuple[str | int, ...]) -> Node | None:
         with self.draft.at(*path):
@@ -197,7 +197,7 @@ class _Metric:
     def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
         known = dict(reduction.params or {})
         for keyword in call.keywords:
-            if keyword.arg in habits.AXES:
+            if keyword.arg in idioms.AXES:
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg)
             if keyword.arg not in known:
                 compiler.fail(
@@ -251,7 +251,7 @@ class _Metric:
                     "DL311.quantile", text, (0, len(name)), name=name,
                     fix=f"did you mean `p{float(f'{name[1:3]}.{name[3:]}0'):g}`?" if name[1:].isdigit() else None,
                 )  # fmt: skip
-            if reduction is None and (several := habits.of_reductions(text)) is not None:
+            if reduction is None and (several := idioms.of_reductions(text)) is not None:
                 refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
             if reduction is None:
                 refuse(

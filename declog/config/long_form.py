@@ -16,7 +16,8 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from declog.errors import Path
-from declog.language.shorthand import listed, long
+from declog.language.notation import listed
+from declog.language.shorthand import long
 
 GROUP = "declog"
 SECTIONS = ("signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks")  # groups of a profile

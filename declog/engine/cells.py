@@ -20,8 +20,8 @@ from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis, DType
 from declog.language.moments import FORMULAS, Moments
+from declog.language.quantile_sketch import Sketch
 from declog.language.segmented import Segments, present
-from declog.language.sketch import Sketch
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]

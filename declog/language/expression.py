@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from declog.errors import Problem, did_you_mean
-from declog.language import habits
+from declog.language import idioms
 from declog.language.dtypes import AXES, COLUMN, Axis, DType, Type, finest
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Node, Pool
@@ -125,11 +125,11 @@ class Compiler:
             case ast.Call(func=ast.Name()):
                 return self._call(node)
             case ast.Call():
-                self.fail(node.func, "DL307.call", fix=habits.of_call(node))
+                self.fail(node.func, "DL307.call", fix=idioms.of_call(node))
             case ast.Subscript():
-                self.fail(node, "DL307.syntax", what="a subscript", fix=habits.of_subscript(node))
+                self.fail(node, "DL307.syntax", what="a subscript", fix=idioms.of_subscript(node))
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
-                self.fail(node, "DL307.syntax", what="a comprehension", fix=habits.of_comprehension(node))
+                self.fail(node, "DL307.syntax", what="a comprehension", fix=idioms.of_comprehension(node))
         inner = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
         self.fail(node, "DL307.syntax", what=_describe(inner), fix=_HINTS.get(type(inner), _OWN))
 
@@ -205,7 +205,7 @@ class Compiler:
                 continue
             name = _COMPARE.get(type(operator))
             if name is None:
-                self.fail(node, "DL307.is", fix=habits.of_none(node))
+                self.fail(node, "DL307.is", fix=idioms.of_none(node))
             parts.append(self._apply(name, node, [left, right]))
         result = parts[0]
         for part in parts[1:]:
@@ -295,7 +295,7 @@ class Compiler:
         for keyword in node.keywords:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
                 known = [slot.name for slot in slots]
-                if keyword.arg in habits.AXES and {"over", "within"} & set(known):
+                if keyword.arg in idioms.AXES and {"over", "within"} & set(known):
                     self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg)
                 self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=known)
             if keyword.arg in given:

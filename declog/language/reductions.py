@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.language import moments, sketch
+from declog.language import moments
+from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import DType
 from declog.language.moments import STATS, Formula, Stat
 from declog.registry import REQUIRED, Registry

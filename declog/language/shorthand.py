@@ -7,47 +7,21 @@ as it is, for the models to refuse. Imports types and errors only.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from declog.errors import Path, Problem, UsageError, did_you_mean
-from declog.language.dtypes import AXES, DType
-from declog.language.syntax import tree_of
+from declog.errors import Path, Problem, did_you_mean
+from declog.language import notation
+from declog.language.dtypes import AXES
+from declog.language.notation import SEVERAL, TYPES, WORD
 
-TYPES = tuple(map(str, DType))
 SIGNAL_KEYS = frozenset({
     "axis", "type", "family", "phase", "from", "mask", "optional", "any", "extra", "enabled", "expr", "help",
     "renamed", "deprecated",
 })  # fmt: skip
-_WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
-_CONDITION = re.compile(
-    r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)(?:\s+for\s+(?P<patience>\d+)(?:\s+(?:steps?|log events?|times))?)?\Z"
-)
-_BROKEN = ("nan", ".nan", "inf", "isnan", "is nan", "not finite", "nonfinite")
-_REDUCTION = re.compile(r"[^\s(,]+(?:\([^)]*\))?")
-SEVERAL = {  # words that stand for several reductions
-    "quantiles": ("p05", "p25", "p50", "p75", "p95"),
-    "summary": ("mean", "std", "min", "max"),
-}
 GROUPS, DEFAULTS = "metric_groups", "defaults"
-# What other libraries call an axis; in a signal such a word alone is no expression.
-_AXIS_WORDS = {
-    "per_token": "token",
-    "tokens": "token",
-    "sample": "completion",
-    "samples": "completion",
-    "sequence": "completion",
-    "row": "completion",
-    "per_sample": "completion",
-    "rollout": "completion",
-    "scalar": "step",
-    "batch": "step",
-    "per_step": "step",
-    "per_group": "group",
-}
 _COUNTED = ("random", "first")  # kinds of filter that take so many rows: `random: 8`
 
 
@@ -111,7 +85,7 @@ class _Writer:
             return value
         return {key: None if each is None else entry((name, key), each) for key, each in value.items()}
 
-    def _said(self, path: Path, entry: Mapping[str, Any], at: Path | None = None) -> dict[str, Any]:
+    def _whole(self, path: Path, entry: Mapping[str, Any], at: Path | None = None) -> dict[str, Any]:
         """An entry that a word or a list says as a whole: all its keys stand there, and no other layer's are left."""
         self.origins.update({(*path, key): at or path for key in entry})
         return {**entry, **dict.fromkeys(self._left(path, entry))}
@@ -164,43 +138,23 @@ class _Writer:
             return {**value, "phase": phase}
         if isinstance(value, str) and ("${" in value or value == "???"):
             return value
-        said = {"expr": value}
+        entry = {"expr": value}
         words = value.replace("?", " ? ").split() if isinstance(value, str) else []
         if words and words[0] in AXES:
-            found = self._words(words, at)
-            if found is not None and not found:
+            found = notation.signal_words(words, at)
+            if isinstance(found, Problem):
+                self.problems.append(found)
                 return value
-            said = found or said
-        elif words and not self._declares(words[0]) and (axis := _axis_of(words)) is not None:
+            entry = found or entry
+        elif words and not self._declares(words[0]) and (axis := notation.with_axis(words)) is not None:
             fix = f"{path[-1]}: {axis}"
             self.problems.append(Problem.of("DL202.no_axis", at, words=value, fix=fix))
             return value
-        if phase is None or "axis" not in said:
-            return self._said(path, said, at)
-        made = self._said(path, {**said, "phase": phase}, at)
+        if phase is None or "axis" not in entry:
+            return self._whole(path, entry, at)
+        made = self._whole(path, {**entry, "phase": phase}, at)
         self.origins[(*path, "phase")] = at[:-1]
         return made
-
-    def _words(self, words: list[str], at: Path) -> dict[str, Any] | None:
-        """``completion text?``, ``completion family``: an axis, and what else is said of its values.
-
-        None for an expression, and nothing where a word is unknown.
-        """
-        said: dict[str, Any] = {"axis": words[0]}
-        for word in words[1:]:
-            if word in ("?", "optional"):
-                said["optional"] = True
-            elif word == "family":
-                said["family"] = True
-            elif word in TYPES and "type" not in said:
-                said["type"] = word
-            elif all(_WORD.match(each) or each == "?" for each in words):
-                fix = did_you_mean(word, [*TYPES, "family", "optional"], what="words")
-                self.problems.append(Problem.of("DL202.word", at, source=" ".join(words), word=word, fix=fix))
-                return {}
-            else:
-                return None  # an expression that begins with such a name
-        return said
 
     # -- metrics
 
@@ -246,16 +200,16 @@ class _Writer:
     def _metric(self, path: Path, value: Any) -> Any:
         if isinstance(value, str) and "${" not in value and value != "???":
             if self._names_reduction(value):
-                return self._said(path, {"reduce": list(SEVERAL.get(value, ())) or value})
-            return self._said(path, reduced(value) or {"expr": value})
+                return self._whole(path, {"reduce": list(SEVERAL.get(value, ())) or value})
+            return self._whole(path, notation.reduced(value) or {"expr": value})
         if not isinstance(value, Mapping):
-            return value if isinstance(value, str) else self._said(path, {"expr": value})
+            return value if isinstance(value, str) else self._whole(path, {"expr": value})
         made = dict(value)
         if isinstance(made.get("tags"), str):
             made["tags"] = made["tags"].split()
         if isinstance(by := made.get("by"), list) and len(by) == 1:
             made["by"] = by[0]
-        if (words := reductions(made.get("reduce"))) is not None:
+        if (words := notation.reductions(made.get("reduce"))) is not None:
             made["reduce"] = words
             self.origins[(*path, "reduce")] = (*path, "reduce")
         if isinstance(made.get("reduce"), list) and self._left((*path, "reduce"), {}):  # a list and a map do not merge
@@ -265,8 +219,10 @@ class _Writer:
         return made
 
     def _names_reduction(self, word: str) -> bool:
-        """Whether a word is a reduction, of the metric's own signal: ``lr: last``; a signal of that name goes first."""
-        return bool(_WORD.match(word)) and not self._declares(word) and (word in SEVERAL or _reduction(word, 1))
+        """Whether it is a reduction, of the metric's own signal: ``lr: last``; a signal of that name goes first."""
+        return (
+            bool(WORD.match(word)) and not self._declares(word) and (word in SEVERAL or notation.is_reduction(word, 1))
+        )
 
     def _declares(self, signal: str) -> bool:
         below = self.below().get("signals")
@@ -288,8 +244,8 @@ class _Writer:
     # -- tables
 
     def _filter(self, path: Path, value: Any) -> Any:
-        if isinstance(value, str) and not _WORD.match(value) and "${" not in value and value != "???":
-            return self._said(path, {"kind": "all", "where": value})
+        if isinstance(value, str) and not WORD.match(value) and "${" not in value and value != "???":
+            return self._whole(path, {"kind": "all", "where": value})
         if not isinstance(value, Mapping):
             return value
         made = dict(value)
@@ -356,11 +312,11 @@ class _Writer:
         for place, each in enumerate(value):
             pairs = each.items() if isinstance(each, Mapping) else [(each, None)]
             for name, given in pairs:
-                plain = isinstance(name, str) and _WORD.match(name)
+                plain = isinstance(name, str) and WORD.match(name)
                 id = name if plain else re.sub(r"\W+", "_", str(name).lower()).strip("_") or "column"
-                said = {} if plain or given is not None else {"expr": name}
+                entry = {} if plain or given is not None else {"expr": name}
                 self.origins[(*path, id)] = (*at, place)
-                made[id] = self._column((*path, id), given, (*at, place)) if given is not None else said
+                made[id] = self._column((*path, id), given, (*at, place)) if given is not None else entry
                 if isinstance(made[id], dict):
                     made[id].setdefault("nullable", True)
         return {**made, **dict.fromkeys(self._left(path, made))}
@@ -368,9 +324,9 @@ class _Writer:
     def _column(self, path: Path, value: Any, at: Path) -> Any:
         if not isinstance(value, str) or value in TYPES or "${" in value or value == "???":
             return value
-        said = {"expr": value, "nullable": True}
-        self.origins.update({(*path, key): at for key in said})
-        return said
+        entry = {"expr": value, "nullable": True}
+        self.origins.update({(*path, key): at for key in entry})
+        return entry
 
     # -- profiles, alerts, sinks
 
@@ -393,18 +349,7 @@ class _Writer:
     def _alert(self, path: Path, value: Any) -> Any:
         if not isinstance(value, str) or "${" in value or value == "???":
             return value
-        text = value.strip()
-        if text.lower() in _BROKEN:
-            return self._said(path, {"when": f"not isfinite({path[-1]})"})
-        found = _CONDITION.match(text)
-        if found is None:
-            return self._said(path, {"when": text})
-        sign, bound = found["sign"], _number(found["bound"])
-        if sign in "<>" and bound is not None:
-            said: dict[str, Any] = {"metric": path[-1], "above" if sign == ">" else "below": bound}
-        else:
-            said = {"when": f"{path[-1]} {sign} {found['bound']}"}
-        return self._said(path, {**said, **({"patience": int(found["patience"])} if found["patience"] else {})})
+        return self._whole(path, notation.condition(value.strip(), path[-1]))
 
     def _sinks(self, value: Any) -> Any:
         """``[console, {wandb: {project: mine}}]``: an entry of each kind, and none of the layers below.
@@ -412,10 +357,10 @@ class _Writer:
         ``wandb: slim`` names the sink's profile.
         """
         if isinstance(value, Mapping):
-            shown = {each: name for each, name in value.items() if isinstance(name, str) and _WORD.match(name)}
+            shown = {each: name for each, name in value.items() if isinstance(name, str) and WORD.match(name)}
             self.origins.update({("sinks", each, "profile"): ("sinks", each) for each in shown})
             return {**value, **{each: {"profile": name} for each, name in shown.items()}}
-        entries = listed(value)
+        entries = notation.listed(value)
         if entries is None:
             return value
         made: dict[str, Any] = {each: {"kind": each, **given} for each, given in entries.items()}
@@ -431,43 +376,14 @@ class _Writer:
         if isinstance(value, bool) or not isinstance(value, int | str) or value == "???" or "${" in str(value):
             return value
         words = {"group": "size" if isinstance(value, int) else "of", "token": "mask", "completion": "ids"}
-        return self._said(path, {words[str(path[-1])]: value}) if path[-1] in words else value
+        return self._whole(path, {words[str(path[-1])]: value}) if path[-1] in words else value
 
     def _modes(self, value: Any) -> Any:
         """``[train, eval]``: modes whose names stand before those of their values; train's as they are."""
-        if not isinstance(value, list) or not all(isinstance(each, str) and _WORD.match(each) for each in value):
+        if not isinstance(value, list) or not all(isinstance(each, str) and WORD.match(each) for each in value):
             return value
         self.origins.update({("modes", each): ("modes", place) for place, each in enumerate(value)})
         return {each: {} if each == "train" else {"prefix": f"{each}/"} for each in value}
-
-
-def listed(value: Any) -> dict[str, dict[str, Any]] | None:
-    """Kinds of sinks in a list, each a word or a word with its options; None for anything else."""
-    items = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-    made: dict[str, dict[str, Any]] = {}
-    for each in items:
-        pairs = list(each.items()) if isinstance(each, Mapping) else [(each, None)]
-        if len(pairs) != 1:
-            return None
-        ((name, given),) = pairs
-        if isinstance(given, str) and _WORD.match(given):
-            given = {"profile": given}
-        if not isinstance(name, str) or not _WORD.match(name) or not isinstance(given, Mapping | None) or name in made:
-            return None
-        made[name] = dict(given or {})
-    return made or None
-
-
-def _axis_of(words: list[str]) -> str | None:
-    """The words of a signal that names no axis, or another library's, with one; None for an expression."""
-    if words[0] in _AXIS_WORDS:
-        meant = [_AXIS_WORDS[words[0]], *words[1:]]
-    elif words[0] in TYPES or words[0] == "family":
-        meant = ["completion", *words]
-    else:
-        return None
-    known = all(each in TYPES or each in ("?", "optional", "family") for each in meant[1:])
-    return " ".join(meant).replace(" ?", "?") if known else None
 
 
 def _signals_of(data: Mapping[Any, Any]) -> set[Any]:
@@ -480,58 +396,3 @@ def _signals_of(data: Mapping[Any, Any]) -> set[Any]:
 def _joined(selector: Any) -> Any:
     several = isinstance(selector, list) and all(isinstance(each, str) for each in selector)
     return " ".join(selector) if several else selector
-
-
-def reductions(written: Any) -> list[str] | None:
-    """`mean quantiles` as the reductions that it names; None for what names one, or is a map."""
-    if isinstance(written, str) and "${" not in written:
-        words = _REDUCTION.findall(written) if "".join(_REDUCTION.findall(written)) == "".join(written.split()) else []
-    else:
-        words = written if isinstance(written, list) and all(isinstance(each, str) for each in written) else []
-    found = [each for word in words for each in SEVERAL.get(word, (word,))]
-    return found if found != words or (len(words) > 1 and words is not written) else None
-
-
-def _reduction(name: str, arity: int) -> bool:
-    """Whether it is a reduction of so many expressions."""
-    from declog.language.reductions import DEFAULT  # numpy, which composing alone needs not
-
-    try:
-        found = DEFAULT.named(name)
-    except UsageError:  # two packages bring it
-        return False
-    return found is not None and found.arity == arity
-
-
-def reduced(text: str) -> dict[str, Any] | None:
-    """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
-    try:
-        body = tree_of(text.strip()).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not body.args:
-        return None
-    name = body.func.id
-    if name in SEVERAL and len(body.args) == 1 and not body.keywords:
-        return {"expr": str(ast.get_source_segment(text.strip(), body.args[0])), "reduce": list(SEVERAL[name])}
-    if not _reduction(name, len(body.args)):
-        return None
-    if any(item.arg in (None, "over", "within") for item in body.keywords):
-        return None
-    pieces = [str(ast.get_source_segment(text.strip(), each)) for each in body.args]
-    options = [str(ast.get_source_segment(text.strip(), each)) for each in body.keywords]
-    return {
-        "expr": pieces[0] if len(pieces) == 1 else pieces,
-        "reduce": f"{name}({', '.join(options)})" if options else name,
-    }
-
-
-def _number(text: str) -> float | int | None:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return None

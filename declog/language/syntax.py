@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from declog.errors import Problem
-from declog.language import habits
+from declog.language import idioms
 
 _PARSER = threading.Lock()  # CPython 3.11 counts the depth of all threads' trees in one place, and then refuses them
 MAX_LENGTH = 4_000  # characters
@@ -105,7 +105,7 @@ _OPERATORS = {"&": "and", "|": "or", "!": "not"}  # doubled, in other languages
 
 
 def _syntax_fix(message: str, plain: str, marked: str) -> str:
-    if (known := habits.of_text(plain, marked)) is not None:
+    if (known := idioms.of_text(plain, marked)) is not None:
         return known
     if "never closed" in message:
         return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"

@@ -19,7 +19,7 @@ from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import FoldOp, Grouping, PhaseOp
 from declog.runtime import token_fold
-from declog.runtime.given import Counts, Given, Place, Tokens, of_other_tokens
+from declog.runtime.observation import Counts, Observation, Place, Tokens, of_other_tokens
 from declog.runtime.packs import Pack
 from declog.runtime.streams import Streams
 from declog.runtime.tensors import HALF
@@ -101,7 +101,7 @@ class OpenBatch:
         """How many groups the batch has, and which signal said so first."""
         return self.counts.get("groups")
 
-    def check(self, given: Given) -> None:
+    def check(self, given: Observation) -> None:
         """Raise ``InputError`` where what a call gave is of other rows than what came before."""
         for what, count in given.counts.items():
             known = self.counts.get(what)
@@ -114,7 +114,7 @@ class OpenBatch:
         if self.phase.lengths is not None:
             self._check_lengths(given, self.phase.lengths)
 
-    def _check_lengths(self, given: Given, name: str) -> None:
+    def _check_lengths(self, given: Observation, name: str) -> None:
         lengths = given.inputs.get(name, self._kept.get(name))
         tokens = given.tokens or self._tokens
         if lengths is None or tokens is None or (name not in given.inputs and given.tokens is None):
@@ -122,7 +122,7 @@ class OpenBatch:
         if lengths.is_cpu and len(torch.nonzero(lengths.sum() - tokens[0][0])):
             raise InputError.of("DL503.token_count", name=tokens[1], count=tokens[0][0], lengths=int(lengths.sum()))
 
-    def take(self, given: Given, functions: Functions = DEFAULT) -> None:
+    def take(self, given: Observation, functions: Functions = DEFAULT) -> None:
         """Copy what a call gave, and fold what can be folded."""
         if not self.names:
             self.began = given.names
@@ -135,7 +135,7 @@ class OpenBatch:
             if what not in self.counts:
                 self.counts[what] = count
         packs = self._packs
-        if type(given) is not Given:
+        if type(given) is not Observation:
             given.copy()
         for place, axis, keys, data in given.copies:
             pack = packs.get(place)

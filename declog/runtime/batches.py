@@ -23,8 +23,8 @@ from declog.runtime.call_log import Tape
 from declog.runtime.calls import Known
 from declog.runtime.extras import Undeclared, plain_column
 from declog.runtime.failures import Failures
-from declog.runtime.given import Given, Read
 from declog.runtime.inputs import describe, undeclared
+from declog.runtime.observation import Observation, ReadObservation
 from declog.runtime.scopes import Scope
 from declog.runtime.timing import Timed
 
@@ -156,7 +156,7 @@ class Intake:
             chosen += [(place, op) for op in ops]
         values = [*signals.values()]
         made = {
-            phase: Read(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase})
+            phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase})
             for phase in dict.fromkeys(op.phase for _, op in chosen)
         }
         for place, op in chosen:
@@ -184,7 +184,7 @@ class Intake:
             if kind is Axis.COMPLETION and op is None:
                 return
             if op is not None:
-                given = Read(self._plan.phases[op.phase], {name})
+                given = ReadObservation(self._plan.phases[op.phase], {name})
                 given.add(op, {name: plain})
                 self._take(holder, [given])
                 self._given.add(name)
@@ -206,12 +206,12 @@ class Intake:
         """Keep a value of ``log_metric``, where the profile shows those."""
         op = self._plan.logged
         if op is not None:
-            given = Read(self._plan.phases[op.phase], {name})  # each is given, and given again, for itself
+            given = ReadObservation(self._plan.phases[op.phase], {name})  # each is given, and given again, for itself
             given.add(op, {name: value})
             self._take(holder, [given])
             self._given.add(name)
 
-    def _take(self, holder: Holder, calls: Iterable[Given]) -> None:
+    def _take(self, holder: Holder, calls: Iterable[Observation]) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
         found = [(self._chosen(holder, given), given) for given in calls]
         begun = [batch for batch, _ in found if holder.get(batch.phase.name) is not batch]
@@ -222,7 +222,7 @@ class Intake:
         for batch, given in found:
             self._give(holder, batch, given)
 
-    def _chosen(self, holder: Holder, given: Given) -> OpenBatch:
+    def _chosen(self, holder: Holder, given: Observation) -> OpenBatch:
         """The batch that takes a call's values: the open one, or one that is not open yet. Raises for wrong rows."""
         name = given.phase.name
         batch = holder.get(name)
@@ -231,7 +231,7 @@ class Intake:
         batch.check(given)
         return batch
 
-    def _give(self, holder: Holder, batch: OpenBatch, given: Given) -> None:
+    def _give(self, holder: Holder, batch: OpenBatch, given: Observation) -> None:
         name = given.phase.name
         if holder.get(name) is not batch:
             if name in holder:

@@ -1,7 +1,8 @@
 """What is known of a call of ``observe`` after the first one with the same names: which columns are stacked together.
 
 A later call is checked as a whole, by what its stacks come to. One that is not like the first is read value by value,
-as the first one was (``given.py``): nothing is accepted or refused here that is not there. Imports torch and the plan.
+as the first one was (``observation.py``): nothing is accepted or refused here that is not there. Imports torch and the
+plan.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import torch
 
 from declog.errors import InputError
 from declog.plans.ops import SignalOp
-from declog.runtime.given import Given, Place, Read
 from declog.runtime.inputs import DTYPES, NDIM
+from declog.runtime.observation import Observation, Place, ReadObservation
 from declog.runtime.tensors import HALF
 
 Tensor = torch.Tensor
@@ -25,7 +26,7 @@ Chosen = Sequence[tuple[int, SignalOp]]  # the place of a value in the call, and
 class Known:
     """What a call gives to one phase: stacks, and what is read for itself; learned from what a first call came to."""
 
-    def __init__(self, first: Given, chosen: Chosen, values: Sequence[Any]) -> None:
+    def __init__(self, first: Observation, chosen: Chosen, values: Sequence[Any]) -> None:
         self.phase = first.phase
         self.names = frozenset(first.names)
         self._said = {what: label for what, (_, label) in first.counts.items()}
@@ -40,10 +41,10 @@ class Known:
                 self._others.append((place, op))
         self._stacks = [_Stack(items, dtype) for (_, dtype), items in stacks.items()]
 
-    def given(self, values: Sequence[Any]) -> Given | None:
+    def given(self, values: Sequence[Any]) -> Observation | None:
         """What a call gives; None where it must be read value by value."""
         if not self._others:
-            given = Given(self.phase, self.names)
+            given = Observation(self.phase, self.names)
         elif (read := self._read(values)) is None:
             return None
         else:
@@ -53,8 +54,8 @@ class Known:
                 return None
         return given
 
-    def _read(self, values: Sequence[Any]) -> Given | None:
-        given = Read(self.phase, self.names)
+    def _read(self, values: Sequence[Any]) -> Observation | None:
+        given = ReadObservation(self.phase, self.names)
         try:
             for place, op in self._others:
                 given.add(op, values[place])
@@ -84,7 +85,7 @@ class _Stack:
         self._axis = op.axis
         self._keys = [one.key for one in ops]
 
-    def add(self, given: Given, values: Sequence[Any]) -> bool:
+    def add(self, given: Observation, values: Sequence[Any]) -> bool:
         """Copy the columns; false where they are not those of the first call."""
         columns, dtype = self._take(values), self._dtype
         for column in columns:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from declog.language import sketch
+from declog.language import quantile_sketch as sketch
 from declog.language.moments import STATS
 
 Tensor = torch.Tensor

@@ -17,7 +17,7 @@ import torch
 
 from declog.engine.frame import Block, Frame, Key, batches_of, texts_of
 from declog.errors import RuntimeFailure, error_text
-from declog.language import sketch
+from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import Grouping, PhaseOp
 from declog.runtime.batch import BatchRecord

@@ -11,7 +11,8 @@ import declog
 from declog.errors import ConfigError
 from declog.language import spec
 from declog.language.dtypes import AXES
-from declog.language.shorthand import SIGNAL_KEYS, TYPES, long
+from declog.language.notation import TYPES
+from declog.language.shorthand import SIGNAL_KEYS, long
 
 SAME = {
     "a signal's axis": ("signals: {reward: completion}", "signals: {reward: {axis: completion}}"),

@@ -11,7 +11,7 @@ import torch
 import declog
 from declog.language.dtypes import Axis
 from declog.runtime.batch import BatchRecord, OpenBatch
-from declog.runtime.given import Read
+from declog.runtime.observation import ReadObservation
 from declog.runtime.window import Window
 from tests.running import logged, profile
 
@@ -120,7 +120,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 def take(batch: OpenBatch, **values: torch.Tensor) -> None:
     """Give a batch what one call gave, as if it were on a device."""
-    given = Read(batch.phase, set(values))
+    given = ReadObservation(batch.phase, set(values))
     for name, value in values.items():
         [signal] = [signal for signal in batch.phase.signals if signal.name == name]
         given.add(signal, value)

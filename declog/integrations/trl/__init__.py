@@ -1,6 +1,6 @@
 """TRL's trainers: one call attaches declog to a ``GRPOTrainer`` or ``RLOOTrainer``, and YAML decides what is logged.
 
-What metrics are computed from is seen where TRL's own methods return it: ``sight`` says which of them a trainer has,
+What metrics are computed from is seen where TRL's own methods return it: ``support`` says which of them a trainer has,
 ``capture`` reads signals off them, ``report`` merges values into what TRL reports, ``steps`` follows optimizer steps
 and checkpoints, ``settings`` takes constants from the trainer. Hooks are attributes of the one trainer that is
 attached; neither TRL's modules nor its classes are changed. Uses declog's public API as a stranger would.
@@ -21,8 +21,8 @@ from declog.integrations.trl.ppo import LOOPED, Loop
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.samples import SAMPLED, Samples
 from declog.integrations.trl.settings import SEEN, constants_of
-from declog.integrations.trl.sight import HOMES, Sight, sight_of
 from declog.integrations.trl.steps import Steps
+from declog.integrations.trl.support import HOMES, Support, support_of
 from declog.sinks import Sink
 
 __all__ = ["attach", "detach"]
@@ -77,12 +77,12 @@ def attach(
         if not before.recorder.closed:
             raise UsageError.of("DL510.attached")
         detach(trainer)
-    sight = sight_of(trainer)
+    support = support_of(trainer)
     if config is None:
-        config = "trainer" if sight.method is None else f"trl_{sight.method}"
+        config = "trainer" if support.method is None else f"trl_{support.method}"
     config = declog.compose(config, overrides)
-    _right(trainer, sight, config)
-    constants = constants_of(trainer, sight)
+    _right(trainer, support, config)
+    constants = constants_of(trainer, support)
     made = declog.plan(config, constants=constants)
     _open_trackers(trainer, made)
     folder = Path(output_dir or made.output_dir or Path(trainer.args.output_dir) / FOLDER)
@@ -103,20 +103,20 @@ def attach(
             raise
         raise CommError.of("DL603.attach", cause=error.message) from error
     if trainer.args.process_index == 0:
-        _tell(trainer, sight, config, constants, made)
+        _report(trainer, support, config, constants, made)
     hooks = Hooks(trainer, recorder)
-    capture = Capture(trainer, hooks, sight)
-    if sight.rollouts:
+    capture = Capture(trainer, hooks, support)
+    if support.rollouts:
         recorder.attached(capture.given.caller, OWN, capture.rollout)
     else:
-        recorder.attached(lambda: "training code", SAMPLED if sight.samples else LOOPED if sight.loop else ())
+        recorder.attached(lambda: "training code", SAMPLED if support.samples else LOOPED if support.loop else ())
     steps = Steps(trainer, hooks, capture)
-    if sight.samples:
+    if support.samples:
         Samples(trainer, hooks, capture)
-    if sight.loop:
+    if support.loop:
         Loop(trainer, hooks, capture, steps)
-    compared = () if sight.tested else _presets(sight, constants, recorder.plan)
-    Report(trainer, hooks, capture, steps, sight, compared, merge=merge, prefix=prefix, deliver_s=deliver_s)
+    compared = () if support.tested else _presets(support, constants, recorder.plan)
+    Report(trainer, hooks, capture, steps, support, compared, merge=merge, prefix=prefix, deliver_s=deliver_s)
     setattr(trainer, MARK, hooks)
     return recorder
 
@@ -135,11 +135,11 @@ def detach(trainer: Any) -> None:
             delattr(trainer, MARK)
 
 
-def _presets(sight: Sight, constants: dict[str, Any], made: declog.Plan) -> list[str]:
+def _presets(support: Support, constants: dict[str, Any], made: declog.Plan) -> list[str]:
     """Names of a profile that mean what they mean in the preset of the trainer's own names."""
-    if not (sight.rollouts or sight.updates or sight.loop):
+    if not (support.rollouts or support.updates or support.loop):
         return []
-    preset = declog.plan(f"trl_{sight.method}", constants=constants)
+    preset = declog.plan(f"trl_{support.method}", constants=constants)
     ours, theirs = made.canonical, preset.canonical
     changed = {
         key.split(".")[1]
@@ -149,14 +149,14 @@ def _presets(sight: Sight, constants: dict[str, Any], made: declog.Plan) -> list
     return [name.template for op in made.outputs if op.shown and op.id not in changed for name in op.names]
 
 
-def _right(trainer: Any, sight: Sight, config: Any) -> None:
+def _right(trainer: Any, support: Support, config: Any) -> None:
     """Refuse a preset of the other method's metrics: nearly all of them would be wrong."""
     profile = declog.profile_of(config)
     of = (profile.get("run_config") or {}).get("trainer")
     method = next((method for method, name in TRAINERS.items() if name == of), None)
-    if sight.method is not None and method not in (None, sight.method):
+    if support.method is not None and method not in (None, support.method):
         raise UsageError.of(
-            "DL510.other_method", name=profile.get("name"), of=of, type=type(trainer).__name__, method=sight.method
+            "DL510.other_method", name=profile.get("name"), of=of, type=type(trainer).__name__, method=support.method
         )
 
 
@@ -176,9 +176,9 @@ TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # in 
 MARK = "_declog"
 
 
-def _tell(trainer: Any, sight: Sight, config: Any, constants: dict[str, Any], made: declog.Plan) -> None:
+def _report(trainer: Any, support: Support, config: Any, constants: dict[str, Any], made: declog.Plan) -> None:
     """Say once what cannot be computed for a trainer that is not seen as a whole."""
-    if not sight.missing:
+    if not support.missing:
         return
     whole = declog.plan(config, constants={**constants, **dict.fromkeys(SEEN, True)})
     inactive = ", ".join(f"`{name}`" for name in whole.names() if name not in made.names())
@@ -187,6 +187,6 @@ def _tell(trainer: Any, sight: Sight, config: Any, constants: dict[str, Any], ma
     log.warning(
         "declog does not see all of %s (%s): what it reports passes through, and these are inactive: %s",
         type(trainer).__name__,
-        "; ".join(sight.missing),
+        "; ".join(support.missing),
         inactive,
     )

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from declog.integrations.trl.given import Given
 from declog.integrations.trl.hook import Hooks, Part
-from declog.integrations.trl.sight import Sight, ends_of
+from declog.integrations.trl.reward_logs import RewardLogs
+from declog.integrations.trl.support import Support, ends_of
 from declog.records import DType
 
 Tensor = torch.Tensor
@@ -39,10 +39,10 @@ class Capture:
     ``rollout`` is the phase that generations are batches of.
     """
 
-    def __init__(self, trainer: Any, hooks: Hooks, sight: Sight) -> None:
+    def __init__(self, trainer: Any, hooks: Hooks, support: Support) -> None:
         log = hooks.recorder
         self.rows = 0
-        self.given = Given(trainer, log.guard)
+        self.given = RewardLogs(trainer, log.guard)
         self._trainer = trainer
         self._log = log
         self._guard = log.guard
@@ -59,12 +59,12 @@ class Capture:
             name for name, op in sources.items() if op.axis.label == "completion" and not op.family
         }
         self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
-        self._rloo = sight.method == "rloo"
+        self._rloo = support.method == "rloo"
         self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, as they come
         self._generated: tuple[Any, ...] = ()
         self._tools = (0, 0)
         self._scored: tuple[Any, ...] = ()
-        if sight.rollouts:
+        if support.rollouts:
             hooks.add("_generate", self._generate)
             hooks.add("_calculate_rewards", self._calculate_rewards)
             hooks.add("_generate_and_score_completions", self._score)
@@ -75,10 +75,10 @@ class Capture:
             }.items():
                 if hasattr(trainer, name):
                     hooks.add(name, around)
-        if sight.updates:
+        if support.updates:
             hooks.add("_compute_loss", self._compute_loss)
             hooks.add("training_step", self._train)
-        if sight.updates or (sight.rollouts and self._rloo):
+        if support.updates or (support.rollouts and self._rloo):
             hooks.add("_get_per_token_logps_and_entropies", self._forward)
 
     def observe(self, signals: Mapping[str, Any], without: Collection[str] = ()) -> None:

@@ -16,8 +16,8 @@ from transformers import TrainerCallback
 
 from declog.integrations.trl.capture import Capture
 from declog.integrations.trl.hook import Guard, Hooks, Part
-from declog.integrations.trl.sight import HOMES, MICRO_BATCH, ROLLOUT, code_of
 from declog.integrations.trl.steps import Steps
+from declog.integrations.trl.support import HOMES, MICRO_BATCH, ROLLOUT, code_of
 
 LOOPED = frozenset({
     "prompt", "completion", "reward", "length", "truncated", "tokens", "completion_mask", "value_mask", "old_logprobs",

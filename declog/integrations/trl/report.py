@@ -18,8 +18,8 @@ from transformers import TrainerCallback
 
 from declog.integrations.trl.capture import Capture
 from declog.integrations.trl.hook import Guard, Hooks, Part
-from declog.integrations.trl.sight import Sight
 from declog.integrations.trl.steps import EVAL, Steps
+from declog.integrations.trl.support import Support
 from declog.records import RANKS
 
 MERGE = ("replace", "prefix")
@@ -35,8 +35,8 @@ class Report:
     """
 
     def __init__(
-        self, trainer: Any, hooks: Hooks, capture: Capture, steps: Steps, sight: Sight, compared: Collection[str], *,
-        merge: str | None, prefix: str, deliver_s: float,
+        self, trainer: Any, hooks: Hooks, capture: Capture, steps: Steps, support: Support,
+        compared: Collection[str], *, merge: str | None, prefix: str, deliver_s: float,
     ) -> None:  # fmt: skip
         recorder = hooks.recorder
         self._trainer = trainer
@@ -49,8 +49,8 @@ class Report:
         self._modal = _Names(f"{EVAL}_{name}" for name in recorder.plan.names())
         self._capture = capture
         self._guard = recorder.guard
-        self._whole = sight.tested and sight.rollouts and sight.updates
-        self._computed = sight.loop  # all that it reports is computed here, too
+        self._whole = support.tested and support.rollouts and support.updates
+        self._computed = support.loop  # all that it reports is computed here, too
         self._compared = _Names(compared)
         self._differ: set[str] = set()  # of those, what differed
         logged = recorder.plan.logged
@@ -62,7 +62,7 @@ class Report:
         self._values: dict[str, float] | None = None  # of the log event, from its begin until the callbacks have them
         self._whole_event = False  # whether they are of all rows
         self._logged: dict[str, Any] | None = None  # what they got
-        if sight.rollouts or sight.updates:
+        if support.rollouts or support.updates:
             hooks.callback(_Finished(self, self._guard), first=True)
             hooks.add("log", self._log)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from declog.integrations.trl.sight import Sight, trl_version
+from declog.integrations.trl.support import Support, trl_version
 
 GRPO = ("beta", "epsilon_low", "epsilon_high", "loss_type", "importance_sampling_level", "scale_rewards",
         "multi_objective_aggregation", "vllm_importance_sampling_mode", "num_generations")  # fmt: skip
@@ -18,13 +18,13 @@ RLOO = ("beta", "epsilon_low", "epsilon_high", "normalize_advantages", "num_gene
 SEEN = ("sees_rollouts", "sees_updates", "sees_samples", "sees_loop")  # what of a trainer may be seen, or not
 
 
-def constants_of(trainer: Any, sight: Sight) -> dict[str, Any]:
+def constants_of(trainer: Any, support: Support) -> dict[str, Any]:
     """The constants that a trainer knows, by the names of the presets `trl_grpo`, `trl_rloo` and `trl_async_grpo`."""
     found: dict[str, Any] = {
-        "sees_rollouts": sight.rollouts, "sees_updates": sight.updates, "sees_samples": sight.samples,
-        "sees_loop": sight.loop,
+        "sees_rollouts": support.rollouts, "sees_updates": support.updates, "sees_samples": support.samples,
+        "sees_loop": support.loop,
     }  # fmt: skip
-    if sight.method == "grpo":
+    if support.method == "grpo":
         found |= _read(trainer, GRPO) | _read(trainer.args, GRPO_ARGUMENTS)
         if hasattr(trainer.args, "delta"):
             found["delta"] = math.inf if trainer.args.delta is None else trainer.args.delta
@@ -32,12 +32,12 @@ def constants_of(trainer: Any, sight: Sight) -> dict[str, Any]:
             found["tools"] = bool(trainer.tools)
         if hasattr(trainer, "vllm_importance_sampling_correction"):
             found["vllm"] = bool(trainer.use_vllm and trainer.vllm_importance_sampling_correction)
-    elif sight.method == "rloo":
+    elif support.method == "rloo":
         found |= _read(trainer, RLOO)
         clip = _read(trainer, ("reward_clip_range",))
         if clip.get("reward_clip_range"):
             found["reward_clip_low"], found["reward_clip_high"] = clip["reward_clip_range"]
-    elif sight.loop:
+    elif support.loop:
         found |= _ppo(trainer)
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import declog
 from declog.config.composed import Composed
-from declog.integrations.trl.sight import trl_version
+from declog.integrations.trl.support import trl_version
 from declog.testing import MemorySink
 
 STRICT = ("declog/sinks=[]", "+declog.strict=true")

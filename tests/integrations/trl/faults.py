@@ -13,8 +13,8 @@ import torch
 
 import declog
 from declog.integrations.trl.capture import Capture
-from declog.integrations.trl.given import Given
 from declog.integrations.trl.report import Report
+from declog.integrations.trl.reward_logs import RewardLogs
 from declog.integrations.trl.steps import Steps
 from declog.runtime.recorder import Recorder
 from tests.integrations.trl import cases, tiny
@@ -30,8 +30,8 @@ FAULTS: dict[str, tuple[type[Any], str]] = {
     "mode": (Recorder, "mode"), "batch": (Recorder, "batch"), "log_extra": (Recorder, "log_extra"),
     "log_metric": (Recorder, "log_metric"), "flush": (Recorder, "flush"), "state_dict": (Recorder, "state_dict"),
     "generation": (Capture, "_generation"), "conversations": (Capture, "_conversations"),
-    "update": (Capture, "_update"), "times": (Capture, "_times"), "columns": (Given, "columns"),
-    "caller": (Given, "caller"), "signals": (Report, "_signals"),
+    "update": (Capture, "_update"), "times": (Capture, "_times"), "columns": (RewardLogs, "columns"),
+    "caller": (RewardLogs, "caller"), "signals": (Report, "_signals"),
     "others": (Report, "_others"), "merged": (Report, "_merged"), "begin": (Steps, "begin"), "save": (Steps, "save"),
 }  # fmt: skip
 SHARED = [name for name, (owner, _) in FAULTS.items() if owner in (Recorder, Steps)]  # in which ranks meet

@@ -16,7 +16,7 @@ import pytest
 
 import declog
 from declog.integrations.trl.settings import constants_of
-from declog.integrations.trl.sight import sight_of
+from declog.integrations.trl.support import support_of
 from declog.testing import MemorySink
 from tests.integrations.trl import cases
 from tests.integrations.trl.cases import CLIPPING, STRICT, Case
@@ -38,7 +38,7 @@ def test_constants_are_the_trainers(model: Path, tmp_path: Path) -> None:
     """The plan has the trainer's settings, not the preset's defaults."""
     args = {"beta": 0.07, "epsilon": 0.1, "epsilon_high": 0.3, "delta": 2.0, "loss_type": "bnpo"}
     trainer = cases.trainer_of(Case(args=args), model, tmp_path)
-    found = constants_of(trainer, sight_of(trainer))
+    found = constants_of(trainer, support_of(trainer))
     requested = {
         "beta": 0.07,
         "epsilon_low": 0.1,
@@ -592,9 +592,9 @@ def test_a_newer_version(
     """One that nobody has compared yet: it is compared while it trains, and where it differs its numbers stay."""
     from trl import GRPOTrainer
 
-    from declog.integrations.trl import sight
+    from declog.integrations.trl import support
 
-    monkeypatch.setattr(sight, "EQUAL", ((1, 9), (1, 15)))
+    monkeypatch.setattr(support, "EQUAL", ((1, 9), (1, 15)))
     if otherwise:
         original = GRPOTrainer._compute_loss
 

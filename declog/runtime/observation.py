@@ -28,7 +28,7 @@ Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token,
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
-class Given:
+class Observation:
     """The values of one call: copies of columns, and here nothing else."""
 
     tokens: Tokens | None = None
@@ -69,7 +69,7 @@ class Given:
         )  # fmt: skip
 
 
-class Read(Given):
+class ReadObservation(Observation):
     """Values that are read one by one; ``add`` raises ``InputError`` where one is not what was declared."""
 
     def __init__(self, phase: PhaseOp, names: Set[str]) -> None:

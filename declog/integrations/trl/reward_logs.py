@@ -21,7 +21,7 @@ from declog.integrations.trl.hook import Guard, Part
 UNKNOWN = "a reward function or a callback"  # such as one that calls from a thread of its own
 
 
-class Given:
+class RewardLogs:
     """Of one generation: columns in the pieces in which they came, and of each metric the total and how many calls."""
 
     def __init__(self, trainer: Any, guard: Guard) -> None:

@@ -77,7 +77,7 @@ VARIABLES = frozenset({*ROLLOUT, *MICRO_BATCH})
 
 
 @dataclass(frozen=True)
-class Sight:
+class Support:
     """What is seen: generations and micro-batches of a GRPO or RLOO trainer, samples of an asynchronous one, the loop
     of PPO, and why not what is missing.
     """
@@ -91,15 +91,15 @@ class Sight:
     tested: bool = False  # TRL's own class, of a version whose values are all equal
 
 
-def sight_of(trainer: Any) -> Sight:
+def support_of(trainer: Any) -> Support:
     """What declog sees of a trainer."""
     home = next((base for base in type(trainer).__mro__ if (base.__module__, base.__name__) in HOMES), None)
     if home is None:
-        return Sight(missing=("it is neither trl.GRPOTrainer nor trl.RLOOTrainer",))
+        return Support(missing=("it is neither trl.GRPOTrainer nor trl.RLOOTrainer",))
     method = HOMES[home.__module__, home.__name__]
     equal = EQUAL_PPO if method == "ppo" else EQUAL
     missing = {part: _missing(trainer, home, part) for part in PARTS[method]}
-    return Sight(
+    return Support(
         method,
         **{part: not found for part, found in missing.items()},
         missing=tuple(dict.fromkeys(text for found in missing.values() for text in found)),

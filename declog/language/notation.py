@@ -1,0 +1,162 @@
+"""The small notations of a profile's values: texts and lists in, what they say out.
+
+``completion text?`` of a signal, ``mean quantiles`` and ``p95(reward)`` of a metric, ``> 0.2 for 3`` of an alert,
+``[console, {wandb: slim}]``. None is what no such notation is. Imports types and errors, and reductions late.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from declog.errors import Path, Problem, UsageError, did_you_mean
+from declog.language.dtypes import DType
+from declog.language.syntax import tree_of
+
+TYPES = tuple(map(str, DType))
+WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
+_CONDITION = re.compile(
+    r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)(?:\s+for\s+(?P<patience>\d+)(?:\s+(?:steps?|log events?|times))?)?\Z"
+)
+_BROKEN = ("nan", ".nan", "inf", "isnan", "is nan", "not finite", "nonfinite")
+_REDUCTION = re.compile(r"[^\s(,]+(?:\([^)]*\))?")
+SEVERAL = {  # words that stand for several reductions
+    "quantiles": ("p05", "p25", "p50", "p75", "p95"),
+    "summary": ("mean", "std", "min", "max"),
+}
+# What other libraries call an axis; in a signal such a word alone is no expression.
+_AXIS_WORDS = {
+    "per_token": "token",
+    "tokens": "token",
+    "sample": "completion",
+    "samples": "completion",
+    "sequence": "completion",
+    "row": "completion",
+    "per_sample": "completion",
+    "rollout": "completion",
+    "scalar": "step",
+    "batch": "step",
+    "per_step": "step",
+    "per_group": "group",
+}
+
+
+def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
+    """``completion text?``, ``completion family``: an axis, and what else is said of its values.
+
+    None for an expression, and the problem where a word is unknown.
+    """
+    found: dict[str, Any] = {"axis": words[0]}
+    for word in words[1:]:
+        if word in ("?", "optional"):
+            found["optional"] = True
+        elif word == "family":
+            found["family"] = True
+        elif word in TYPES and "type" not in found:
+            found["type"] = word
+        elif all(WORD.match(each) or each == "?" for each in words):
+            fix = did_you_mean(word, [*TYPES, "family", "optional"], what="words")
+            return Problem.of("DL202.word", at, source=" ".join(words), word=word, fix=fix)
+        else:
+            return None  # an expression that begins with such a name
+    return found
+
+
+def with_axis(words: list[str]) -> str | None:
+    """The words of a signal that names no axis, or another library's, with one; None for an expression."""
+    if words[0] in _AXIS_WORDS:
+        named = [_AXIS_WORDS[words[0]], *words[1:]]
+    elif words[0] in TYPES or words[0] == "family":
+        named = ["completion", *words]
+    else:
+        return None
+    known = all(each in TYPES or each in ("?", "optional", "family") for each in named[1:])
+    return " ".join(named).replace(" ?", "?") if known else None
+
+
+def condition(text: str, metric: Any) -> dict[str, Any]:
+    """``> 0.2 for 3``, ``nan``, or an expression, as the keys of an alert of ``metric``."""
+    if text.lower() in _BROKEN:
+        return {"when": f"not isfinite({metric})"}
+    found = _CONDITION.match(text)
+    if found is None:
+        return {"when": text}
+    sign, bound = found["sign"], _number(found["bound"])
+    keys: dict[str, Any] = {"when": f"{metric} {sign} {found['bound']}"}
+    if sign in "<>" and bound is not None:
+        keys = {"metric": metric, "above" if sign == ">" else "below": bound}
+    return {**keys, **({"patience": int(found["patience"])} if found["patience"] else {})}
+
+
+def listed(value: Any) -> dict[str, dict[str, Any]] | None:
+    """Kinds of sinks in a list, each a word or a word with its options; None for anything else."""
+    items = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+    made: dict[str, dict[str, Any]] = {}
+    for each in items:
+        pairs = list(each.items()) if isinstance(each, Mapping) else [(each, None)]
+        if len(pairs) != 1:
+            return None
+        ((name, given),) = pairs
+        if isinstance(given, str) and WORD.match(given):
+            given = {"profile": given}
+        if not isinstance(name, str) or not WORD.match(name) or not isinstance(given, Mapping | None) or name in made:
+            return None
+        made[name] = dict(given or {})
+    return made or None
+
+
+def reductions(written: Any) -> list[str] | None:
+    """`mean quantiles` as the reductions that it names; None for what names one, or is a map."""
+    if isinstance(written, str) and "${" not in written:
+        words = _REDUCTION.findall(written) if "".join(_REDUCTION.findall(written)) == "".join(written.split()) else []
+    else:
+        words = written if isinstance(written, list) and all(isinstance(each, str) for each in written) else []
+    found = [each for word in words for each in SEVERAL.get(word, (word,))]
+    return found if found != words or (len(words) > 1 and words is not written) else None
+
+
+def is_reduction(name: str, arity: int) -> bool:
+    """Whether it is a reduction of so many expressions."""
+    from declog.language.reductions import DEFAULT  # numpy, which composing alone needs not
+
+    try:
+        found = DEFAULT.named(name)
+    except UsageError:  # two packages bring it
+        return False
+    return found is not None and found.arity == arity
+
+
+def reduced(text: str) -> dict[str, Any] | None:
+    """``p95(reward)`` as `expr` and `reduce`; None for what is no call of a reduction."""
+    try:
+        body = tree_of(text.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or not body.args:
+        return None
+    name = body.func.id
+    if name in SEVERAL and len(body.args) == 1 and not body.keywords:
+        return {"expr": str(ast.get_source_segment(text.strip(), body.args[0])), "reduce": list(SEVERAL[name])}
+    if not is_reduction(name, len(body.args)):
+        return None
+    if any(item.arg in (None, "over", "within") for item in body.keywords):
+        return None
+    pieces = [str(ast.get_source_segment(text.strip(), each)) for each in body.args]
+    options = [str(ast.get_source_segment(text.strip(), each)) for each in body.keywords]
+    return {
+        "expr": pieces[0] if len(pieces) == 1 else pieces,
+        "reduce": f"{name}({', '.join(options)})" if options else name,
+    }
+
+
+def _number(text: str) -> float | int | None:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None
