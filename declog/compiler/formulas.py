@@ -93,6 +93,7 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
             family=family,
             names=names,
             labels=labels,
+            max_labels=max((ops[key].max_labels for key in used), default=64),
             **of_every_output(draft, name, spec),
         )
     )

@@ -128,9 +128,9 @@ class _Lowering:
         if node.over is Axis.TOKEN:
             (arg,) = node.args
             name = self.fold(phase, arg, arg.mask, FORMULAS[node.op].stats)
-            return self._leaf(node, name, node.op)
+            return self._column(FOLD, node, name, stat=node.op)
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
-            return self._leaf(node, self.fold(phase, None, node.mask, ("n",)), "count")
+            return self._column(FOLD, node, self.fold(phase, None, node.mask, ("n",)), stat="count")
         if any(arg.type.dtype in (DType.TEXT, DType.OBJECT) for arg in node.args) and node.type.dtype not in (
             DType.TEXT,
             DType.OBJECT,
@@ -138,9 +138,6 @@ class _Lowering:
             return self._local(node, phase)
         args = [self.lower(arg, phase) for arg in node.args]
         return self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
-
-    def _leaf(self, node: Node, name: str, stat: str) -> Node:
-        return self.draft.pool.make(FOLD, type=node.type, name=name, stat=stat)
 
     def _local(self, node: Node, phase: str) -> Node:
         """A column of this rank: its text does not travel."""
@@ -177,16 +174,16 @@ class _Lowering:
                     self.travels.add((one, ids))
         return self._column(CARRIED, node, name)
 
-    def _column(self, op: str, node: Node, name: str) -> Node:
+    def _column(self, op: str, node: Node, name: str, **params: Any) -> Node:
         """The column that stands for a value which is computed elsewhere."""
-        params: dict[str, Any] = {"asks": True} if asks(node) else {}
+        params |= {"asks": True} if asks(node) else {}
         return self.draft.pool.make(op, type=node.type, name=name, **params)
 
     def _previous(self, node: Node, phase: str) -> Node:
         expr, first = (self.lower(arg, phase) for arg in node.args)
         name = f"prev{len(self.draft.previous)}"
         self.draft.previous.append(PreviousOp(name=name, phase=phase, expr=expr, first=first))
-        return self.draft.pool.make(CARRIED, type=node.type, name=name)
+        return self._column(CARRIED, node, name)
 
     def picked(self, node: Node, phase: str) -> Node:
         """A node that is needed of some rows only: its text stays where it is until they are picked."""

@@ -121,14 +121,39 @@ def pooled(labels: Iterable[str]) -> str:
     return name
 
 
-def frequent(counts: Array, limit: int) -> tuple[Array, Array]:
-    """The most frequent labels, at most ``limit``, in order; and each label's place among them, the rest after them."""
-    if len(counts) <= limit:
-        return np.arange(len(counts)), np.arange(len(counts))
-    chosen = np.sort(np.lexsort((np.arange(len(counts)), -counts))[:limit])
-    place = np.full(len(counts), len(chosen))
+@dataclass(frozen=True)
+class Names:
+    """The labels that are shown by their names, and as what the others are pooled, if any are."""
+
+    known: tuple[str, ...] = ()
+    rest: str | None = None
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """All names."""
+        return self.known if self.rest is None else (*self.known, self.rest)
+
+    def with_others(self, found: Names) -> Names:
+        """These names, and then others."""
+        return Names(tuple(dict.fromkeys((*self.known, *found.known))), self.rest or found.rest)
+
+
+NAMELESS = Names()
+
+
+def named(labels: tuple[str, ...], counts: Array, limit: int, run: Names = NAMELESS) -> tuple[Names, Array]:
+    """The names of labels, at most ``limit``, in their order, and the place of each label among them.
+
+    What has its name over the run keeps it; beside that those that are the most frequent have one.
+    """
+    old = np.isin(np.array(labels, object), np.array(run.known, object)) if run.known else np.zeros(len(labels), bool)
+    new, free = np.flatnonzero(~old), limit - len(run.known)
+    if len(new) <= free:
+        return Names(labels), np.arange(len(labels))
+    chosen = np.sort(np.r_[np.flatnonzero(old), new[np.lexsort((new, -counts[new]))[:free]]])
+    place = np.full(len(labels), len(chosen))
     place[chosen] = np.arange(len(chosen))
-    return chosen, place
+    return Names(tuple(labels[item] for item in chosen), run.rest or pooled((*run.known, *labels))), place
 
 
 def shown(value: Label, dtype: DType) -> str:

@@ -7,21 +7,22 @@ pieces that its ``pool`` names and combined over them. Metrics that reduce the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import cell_index
+from declog.engine.cell_index import NAMELESS, Names
 from declog.engine.evaluator import View
 from declog.engine.partials import Piece, State, fold_states, known_tokens, state_of
 from declog.language import reductions
 from declog.language.absence import either
-from declog.language.dtypes import Axis, DType
+from declog.language.dtypes import Axis
 from declog.language.moments import FORMULAS, Moments
 from declog.language.quantile_sketch import Sketch
-from declog.language.segmented import Segments, present
+from declog.language.segmented import present
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
@@ -52,6 +53,12 @@ class Cells:
     def there(self) -> Array:
         """Which values there are, of the shape of ``values``."""
         return present(self.values) if self.kept is None else present(self.values) | self.kept
+
+    def of_labels(self, places: list[int]) -> Cells:
+        """Those of some labels."""
+        kept = None if self.kept is None else self.kept[:, places]
+        labels = tuple(self.labels[place] for place in places)
+        return replace(self, values=self.values[:, places], labels=labels, kept=kept)
 
     def hidden(self) -> Cells:
         """The same pieces without any value."""
@@ -101,30 +108,36 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
 # ---- one metric, by label and piece ----------------------------------------------------------------------
 
 
-def reduce_one(op: MetricOp, view: View) -> Cells:
-    """The cells of one metric, by label and piece."""
+def reduce_one(op: MetricOp, view: View, run: Names = NAMELESS) -> Cells:
+    """The cells of one metric, by label and piece; ``run``: the names that labels have over the run."""
     if op.reduction.foldable:
         return finished(op, state_of(op, view))
-    return _by_values(op, view) if op.fold is None else _by_sketch(op, view)
+    return _by_values(op, view, run) if op.fold is None else _by_sketch(op, view)
 
 
-def finished(op: MetricOp, state: State, ever: Array | None = None) -> Cells:
-    """The cells of a metric from its state; rare labels beyond the limit are pooled.
+def finished(op: MetricOp, state: State) -> Cells:
+    """The cells of a metric from its state; rare labels beyond the limit are pooled."""
+    return cells_of(op, *labelled(op, state))
+
+
+def labelled(op: MetricOp, state: State, run: Names = NAMELESS) -> tuple[State, str | None]:
+    """A state by the names of its labels, of which those beyond the limit are pooled, and the name of these."""
+    if op.by is None:
+        return state, None
+    labels = tuple(cell_index.shown(item, op.by.type.dtype) for item in state.labels)
+    names, place = cell_index.named(labels, state.rows, op.max_labels, run)
+    return replace(state, labels=labels) if names.rest is None else state.pooled(names.all, place), names.rest
+
+
+def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = None) -> Cells:
+    """The cells of a metric from a state whose labels are names.
 
     ``ever`` is how many values were missing up to now, where the state goes on: a count of nothing else stays 0.
     """
-    moments, names = state.moments, tuple(cell_index.shown(item, _kind(op)) for item in state.labels)
+    moments = state.moments
     lacking = state.lacking if state.came else np.zeros_like(state.lacking)  # it is absent, not missing
-    rest = None
-    if len(names) > op.max_labels:
-        chosen, place = cell_index.frequent(state.rows, op.max_labels)
-        rest = cell_index.pooled(names)
-        names = (*(names[item] for item in chosen), rest)
-        parts = Segments(place, len(names))
-        moments = moments.map(_turned).pooled(parts).map(_turned)
-        lacking = _turned(parts.apply(np.add, _turned(lacking)))
-        ever = None if ever is None else _turned(parts.apply(np.add, _turned(ever)))
     result = np.asarray(op.reduction.run(moments), np.float64)
+    names = tuple(map(str, state.labels))
     cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces, rest=rest)
     cells = settled(op, cells, lacking > 0, moments.n > 0, (moments.n > 1) & np.isnan(result))
     if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
@@ -132,25 +145,16 @@ def finished(op: MetricOp, state: State, ever: Array | None = None) -> Cells:
     return cells
 
 
-def _turned(values: Array, _: float = 0.0) -> Array:
-    """``[members, labels, pieces]`` with the labels last, and back."""
-    return np.swapaxes(values, 1, 2)
-
-
-def _kind(op: MetricOp) -> DType:
-    return DType.TEXT if op.by is None else op.by.type.dtype
-
-
-def _by_values(op: MetricOp, view: View) -> Cells:
+def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
     """A reduction that needs the values themselves, cell by cell."""
     axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
     chosen, label = placed.rows, placed.label
-    labels = tuple(cell_index.shown(item, _kind(op)) for item in placed.labels)
+    labels: tuple[str, ...] = ()
     rest = None
-    if len(labels) > op.max_labels:
-        frequent, place = cell_index.frequent(np.bincount(label, minlength=len(labels)), op.max_labels)
-        rest = cell_index.pooled(labels)
-        labels, label = (*(labels[item] for item in frequent), rest), place[label]
+    if op.by is not None:
+        shown = tuple(cell_index.shown(item, op.by.type.dtype) for item in placed.labels)
+        names, place = cell_index.named(shown, np.bincount(label, minlength=len(shown)), op.max_labels, run)
+        labels, label, rest = names.all, place[label], names.rest
     shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
     cell = label * max(shape[1], 1) + placed.piece
     columns = [np.asarray(view.judged(node, axis)) for node in op.args]

@@ -156,6 +156,7 @@ class View:
         return elementwise(
             node, [across(place, part) for place, part in enumerate(parts)],
             lambda place: segmented.truth(np.asarray(across(place, self.value(node.args[place])))),
+            lambda place: across(place, self.undecided(node.args[place])),
         )  # fmt: skip
 
     def _across(self, node: Node) -> Callable[[int, Any], Any]:

@@ -94,7 +94,7 @@ class Sheet:
             return reduced, gone[0] if isinstance(gone[0], bool) else np.broadcast_to(gone[0], shape).all(
                 0, keepdims=True
             )
-        absence = elementwise(node, gone, lambda place: truth(np.asarray(arrays[place])))
+        absence = elementwise(node, gone, lambda place: truth(np.asarray(arrays[place])), lambda _: False)
         if absence is True:
             return NOWHERE, True
         made = by_tensors(function.run, list(arrays)) if function.tensors else np.asarray(function.run(np, *arrays))

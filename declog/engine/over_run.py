@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine.cells import Cells, finished
+from declog.engine.cell_index import NAMELESS, Names
+from declog.engine.cells import Cells, cells_of
 from declog.engine.formulas import laid
 from declog.engine.partials import State
 from declog.language.moments import FORMULAS, Moments
@@ -31,27 +32,51 @@ class OverRun:
     """The state of all metrics that go on from log event to log event."""
 
     def __init__(self) -> None:
+        self._names: dict[Key, Names] = {}  # that labels keep: as many as the metric has in a window
         self._states: dict[Key, State] = {}
         self._values: dict[Key, dict[Cell, float]] = {}
         self._steps: dict[Key, int] = {}  # of the latest window that counted
+        self._reported: set[Key] = set()
+
+    def names(self, op: MetricOp | FormulaOp, mode: str) -> Names:
+        """The names that labels have up to now."""
+        return self._names.get(_key(op, mode), NAMELESS)
 
     def of(
         self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None, state: State | None = None
     ) -> Cells | None:
-        """The metric with a window that ended at a step; ``window`` and ``state`` are None where it has no rows."""
+        """The metric with a window that ended at a step; ``window`` and ``state`` are None where it has no rows.
+
+        Their labels are named as ``names`` says.
+        """
+        if window is not None and op.labels:
+            window = self._learned(op, mode, window)
         if op.over_run == "moments":
             assert isinstance(op, MetricOp)
             cells = self._reduced(op, mode, window, state)
         else:
             cells = self._followed(op, mode, step, window)
-        came = window is not None or state is not None
-        if op.empty is not None and cells is not None and came and _named(op, cells):
+        if op.empty is not None and cells is not None and _named(op, cells):  # from when its rows came first
             cells.values = np.where(cells.there, cells.values, op.empty)
         return cells
 
+    def _learned(self, op: MetricOp | FormulaOp, mode: str, window: Cells) -> Cells:
+        """A window whose labels all have names over the run; the labels of a formula, as many as have room."""
+        key, found = _key(op, mode), Names(tuple(name for name in window.labels if name != window.rest), window.rest)
+        whole = self._names.get(key, NAMELESS).with_others(found)
+        if isinstance(op, FormulaOp) and len(whole.known) > op.max_labels:
+            whole = Names(whole.known[: op.max_labels], whole.rest)
+            gone = sorted({*window.labels} - {*whole.all})
+            if gone and key not in self._reported:
+                self._reported.add(key)
+                log.warning("the metric `%s` leaves out labels beyond %d: %s", op.id, op.max_labels, ", ".join(gone))
+            window = window.of_labels([place for place, name in enumerate(window.labels) if name not in gone])
+        self._names[key] = whole
+        return window
+
     def _reduced(self, op: MetricOp, mode: str, window: Cells | None, state: State | None) -> Cells | None:
         """All rows, or all values of pieces, reduced together; what is missing counts where it came last."""
-        key = ("" if op.total else mode, op.key)
+        key, names = _key(op, mode), self.names(op, mode)
         if op.pool != "window" and window is not None:
             state = _of_pieces(window)
         known = self._states.get(key)
@@ -62,14 +87,14 @@ class OverRun:
         self._states[key] = whole
         if op.pool == "window":
             here = replace(whole, lacking=np.zeros_like(whole.lacking)) if state is None else _latest(whole, state)
-            return finished(op, here, whole.lacking)
+            return cells_of(op, here.among(names.all), names.rest, whole.among(names.all).lacking)
+        whole = whole.among(names.all)
         values = FORMULAS[op.combine].of(whole.moments)
-        labels = tuple(map(str, whole.labels))
-        return _shown(op, values, whole.members, labels, window, some=whole.moments.n > 0)
+        return _shown(op, values, whole.members, names, window, some=whole.moments.n > 0)
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
         """The latest values, or their moving averages, piece by piece in the order of the steps."""
-        key = (mode, op.key)
+        key = _key(op, mode)
         values = self._values.setdefault(key, {})
         if window is not None and _named(op, window) and step < self._steps.get(key, step):
             log.warning(
@@ -88,17 +113,17 @@ class OverRun:
                     values.setdefault(cell, np.nan)
         if window is None and not values:
             return None
-        found = ([], []) if window is None else (window.members, window.labels)
-        members, labels = (dict.fromkeys([*(cell[at] for cell in values), *found[at]]) for at in (0, 1))
-        table = [[[values.get((member, label), np.nan)] for label in labels or [""]] for member in members or [""]]
-        names = tuple(members) if op.family else ()
-        return _shown(op, np.array(table), names, tuple(labels) if op.labels else (), window)
+        names = self.names(op, mode)
+        members = dict.fromkeys([*(member for member, _ in values), *(window.members if window is not None else ())])
+        table = [[[values.get((member, label), np.nan)] for label in names.all or [""]] for member in members or [""]]
+        return _shown(op, np.array(table), tuple(members) if op.family else (), names, window)
 
     # -- checkpoints
 
     def plain(self) -> dict[str, Any]:
         """For a checkpoint."""
         return {
+            "names": [[*key, names.known, names.rest] for key, names in self._names.items()],
             "states": [[*key, state.plain()] for key, state in self._states.items()],
             "values": [
                 [*key, [[*cell, value] for cell, value in cells.items()]] for key, cells in self._values.items()
@@ -112,6 +137,10 @@ class OverRun:
         def carried(key: str, *kinds: str) -> bool:
             return key in known and known[key].over_run in kinds
 
+        self._names = {
+            (mode, key): Names(tuple(names), rest) for mode, key, names, rest in data["names"]
+            if carried(key, "moments", "last", "ema")
+        }  # fmt: skip
         self._states = {(mode, key): State.of_plain(state) for mode, key, state in data["states"]
                         if carried(key, "moments")}  # fmt: skip
         self._values = {
@@ -119,6 +148,10 @@ class OverRun:
             for mode, key, cells in data["values"] if carried(key, "last", "ema")
         }  # fmt: skip
         self._steps = {(mode, key): step for mode, key, step in data["steps"] if carried(key, "last", "ema")}
+
+
+def _key(op: MetricOp | FormulaOp, mode: str) -> Key:
+    return "" if isinstance(op, MetricOp) and op.total else mode, op.key
 
 
 def _named(op: MetricOp | FormulaOp, cells: Cells) -> bool:
@@ -144,7 +177,7 @@ def _shown(
     op: MetricOp | FormulaOp,
     values: Array,
     members: tuple[str, ...],
-    labels: tuple[str, ...],
+    names: Names,
     window: Cells | None,
     some: Array | None = None,
 ) -> Cells:
@@ -152,12 +185,12 @@ def _shown(
 
     ``some`` is where something came, also where it makes no value: the variance of one.
     """
-    cells = Cells(values, members, labels)
+    cells = Cells(values, members, names.all, rest=names.rest)
     if window is not None:
         cells.skipped = window.skipped
     if window is not None and window.kept is not None:
         gone: Array = np.asarray((window.kept & ~present(window.values)).any(-1, keepdims=True))
-        for axis, (own, whole) in enumerate(((window.members, members), (window.labels, labels))):
+        for axis, (own, whole) in enumerate(((window.members, members), (window.labels, cells.labels))):
             gone = laid(gone, axis, own, whole, False) if whole else gone
         shows = isinstance(op, MetricOp) and op.nan == "propagate"
         gone = gone if shows else gone & ~(present(values) if some is None else some)

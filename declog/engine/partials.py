@@ -55,6 +55,10 @@ class State:
             one.expected + two.expected, one.came or two.came,
         )  # fmt: skip
 
+    def among(self, labels: tuple[str, ...]) -> State:
+        """The same, with some more labels, in their order."""
+        return self._within(self.members, labels, self.pieces)
+
     def _within(self, members: Sequence[str], labels: Sequence[Label], pieces: Sequence[Piece]) -> State:
         """The same, among more members, labels and pieces."""
         if (self.members, self.labels, self.pieces) == (members, labels, pieces):
@@ -84,6 +88,21 @@ class State:
         expected[np.ix_(*(np.array(list(place), np.int64) for place in places[1:]))] = self.expected
         lacking = spread(self.lacking, expected)  # of a member that had not come, each row's
         return State(tuple(members), tuple(labels), tuple(pieces), moments, lacking, rows, expected, self.came)
+
+    def pooled(self, names: tuple[str, ...], place: Array) -> State:
+        """The state by fewer labels; ``place`` is that of each label among ``names``."""
+        parts = Segments(place, len(names))
+
+        def summed(values: Array) -> Array:  # [..., labels, pieces]
+            return np.swapaxes(parts.apply(np.add, np.swapaxes(values, -1, -2)), -1, -2)
+
+        def turned(values: Array, _: float | Array = 0.0) -> Array:
+            return np.swapaxes(values, 1, 2)
+
+        return replace(
+            self, labels=names, moments=self.moments.map(turned).pooled(parts).map(turned),
+            lacking=summed(self.lacking), rows=parts.apply(np.add, self.rows), expected=summed(self.expected),
+        )  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
         """For a checkpoint, as JSON has it."""

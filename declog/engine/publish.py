@@ -16,7 +16,7 @@ import numpy as np
 
 from declog.engine import formulas
 from declog.engine.cell_values import row_bytes
-from declog.engine.cells import Cells
+from declog.engine.cells import Cells, cells_of, labelled, reduce_one
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.engine.over_run import OverRun
@@ -104,7 +104,7 @@ class Dispatcher:
         self._outputs_by_key = {op.key: op for op in plan.outputs}
         self._periods = {op.key: op.every for op in plan.outputs}
         self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
-        self._reductions = {period: Reductions(ops) for period, ops in self._metric_ops.items()}
+        self._reductions = {period: Reductions(_at_once(ops)) for period, ops in self._metric_ops.items()}
         self._made = _made(plan)  # formulas, and what has a condition, in the order in which they need each other
         self._declared = {
             item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
@@ -220,12 +220,12 @@ class Dispatcher:
         views = {name: View(frame, self._functions) for name, frame in held.rows.items()}
         ops, reductions = self._metric_ops[period], self._reductions[period]
         if held.folded:  # of most metrics there are states instead of rows
-            reductions = Reductions(op for op in ops if not op.reduction.foldable)
+            reductions = Reductions(op for op in _at_once(ops) if not op.reduction.foldable)
         try:
             found = {**reductions.run(views), **held.cells()}
         except BaseException:  # noqa: BLE001  (found out, and reported, one by one)
             found = held.cells()
-            for op in ops if not held.folded else [op for op in ops if not op.reduction.foldable]:
+            for op in _at_once(ops) if not held.folded else [op for op in _at_once(ops) if not op.reduction.foldable]:
                 # one that fails does not take the others with it
                 try:
                     found.update(Reductions([op]).run(views))
@@ -274,11 +274,19 @@ class Dispatcher:
         self, op: MetricOp, at: tuple[str, int], held: WindowState, views: Mapping[str, View], found: dict[str, Cells]
     ) -> None:
         """A metric over the run is what it was at the last log event, with this window."""
-        state = None
-        if op.over_run == "moments" and op.pool == "window":
+        whole_window = op.over_run == "moments" and op.pool == "window"
+        state, view, window = None, views.get(op.phase), found.get(op.key)
+        if op.reduction.foldable and (op.by is not None or whole_window):
             state = held.states.get(op.key)
-            state = state_of(op, views[op.phase]) if state is None and op.phase in views and not held.folded else state
-        whole = self._over_run.of(op, *at, found.get(op.key), state)
+            state = state_of(op, view) if state is None and view is not None and not held.folded else state
+        if op.by is not None:
+            names = self._over_run.names(op, at[0])
+            if state is not None:
+                state, rest = labelled(op, state, names)
+                window = cells_of(op, state, rest)
+            elif view is not None:
+                window = reduce_one(op, view, names)
+        whole = self._over_run.of(op, *at, window, state if whole_window else None)
         if whole is not None:
             found[op.key] = whole
 
@@ -439,6 +447,11 @@ class Dispatcher:
 
 FIELD = re.compile(r"\{(\w+)\}")
 CODE = "<code>"  # the route of sinks that are given in code
+
+
+def _at_once(ops: Iterable[MetricOp]) -> list[MetricOp]:
+    """The metrics that are reduced together: not those whose labels keep names over the run."""
+    return [op for op in ops if op.over_run is None or op.by is None]
 
 
 def _facts(step: int, held: WindowState) -> dict[str, float]:

@@ -34,8 +34,12 @@ def asks(node: Node) -> bool:
     return any(item.op == PRESENT or dict(item.params).get("asks") for item in walk(node))
 
 
-def elementwise(node: Node, gone: Sequence[Absence], truth: Callable[[int], Any]) -> Absence:
-    """Where an elementwise value is absent, by where its arguments are; ``truth(place)`` is an argument as a bool.
+def elementwise(
+    node: Node, gone: Sequence[Absence], truth: Callable[[int], Any], undecided: Callable[[int], Absence]
+) -> Absence:
+    """Where an elementwise value is absent, by where its arguments are.
+
+    ``truth(place)`` is an argument as a bool, ``undecided(place)`` where it is neither true nor false.
 
     What asks ``present`` decides alone where it can: `present(x) and x > 0` is false where x is absent, and of
     `x if present(x) else y` counts the side that is chosen. So it does where the condition is one for a whole batch;
@@ -59,6 +63,6 @@ def elementwise(node: Node, gone: Sequence[Absence], truth: Callable[[int], Any]
     for place, arg in enumerate(node.args):
         if gone[place] is not True and asks(arg):
             decided = truth(place) if node.op == "or" else ~truth(place)
-            open_ = ~decided if gone[place] is False else ~decided | gone[place]
+            open_ = either(~decided, gone[place], undecided(place))
             found = open_ if found is True else found & open_
     return found

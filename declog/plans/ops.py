@@ -231,6 +231,7 @@ class FormulaOp(OutputOp):
     """An expression over the values of other metrics, cell by cell, in dependency order."""
 
     expr: Node
+    max_labels: int = 64  # of an average over the run: as many as those that it reads
 
     @property
     def over_run(self) -> Literal["moments", "last", "ema"] | None:

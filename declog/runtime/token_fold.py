@@ -122,7 +122,10 @@ class TokenView:
             value = torch.as_tensor(over(place, self.value(node.args[place])))
             return value if value.dtype is torch.bool else (value != 0) & (value == value)
 
-        return elementwise(node, [over(place, part) for place, part in enumerate(parts)], truth)
+        return elementwise(
+            node, [over(place, part) for place, part in enumerate(parts)], truth,
+            lambda place: over(place, self.undecided(node.args[place])),
+        )  # fmt: skip
 
     def undecided(self, node: Node) -> Absence:
         """Where a bool is neither true nor false, since something that it compares is missing."""

@@ -159,3 +159,89 @@ def test_a_formula_and_an_alert_read_what_goes_on(tmp_path: Path) -> None:
                 log.observe(x=[value])
     assert [sink.scalars[step]["below"] for step in range(3)] == [0.0, 0.0, 4.0]
     assert (sink.scalars[2]["smooth"], [alert.text for _, alert in sink.alerts]) == (2.0, ["4"])
+
+
+LABELS = [["a", "a", "b"], ["c", "c", "c", "b"], ["d", "c", "a"]]  # of each step; from the second on there is no place
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        (
+            {"reduce": "sum", "cumulative": True},
+            [{"a": 2, "b": 1}, {"a": 2, "b": 2, "_other": 3}, {"a": 3, "b": 2, "_other": 5}],
+        ),
+        (
+            {"reduce": "last", "cumulative": True},
+            [{"a": 0, "b": 0}, {"a": 0, "b": 1, "_other": 1}, {"a": 2, "b": 1, "_other": 2}],
+        ),
+        (
+            {"reduce": "sum", "pool": "step", "combine": "max", "cumulative": True},
+            [{"a": 2, "b": 1}, {"a": 2, "b": 1, "_other": 3}, {"a": 2, "b": 1, "_other": 3}],
+        ),
+        (
+            {"reduce": "sum", "ema": 0.5},
+            [{"a": 2, "b": 1}, {"a": 2, "b": 1, "_other": 3}, {"a": 1.5, "b": 1, "_other": 2.5}],
+        ),
+    ],
+)
+@pytest.mark.parametrize("stops", [False, True])
+def test_labels_keep_their_names_and_the_rest_is_pooled(
+    metric: dict[str, Any], expected: list[dict[str, float]], stops: bool, tmp_path: Path
+) -> None:
+    """As many as `max_labels`, however many come and whichever is more frequent later; after a checkpoint too."""
+    value = "step" if metric["reduce"] == "last" else "x"
+    seen = {"expr": f"x * 0 + {value}", "by": "who", "max_labels": 2, "name": "{label}", **metric}
+    config = profile({"x": ROWS, "who": {**ROWS, "type": "text"}}, {"seen": seen})
+    found: list[dict[str, float]] = []
+    state = None
+    for part in [[0], [1], [2]] if stops else [[0, 1, 2]]:
+        sink = MemorySink()
+        with declog.start(config, sinks=[sink], output_dir=tmp_path / str(part[0])) as log:
+            if state is not None:
+                log.load_state_dict(state)
+            for step in part:
+                with log.step(step):
+                    log.observe(x=[1.0] * len(LABELS[step]), who=LABELS[step])
+            state = log.state_dict()
+        found += sink.scalars.values()
+    assert found == expected
+
+
+def test_an_average_of_a_formula_has_as_many_labels_as_what_it_reads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of windows that have other labels each; the others are left out, once with a warning."""
+    metrics = {
+        "n": {"expr": "x", "reduce": "sum", "by": "who", "max_labels": 2, "log": False},
+        "m": {"formula": "n * 1", "ema": 0.5, "name": "{label}"},
+    }
+
+    def body(log: Recorder) -> None:
+        for step, labels in enumerate([["a", "b"], ["b", "c"], ["c", "d"]]):
+            with log.step(step):
+                log.observe(x=[1.0, 2.0], who=labels)
+
+    config = profile({"x": ROWS, "who": {**ROWS, "type": "text"}}, metrics)
+    with caplog.at_level(logging.WARNING, "declog"):
+        sink = run(config, body, tmp_path)
+    assert sink.scalars == {0: {"a": 1, "b": 2}, 1: {"a": 1, "b": 1.5}, 2: {"a": 1, "b": 1.5}}
+    assert [each.getMessage() for each in caplog.records] == ["the metric `m` leaves out labels beyond 2: c"]
+
+
+def test_no_real_label_takes_the_name_of_the_rest(tmp_path: Path) -> None:
+    """One that is called `_other` and comes later is among the rest; one that was there first keeps its name."""
+
+    def body(order: list[list[str]]) -> dict[int, dict[str, float]]:
+        seen = {"expr": "x", "reduce": "count", "cumulative": True, "by": "who", "max_labels": 1, "name": "{label}"}
+        config = profile({"x": ROWS, "who": {**ROWS, "type": "text"}}, {"seen": seen})
+
+        def steps(log: Recorder) -> None:
+            for step, labels in enumerate(order):
+                with log.step(step):
+                    log.observe(x=[1.0] * len(labels), who=labels)
+
+        return run(config, steps, tmp_path / "".join(order[0])).scalars
+
+    assert body([["a", "a", "b"], ["_other"]])[1] == {"a": 2, "_other": 2}
+    assert body([["_other"], ["b"]])[1] == {"_other": 1, "__other": 1}

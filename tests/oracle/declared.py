@@ -164,12 +164,6 @@ class Declared:
             spec.pop("combine", None)
         elif self.maybe(0.1) and "by" not in spec:
             spec["ranks"] = "main"
-        pieces = spec.get("pool", "window") != "window" or "last" in reductions
-        if "by" in spec and ("ema" in spec or ("cumulative" in spec and pieces)):
-            spec["max_labels"] = 1000  # what a window pooled stays pooled
-            spec.pop("empty", None)  # of a label that came without a value it stays
-        if "cumulative" in spec and "last" in reductions:
-            spec.pop("nan", None)  # a log event whose value is NaN is passed over, which depends on where windows end
         if self.maybe(0.2):
             spec["tags"] = ["core"]
         if self.maybe(0.08):

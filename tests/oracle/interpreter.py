@@ -318,7 +318,8 @@ class World:
         """`and` and `or`: a side that asks `present` decides alone where it can."""
         values = [self.value(side, at) for side in sides]
         for side, value in zip(sides, values, strict=True):
-            if ABSENT in values and value is not ABSENT and bool(value) is (op == "or") and asks(side):
+            decided = value is not ABSENT and bool(value) is (op == "or") and asks(side)
+            if decided and ABSENT in values and not self.undecided(side, at):
                 return op == "or"
         return OPERATIONS[op](*values)
 

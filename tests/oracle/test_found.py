@@ -129,3 +129,47 @@ def test_rows_of_steps_are_picked_by_step_batch_and_rank(kind: dict[str, Any], t
         return [value for _, table in run_ranks(2, rank)[0].tables("t") for value in table.data["s"]]
 
     assert picked(1) == picked(2) == picked(6) != []
+
+
+@pytest.mark.parametrize(
+    ("side", "tokens", "expected"),
+    [
+        ("o > 2 or any(present(u), over=token)", [1.0], {"m": 1}),
+        ("o > 2 or any(present(u), over=token)", [float("nan")], {}),
+        ("o > 2 and all(present(u), over=token)", [float("nan")], {"m": 1}),
+        ("o > 2 and all(present(u), over=token)", [], {}),
+        ("o > 2 and (present(o) or x > 0)", [1.0], {}),
+        ("1 if o > 2 and not (present(x) and x > 0) else 1", [1.0], {}),
+    ],
+)
+def test_a_side_that_asks_present_decides_alone_by_what_is_not_missing(
+    side: str, tokens: list[float], expected: dict[str, float]
+) -> None:
+    """Also where it asks for each token; of a missing value, or of no tokens, it is neither true nor false."""
+    signals = {"x": ROWS, "o": {**ROWS, "optional": True}, "u": {"axis": "token", "mask": "all"}}
+    metrics = {"m": {"expr": side, "reduce": "count"}, "all": {"expr": "x", "reduce": "count", "log": False}}
+    assert values({"signals": signals, "metrics": metrics}, [[{"x": [None], "u": [tokens]}]]) == expected
+
+
+def test_an_empty_label_in_a_formula() -> None:
+    """It is a label like others: one of the two metrics has no rows of it."""
+    metrics = {
+        "a": {"expr": "x", "reduce": "count", "by": "t", "where": "x > 1", "log": False},
+        "b": {"expr": "x", "reduce": "count", "by": "t", "log": False},
+        "m": {"formula": "minimum(a, b)"},
+    }
+    profile = {"signals": {"x": ROWS, "t": {**ROWS, "type": "text"}}, "metrics": metrics}
+    assert values(profile, [[{"x": [1.0, 2.0], "t": ["", "a"]}]]) == {"m/a": 1}
+
+
+@pytest.mark.parametrize("reduce", ["count", "sum", "max"])
+def test_empty_goes_on_over_steps_without_the_rows_of_its_phase(reduce: str) -> None:
+    """Members of which no row has counted yet are that again."""
+    signals = {"f": {**FAMILY, "phase": "rollout", "optional": True}, "x": {**ROWS, "phase": "update"}}
+    steps: Steps = [[{"f": {"a": [], "b": []}}, {"x": []}], [{"x": [1.0]}]]
+    metrics = {
+        "m": {"expr": "f", "reduce": reduce, "cumulative": True, "empty": -1},
+        "x": {"expr": "x", "reduce": "count", "log": False},
+    }
+    nothing = {"m/a": -1, "m/b": -1}
+    assert record({"signals": signals, "metrics": metrics}, steps).scalars == {0: nothing, 1: nothing}

@@ -20,12 +20,12 @@ Cells = dict[str, dict[Piece, Any]]  # by member or label: by piece of a pool: a
 
 @dataclass(frozen=True)
 class Moment:
-    """A log event: the steps of each window that ends with it, by the window's length; ``ended``: of all that ended."""
+    """A log event: the steps of each window that ends with it, by the window's length; ``ended``: all that ended."""
 
     number: int
     mode: str
     windows: Mapping[int, list[int]]
-    ended: Mapping[int, list[int]]
+    ended: Mapping[int, list[list[int]]]
 
 
 @dataclass
@@ -43,10 +43,10 @@ class Logged:
 
 def moments(case: Case) -> Iterator[Moment]:
     """The log events of a job, in order."""
-    ended: dict[int, list[int]] = {}
+    ended: dict[int, list[list[int]]] = {}
     for step, mode, windows in ends(case):
         for length, blocks in windows.items():
-            ended[length] = [*ended.get(length, []), *blocks]
+            ended[length] = [*ended.get(length, []), blocks]
         yield Moment(step, mode, windows, {length: ended[length] for length in windows})
 
 
@@ -135,11 +135,15 @@ class Metrics:
         every = spec.get("every", self.case.profile.get("every", 1))
         if not spec.get("cumulative") and "ema" not in spec:
             return self.moment.windows.get(every)
-        if every not in self.moment.windows:
-            return None
+        return [block for window in self.past(name) for block in window] if every in self.moment.windows else None
+
+    def past(self, name: str) -> list[list[int]]:
+        """The windows up to now that a metric over the run is of."""
+        spec = self.spec(self.source(name))
+        ended = self.moment.ended[self.every(self.source(name))]
         if spec.get("pool", "window") == "window" and spec.get("reduce") in ("sum", "count") and "ema" not in spec:
-            return self.moment.ended[every]  # a total is of all modes
-        return [block for block in self.moment.ended[every] if self.case.blocks[block].mode == self.moment.mode]
+            return ended  # a total is of all modes
+        return [window for window in ended if self.case.blocks[window[0]].mode == self.moment.mode]
 
     def shown(self, name: str) -> bool:
         """Whether its `when` holds."""
@@ -191,15 +195,17 @@ class Metrics:
         found: dict[str, dict[Piece, list[Any]]] = {}
         for member in members:
             rows = list(self.rows(trees, blocks, member))
-            labels = [label for *_, label in rows]
-            kept = frequent(labels, spec.get("max_labels", 64)) if "by" in trees else {"": ""}
+            kept: dict[Any, str] = {}
+            for window in [blocks] if not goes_on(spec) else self.past(name):
+                labels = [label for at, *_, label in rows if at.block in window]
+                kept = frequent(labels, spec.get("max_labels", 64), kept)
             self._labels[name] = set(kept.values()) if "by" in trees else set()
             for at, values, weight, label in rows:
                 cell = kept[label] if "by" in trees else member
                 found.setdefault(cell, {}).setdefault(pool(at), []).append((at, values, weight))
         if "empty" in spec and not carried(spec):
             for member in found if "by" in trees else members:
-                for piece in self.pieces(trees, self.moment.windows[self.every(name)], pool):
+                for piece in self.pieces(trees, blocks, pool):
                     found.setdefault(member, {}).setdefault(piece, [])
         tokens = world.axis(trees["expr"][0]) == "token"
         window = self.moment.windows[self.every(name)]
@@ -207,6 +213,8 @@ class Metrics:
             all_there(row) for pieces in found.values() for rows in pieces.values() for row in rows
             if not carried(spec) or row[0].block in window
         )  # fmt: skip
+        if goes_on(spec) and not carried(spec) and reduce == "last" and spec.get("nan") == "propagate":
+            found = self.last_whole(name, found)
         cells: Cells = {}
         for cell, pieces in found.items():
             for piece, rows in sorted(pieces.items()):
@@ -217,14 +225,22 @@ class Metrics:
         self._off[name] = self.tolerance(trees)
         if not carried(spec):
             return cells
-        here = {
-            cell for cell, pieces in found.items() for rows in pieces.values() for at, *_ in rows if at.block in window
-        }  # fmt: skip
-        names = sorted(here) if "by" in trees else members if self.pieces(trees, window, pool) else []
+        names = sorted(found) if "by" in trees else members if self.pieces(trees, blocks, pool) else []
         return {
             cell: pieces for cell in dict.fromkeys([*cells, *names])
             if (pieces := over_run(spec, cells.get(cell, {}), window))
         }  # fmt: skip
+
+    def last_whole(self, name: str, found: dict[str, dict[Piece, list[Any]]]) -> dict[str, dict[Piece, list[Any]]]:
+        """The rows without those of earlier windows in which a value was missing: these have no last value."""
+        passed = self.past(name)[:-1]
+        kept: dict[str, dict[Piece, list[Any]]] = {}
+        for cell, pieces in found.items():
+            for piece, rows in pieces.items():
+                missing = {at.block for at, values, _ in rows if None in values and ABSENT not in values}
+                broken = {block for window in passed if missing.intersection(window) for block in window}
+                kept.setdefault(cell, {})[piece] = [row for row in rows if row[0].block not in broken]
+        return kept
 
     def pieces(self, trees: Mapping[str, Any], blocks: list[int], pool: Any) -> list[Piece]:
         """The pieces of a window that there are, whether or not anything counts in them."""
@@ -284,7 +300,7 @@ class Metrics:
         members = self.members(tree)
         found: Cells = {}
         unlike = self.unlike(tree)
-        for cell in members or [""]:
+        for cell in members or [None]:
             if unlike and cell == "_other":
                 continue
             inputs = {key: self.of(key, cell) for key in read}
@@ -294,7 +310,7 @@ class Metrics:
                 if value is None and any(self.is_nan(key, cell, piece) for key in read):
                     value = math.nan
                 if there(value):
-                    found.setdefault(cell, {})[piece] = value
+                    found.setdefault(cell or "", {})[piece] = value
         return found
 
     def unlike(self, tree: Tree) -> bool:
@@ -311,18 +327,18 @@ class Metrics:
             return self._labels.get(name, set())
         return {label for key in names_in(formula) for label in self.labels(key.partition(".")[0])}
 
-    def of(self, key: str, cell: str) -> dict[Piece, Any]:
-        """A metric's pieces for a cell: a family's or label's own, or a plain metric's for every one."""
+    def of(self, key: str, cell: str | None) -> dict[Piece, Any]:
+        """A metric's pieces for a cell: a family's or label's own, which may be empty, or a plain metric's for each."""
         cells = self.cells(key) or {}
         if self.is_family(key):
-            if cell or cell in cells:  # a label may be empty
+            if cell is not None:
                 return cells.get(cell, {})
             return {piece: 0.0 for pieces in cells.values() for piece in pieces}
         return cells.get("", {})
 
-    def is_nan(self, key: str, cell: str, piece: Piece) -> bool:
+    def is_nan(self, key: str, cell: str | None, piece: Piece) -> bool:
         """Whether a formula reads a NaN; of a family that it aggregates, in any member."""
-        if self.is_family(key) and not cell:
+        if self.is_family(key) and cell is None:
             return any(is_nan(pieces.get(piece)) for pieces in (self.cells(key) or {}).values())
         return is_nan(self.of(key, cell).get(piece))
 
@@ -344,7 +360,7 @@ class Metrics:
                 found.update(dict.fromkeys(self.members(item)))
         return list(found)
 
-    def computed(self, tree: Tree, cell: str, piece: Piece) -> Any:
+    def computed(self, tree: Tree, cell: str | None, piece: Piece) -> Any:
         """A formula's value in one cell and piece."""
         op, *args = tree
         match op:
@@ -435,6 +451,11 @@ def carried(spec: Mapping[str, Any]) -> bool:
     return "ema" in spec or (bool(spec.get("cumulative")) and spec.get("pool", "window") != "window")
 
 
+def goes_on(spec: Mapping[str, Any]) -> bool:
+    """Whether a metric is over the run."""
+    return "ema" in spec or bool(spec.get("cumulative"))
+
+
 def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int]) -> dict[Piece, Any]:
     """The one value of what goes on over the run; ``window``: the steps that came last."""
     values = [value for _, value in sorted(pieces.items()) if not is_nan(value)]
@@ -499,11 +520,14 @@ def _flat(tree: Tree) -> Iterator[Tree]:
             yield from _flat(item)
 
 
-def frequent(labels: list[Any], most: int) -> dict[Any, str]:
-    """The name of each label: the most frequent ones, of equal ones the first in order; the rest is pooled."""
-    counts = Counter(labels)
+def frequent(labels: list[Any], most: int, known: Mapping[Any, str]) -> dict[Any, str]:
+    """The name of each label: what is known, then the most frequent, of equal ones the first; the rest is pooled."""
+    counts = Counter(label for label in labels if label not in known)
     order = sorted(counts, key=lambda label: (-counts[label], label.split("/") if isinstance(label, str) else label))
-    return {label: shown(label) if place < most else "_other" for place, label in enumerate(order)}
+    return {
+        **known,
+        **{label: shown(label) if place < most else "_other" for place, label in enumerate(order, len(known))},
+    }
 
 
 def shown(label: Any) -> str:
