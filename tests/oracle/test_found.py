@@ -169,7 +169,8 @@ def test_empty_goes_on_over_steps_without_the_rows_of_its_phase(reduce: str) -> 
     steps: Steps = [[{"f": {"a": [], "b": []}}, {"x": []}], [{"x": [1.0]}]]
     metrics = {
         "m": {"expr": "f", "reduce": reduce, "cumulative": True, "empty": -1},
-        "x": {"expr": "x", "reduce": "count", "log": False},
+        "x": {"expr": "x", "reduce": "count"},
     }
     nothing = {"m/a": -1, "m/b": -1}
-    assert record({"signals": signals, "metrics": metrics}, steps).scalars == {0: nothing, 1: nothing}
+    expected = {0: nothing, 1: {"x": 1, **nothing}}
+    assert record({"signals": signals, "metrics": metrics}, steps).scalars == expected
