@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -297,10 +297,10 @@ class Metrics:
     def formula(self, tree: Tree) -> Cells:
         """A formula, cell by cell and piece by piece."""
         read = names_in(tree)
-        members = self.members(tree)
+        members: Sequence[str | None] = self.members(tree) or [None]
         found: Cells = {}
         unlike = self.unlike(tree)
-        for cell in members or [None]:
+        for cell in members:
             if unlike and cell == "_other":
                 continue
             inputs = {key: self.of(key, cell) for key in read}
