@@ -17,6 +17,7 @@ from declog.language.row_functions import RowFunctions
 from declog.language.spec import LogSpec, SignalSpec
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import (
+    LOGGED,
     AlertOp,
     FilterOp,
     FormulaOp,
@@ -39,7 +40,6 @@ ALWAYS = frozenset(
     | {"pool", "nodes", "typing", "problems", "warnings"}
 )
 DEFAULT_PHASE = "default"
-LOGGED = "logged"  # the family that log_metric feeds, and the metric that shows it
 
 
 class SwitchedOff(Exception):

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from declog.compiler.draft import LOGGED, Draft
+from declog.compiler.draft import Draft
 from declog.compiler.scopes import signal_node
 from declog.language.absence import asks
 from declog.language.dtypes import AXES, Axis, DType
 from declog.language.moments import FORMULAS
 from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import (
+    LOGGED,
     FilterOp,
     FoldOp,
     JoinOp,

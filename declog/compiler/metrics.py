@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from declog.compiler import suggestions
-from declog.compiler.draft import LOGGED, Draft, needs_axis
+from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.scopes import SignalScope
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
 from declog.language import idioms
@@ -21,7 +21,7 @@ from declog.language.nodes import COMBINED, SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import MetricDefaults, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.plans.ops import AboutOp, MetricOp, NameOp
+from declog.plans.ops import LOGGED, AboutOp, MetricOp, NameOp
 
 Params = tuple[tuple[str, Any], ...]
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
@@ -484,6 +484,8 @@ def names_of(
     if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
         fields = {"{column}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
     default = "/".join(field for field, there in fields.items() if there)
+    if spec.from_ is not None:
+        default = default.replace("{id}", spec.from_)
 
     def made(template: str, path: tuple[str, ...]) -> str:
         if each and "{label}" not in template:

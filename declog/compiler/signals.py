@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from declog.compiler.draft import LOGGED, Draft
+from declog.compiler.draft import Draft
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Problem, nearest
 from declog.language.dtypes import DType
@@ -13,7 +13,7 @@ from declog.language.expression import compile_expression
 from declog.language.nodes import CONST
 from declog.language.spec import MetricSpec, ModeSpec, SignalSpec
 from declog.language.syntax import WORDS
-from declog.plans.ops import Grouping, ModeOp
+from declog.plans.ops import LOGGED, Grouping, ModeOp
 
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
 
@@ -94,6 +94,7 @@ def _in_place(metric: MetricSpec) -> SignalSpec:
         type=metric.type,
         family=metric.family,
         phase=metric.phase,
+        from_=metric.from_,
         optional=metric.optional,
         extra=metric.extra,
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names
 from declog.engine.evaluator import View
-from declog.engine.partials import Piece, State, fold_states, known_tokens, state_of
+from declog.engine.partials import Piece, State, alone, elsewhere, fold_states, known_tokens, state_of
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
@@ -91,7 +91,7 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
         kept = missing
         cells.values = np.where(missing, np.nan, cells.values)
     else:
-        kept = missing & ~there & (not counted.any())
+        kept = missing & ~there & (alone(op.args[0]) or not counted.any())
     came = cells.members or not op.family  # a family that never came has no cell
     if op.empty is not None and op.over_run is None and came:  # a total is not added to by what did not count
         cells.values = np.where(there | kept, cells.values, op.empty)
@@ -173,16 +173,17 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
     gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
     expected = np.full(len(chosen), gone is not True) if isinstance(gone, bool) else ~gone[chosen]
-    skipped = 0
+    skipped, away = 0, elsewhere(op.args[0], view, axis)
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])
-        skipped += int((~ok & expected).sum())
+        asked = expected & (away[member][chosen] == 0) if len(away) else expected
+        skipped += int((~ok & asked).sum())
         for index in range(shape[0] * shape[1]):
             mine = cell == index
             rows = np.flatnonzero(mine & ok)
             at = divmod(index, max(shape[1], 1))
-            missing[(member, *at)] = bool((mine & ~ok & expected).any())
+            missing[(member, *at)] = bool((mine & ~ok & asked).any())
             counted[(member, *at)] = bool(len(rows))
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]

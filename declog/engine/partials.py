@@ -19,8 +19,9 @@ from declog.engine.evaluator import View
 from declog.language.absence import either
 from declog.language.dtypes import Axis
 from declog.language.moments import NEUTRAL, STATS, Moments, Stat, floats
+from declog.language.nodes import SIGNAL, Node
 from declog.language.segmented import Segments, present
-from declog.plans.ops import MetricOp
+from declog.plans.ops import LOGGED, MetricOp
 
 Array = NDArray[Any]
 Piece = tuple[int, ...]
@@ -31,8 +32,8 @@ class State:
     """The moments of a metric's cells, ``[members, labels, pieces]``; all labels, however many.
 
     ``expected`` counts the rows (or tokens) of each cell, ``lacking`` those without a value, ``rows`` the rows of each
-    label; nothing lacks where the signal never ``came``. Without `by` there is one label, without a family one member,
-    both without a name.
+    label; nothing lacks where the signal never ``came``, nor a member of those that come each ``alone``. Without `by`
+    there is one label, without a family one member, both without a name.
     """
 
     members: tuple[str, ...]
@@ -43,6 +44,7 @@ class State:
     rows: Array
     expected: Array
     came: bool
+    alone: bool = False
 
     def merge(self, other: State) -> State:
         """The state of both sets of rows."""
@@ -52,7 +54,7 @@ class State:
         one, two = (state._within(members, labels, pieces) for state in (self, other))
         return State(
             members, labels, pieces, one.moments.merge(two.moments), one.lacking + two.lacking, one.rows + two.rows,
-            one.expected + two.expected, one.came or two.came,
+            one.expected + two.expected, one.came or two.came, self.alone,
         )  # fmt: skip
 
     def among(self, labels: tuple[str, ...]) -> State:
@@ -86,8 +88,10 @@ class State:
         rows[np.array(list(places[1]), np.int64)] = self.rows
         expected = np.zeros(shape[1:])
         expected[np.ix_(*(np.array(list(place), np.int64) for place in places[1:]))] = self.expected
-        lacking = spread(self.lacking, expected)  # of a member that had not come, each row's
-        return State(tuple(members), tuple(labels), tuple(pieces), moments, lacking, rows, expected, self.came)
+        lacking = spread(self.lacking, 0.0 if self.alone else expected)  # of a member that had not come, each row's
+        return State(
+            tuple(members), tuple(labels), tuple(pieces), moments, lacking, rows, expected, self.came, self.alone
+        )
 
     def pooled(self, names: tuple[str, ...], place: Array) -> State:
         """The state by fewer labels; ``place`` is that of each label among ``names``."""
@@ -110,7 +114,7 @@ class State:
         return {
             "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.lacking.shape,
             "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "expected": self.expected.tolist(),
-            "came": self.came, **arrays,
+            "came": self.came, "alone": self.alone, **arrays,
         }  # fmt: skip
 
     @classmethod
@@ -122,7 +126,7 @@ class State:
         lacking = np.array(data["lacking"], np.float64).reshape(shape)
         return cls(
             tuple(data["members"]), tuple(data["labels"]), pieces, moments, lacking, np.array(data["rows"], np.float64),
-            np.array(data["expected"], np.float64).reshape(shape[1:]), data["came"],
+            np.array(data["expected"], np.float64).reshape(shape[1:]), data["came"], data.get("alone", False),
         )  # fmt: skip
 
 
@@ -159,12 +163,14 @@ def state_of(op: MetricOp, view: View) -> State:
     else:
         found = np.stack([np.bincount(cell, row, minlength=len(expected)) for row in there])
         lacking = np.maximum(expected - found, 0.0).reshape(whole)
+        for member, row in enumerate(elsewhere(op.args[0], view, axis)):
+            lacking[member] -= np.bincount(cell, row[chosen], minlength=len(expected)).reshape(shape)
     rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
     moments = pooled.map(lambda array, _: array.reshape(whole))
     came = op.fold is not None or view.came(op.args[0])
     return State(
         members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows,
-        expected.reshape(shape).astype(np.float64), came,
+        expected.reshape(shape).astype(np.float64), came, alone(op.args[0]),
     )  # fmt: skip
 
 
@@ -187,10 +193,13 @@ def states_of(ops: Sequence[MetricOp], view: View) -> list[State]:
         node = op.args[0]
         span, sought = spans[node.index], expected[node.index]
         mine = Moments(*(getattr(pooled, stat)[span, None] for stat in STATS))
+        lacking = np.maximum(sought - mine.n, 0.0)
+        for member, row in enumerate(elsewhere(op.args[0], view, axis)):
+            lacking[member] -= np.bincount(placed.piece, row[chosen], minlength=pieces)
         made.append(
             State(
-                view.members(node) if op.family else (), (), placed.pieces, mine,
-                np.maximum(sought - mine.n, 0.0), rows, sought[None].astype(np.float64), view.came(node),
+                view.members(node) if op.family else (), (), placed.pieces, mine, lacking, rows,
+                sought[None].astype(np.float64), view.came(node), alone(op.args[0]),
             )
         )  # fmt: skip
     return made
@@ -200,6 +209,19 @@ def _expected(op: MetricOp, view: View, axis: Axis) -> Array:
     """1 for each row that is asked for a value, 0 where that is absent: of what did not come nothing is missing."""
     gone = either(*(view.lost(node, axis) for node in op.args))
     return np.where(np.broadcast_to(gone, (view.frame.count(axis),)), 0.0, 1.0)
+
+
+def alone(node: Node) -> bool:
+    """Whether members come each for itself, as the names of ``log_metric`` do, and not as one value of a batch."""
+    return node.op == SIGNAL and node.param("name") == LOGGED
+
+
+def elsewhere(node: Node, view: View, axis: Axis) -> Array:
+    """Where members that come alone did not, of the rows in which others did: ``[members, rows]`` of 0 and 1, or none."""
+    gone = view.absent(node) if alone(node) else False
+    if not isinstance(gone, np.ndarray) or gone.ndim < 2:
+        return np.zeros((0, 0))
+    return view.frame.spread(gone & ~gone.all(0), Axis.STEP, axis).astype(np.float64)
 
 
 def known_tokens(op: MetricOp, view: View) -> Array | None:

@@ -15,7 +15,7 @@ from declog.engine import cell_index
 from declog.engine.cell_index import Placed, place_key, row_axis
 from declog.engine.cells import Cells, finished, reduce_one, settled
 from declog.engine.evaluator import View
-from declog.engine.partials import fold_states, known_tokens, states_of
+from declog.engine.partials import elsewhere, fold_states, known_tokens, states_of
 from declog.language.moments import Moments, Stat
 from declog.language.nodes import Node
 from declog.language.reductions import Reduction
@@ -175,7 +175,9 @@ class _Fused:
             moments = self._moments(pieces)
             missing = pieces[0].shape[1] - moments.n
             if missing.any():  # of what did not come nothing is missing: it is absent
-                missing -= np.repeat([self._lost(view, node, rows) for node in self._nodes], heights)
+                missing -= np.concatenate(
+                    [self._lost(view, *each, rows) for each in zip(self._nodes, heights, strict=True)]
+                )
                 missing = np.maximum(missing, 0.0)
             gaps = missing if missing.any() else None
         for reduction, index, places in self._order(heights):
@@ -193,12 +195,12 @@ class _Fused:
                     settled(op, cells, np.zeros(cells.values.shape, bool), counted, odd)
                 found[op.key] = cells
 
-    def _lost(self, view: View, node: Node, rows: Array | None) -> int:
-        """In how many rows a value is absent."""
-        gone = view.lost(node, self._axis)
-        if gone is True or gone is False:
-            return gone * (view.frame.count(self._axis) if rows is None else len(rows))
-        return int(np.count_nonzero(gone if rows is None else gone[rows]))
+    def _lost(self, view: View, node: Node, members: int, rows: Array | None) -> Array:
+        """In how many rows each of a node's members is absent."""
+        gone = np.broadcast_to(view.lost(node, self._axis), (view.frame.count(self._axis),))
+        lost = np.full(members, np.count_nonzero(gone if rows is None else gone[rows]), np.float64)
+        away = elsewhere(node, view, self._axis)
+        return lost + (away if rows is None else away[:, rows]).sum(1) if len(away) else lost
 
     def _rows(self, view: View, place: int) -> Array:
         values = np.asarray(view.judged(self._nodes[place], self._axis), np.float64)

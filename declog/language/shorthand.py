@@ -22,6 +22,8 @@ SIGNAL_KEYS = frozenset({
     "renamed", "deprecated",
 })  # fmt: skip
 GROUPS, DEFAULTS = "metric_groups", "defaults"
+# What `from` says of a metric: a number that the loop has computed, and logs by a name.
+REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported", "optional": True}
 _COUNTED = ("random", "first")  # kinds of filter that take so many rows: `random: 8`
 
 
@@ -205,6 +207,11 @@ class _Writer:
         if not isinstance(value, Mapping):
             return value if isinstance(value, str) else self._whole(path, {"expr": value})
         made = dict(value)
+        if isinstance(made.get("from"), str):  # what the loop reports under that name
+            for key, one in REPORTED.items():
+                if key not in made:
+                    made[key] = one
+                    self.origins[(*path, key)] = (*path, "from")
         if isinstance(made.get("tags"), str):
             made["tags"] = made["tags"].split()
         if isinstance(by := made.get("by"), list) and len(by) == 1:

@@ -199,6 +199,8 @@ class MetricSpec(Model):
     type: DType = DType.FLOAT
     family: bool | list[str] = False
     phase: str | None = None
+    from_: str | None = Field(None, alias="from")
+    """The name under which the loop reports a number: a signal of that name, and the metric's name unless it has one."""
     optional: bool = False
     extra: bool | None = None
     renamed: str | list[str] | None = None

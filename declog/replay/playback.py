@@ -197,7 +197,7 @@ class _Player:
     def _metric(self, call: Call, name: str, value: Any) -> None:
         holder = self._holder(call)
         if holder is not None:
-            self._session.metric(holder, name, value)
+            self._session.metrics(holder, {name: value})
 
     def _extra(self, call: Call, column: str, *values: Any) -> None:
         holder = self._holder(call)

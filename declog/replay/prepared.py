@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declog.compiler.draft import LOGGED
 from declog.config.composed import Composed
 from declog.config.lint import columns_settled
 from declog.errors import Problem, did_you_mean
 from declog.language.spec import ConstantSpec, LogSpec
 from declog.language.spec_of_tests import Input, TaskInput, TestSpec
 from declog.language.validation import validate
+from declog.plans.ops import LOGGED
 
 
 def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], list[str]]:

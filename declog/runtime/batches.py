@@ -202,14 +202,15 @@ class Intake:
             self._left_out.add(name)
             log.warning("`%s` is left out: %s", name, why)
 
-    def metric(self, holder: Holder, name: str, value: Any) -> None:
-        """Keep a value of ``log_metric``, where the profile shows those."""
+    def metrics(self, holder: Holder, values: Mapping[str, Any]) -> None:
+        """Keep values of ``log_metric``, where the profile shows those."""
         op = self._plan.logged
         if op is not None:
-            given = ReadObservation(self._plan.phases[op.phase], {name})  # each is given, and given again, for itself
-            given.add(op, {name: value})
+            # each is given, and given again, for itself
+            given = ReadObservation(self._plan.phases[op.phase], {*values})
+            given.add(op, values)
             self._take(holder, [given])
-            self._given.add(name)
+            self._given |= given.names
 
     def _take(self, holder: Holder, calls: Iterable[Observation]) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""

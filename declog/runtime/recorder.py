@@ -32,6 +32,7 @@ from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
 from declog.runtime.message import GREATEST
 from declog.runtime.packets import Given, Packet, Packets, named, rows_of
+from declog.runtime.reported import Reported
 from declog.runtime.scopes import Origin, Scope, here, origin
 from declog.runtime.session import Session
 from declog.runtime.window_item import Answer
@@ -76,6 +77,7 @@ class Recorder:
         self._process = os.getpid()
         self._runs: list[Scope] = []  # `with log:`
         self._packets = Packets()
+        self._reported = Reported(self)
         self._session.commits, self._session.home = commits, origin()
         atexit.register(self.close)
         context.know(self)
@@ -331,15 +333,30 @@ class Recorder:
 
         On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
         """
-        self._metric_in(self._here(), name, value)
+        self._metrics_in(self._here(), {name: value})
 
-    def _metric_in(self, scope: Scope | None, name: str, value: Any) -> None:
+    def _metrics_in(self, scope: Scope | None, values: Mapping[str, Any]) -> None:
         if self.closed or self._idle:
             return
         self._records()
         session = self._session
-        with self._taking(f"`{name}`"), session.lock:
-            session.metric(session.holder(_usable(scope), origin()), name, value)
+        with self._taking(f"`{next(iter(values))}`" if len(values) == 1 else "numbers"), session.lock:
+            session.metrics(session.holder(_usable(scope), origin()), values)
+
+    def scalars(self, values: Mapping[str, Any], step: int | None = None, *, between: str = "/") -> dict[str, Any]:
+        """Record numbers that the loop logs by name, such as those that it gives to a tracker; returns what is none.
+
+        A name that the profile observes as a signal is that signal, as ``from: actor/kl_loss`` says it. Any other is
+        logged under its name, as ``log_metric`` does. A number may be a tensor on any device, which is not waited for;
+        what a mapping holds has its names joined by ``between``.
+
+        Calls of one ``step`` are one step, which a call of a later one completes: what was observed since the step
+        before is of it. Inside ``with log.step(k):``, or a mode, they are of that. A call of an earlier step is of that
+        where its window is open; else it is late, which is counted and reported. Without ``step``, as ``log_metric``.
+        """
+        self._alive()
+        self._records()
+        return self._reported.take(values, None if step is None else _number(step), between)
 
     def timer(self, name: str) -> AbstractContextManager[None]:
         """Time a block of the step: seconds, summed over the blocks of one name in a step. No device is waited for.
@@ -564,7 +581,7 @@ class _InChild(Recorder):
     def _pass(self, *args: Any, **kwargs: Any) -> None:
         """The ends of blocks that the fork came out of, and what asks nothing of anybody."""
 
-    observe = _observe = _observe_in = _metric_in = _extra_in = flush = merge = rewind = _nothing
+    observe = _observe = _observe_in = _metrics_in = _extra_in = flush = merge = rewind = _nothing
     state_dict = load_state_dict = export = _refused
     close = in_child = _open = _end = _count_packets = _pass
 

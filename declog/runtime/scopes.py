@@ -120,7 +120,7 @@ class Scope:
 
     def log_metric(self, name: str, value: Any) -> None:
         """``Recorder.log_metric`` into this scope."""
-        self.recorder._metric_in(self, name, value)
+        self.recorder._metrics_in(self, {name: value})
 
     def log_extra(self, column: str, values: Any) -> None:
         """``Recorder.log_extra`` into this scope."""

@@ -352,10 +352,14 @@ class Session:
         if isinstance(holder, Waiting) and isinstance(one, Waiting):
             holder.waiting += one.waiting
 
-    def metric(self, holder: Holder, name: str, value: Any) -> None:
-        """Record a number under a name of its own."""
-        with self.tape.call("metric", name, value, at=holder):
-            self.intake.metric(holder, name, value)
+    def metrics(self, holder: Holder, values: Mapping[str, Any]) -> None:
+        """Record numbers under names of their own."""
+        if not self.tape.keeps:
+            self.intake.metrics(holder, values)
+            return
+        for name, value in values.items():
+            with self.tape.call("metric", name, value, at=holder):
+                self.intake.metrics(holder, {name: value})
 
     def extra(self, holder: Holder, column: str, values: Any) -> None:
         """Record a column of completions."""
@@ -379,7 +383,7 @@ class Session:
             self.observe(holder, {TIMERS: timed})
         elif TIMERS not in self.plan.known:
             for name, value in timed.items():
-                self.metric(holder, f"time/{name}", value)
+                self.metrics(holder, {f"time/{name}": value})
 
     def _keep(self, holder: Holder, phase: str, record: BatchRecord) -> None:
         """A batch closed: it belongs to a window of its scope's mode, or waits for the next step."""
