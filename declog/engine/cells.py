@@ -91,7 +91,7 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
         kept = missing
         cells.values = np.where(missing, np.nan, cells.values)
     else:
-        kept = missing & ~there & (alone(op.args[0]) or not counted.any())
+        kept = missing & ~there & (alone(op.args) or not counted.any())
     came = cells.members or not op.family  # a family that never came has no cell
     if op.empty is not None and op.over_run is None and came:  # a total is not added to by what did not count
         cells.values = np.where(there | kept, cells.values, op.empty)

@@ -170,7 +170,7 @@ def state_of(op: MetricOp, view: View) -> State:
     came = op.fold is not None or view.came(op.args[0])
     return State(
         members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows,
-        expected.reshape(shape).astype(np.float64), came, alone(op.args[0]),
+        expected.reshape(shape).astype(np.float64), came, alone(op.args),
     )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def states_of(ops: Sequence[MetricOp], view: View) -> list[State]:
         made.append(
             State(
                 view.members(node) if op.family else (), (), placed.pieces, mine, lacking, rows,
-                sought[None].astype(np.float64), view.came(node), alone(op.args[0]),
+                sought[None].astype(np.float64), view.came(node), alone(op.args),
             )
         )  # fmt: skip
     return made
@@ -211,14 +211,14 @@ def _expected(op: MetricOp, view: View, axis: Axis) -> Array:
     return np.where(np.broadcast_to(gone, (view.frame.count(axis),)), 0.0, 1.0)
 
 
-def alone(node: Node) -> bool:
+def alone(args: Sequence[Node]) -> bool:
     """Whether members come each for itself, as the names of ``log_metric`` do, and not as one value of a batch."""
-    return node.op == SIGNAL and node.param("name") == LOGGED
+    return any(node.op == SIGNAL and node.param("name") == LOGGED for node in args)
 
 
 def elsewhere(node: Node, view: View, axis: Axis) -> Array:
     """Where members that come alone did not, of the rows in which others did: ``[members, rows]`` of 0 and 1, or none."""
-    gone = view.absent(node) if alone(node) else False
+    gone = view.absent(node) if alone([node]) else False
     if not isinstance(gone, np.ndarray) or gone.ndim < 2:
         return np.zeros((0, 0))
     return view.frame.spread(gone & ~gone.all(0), Axis.STEP, axis).astype(np.float64)
