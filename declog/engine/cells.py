@@ -173,7 +173,7 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
     gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
     expected = np.full(len(chosen), gone is not True) if isinstance(gone, bool) else ~gone[chosen]
-    skipped, away = 0, elsewhere(op.args[0], view, axis)
+    skipped, away = 0, elsewhere(op.args, view, axis)
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])

@@ -163,7 +163,7 @@ def state_of(op: MetricOp, view: View) -> State:
     else:
         found = np.stack([np.bincount(cell, row, minlength=len(expected)) for row in there])
         lacking = np.maximum(expected - found, 0.0).reshape(whole)
-        for member, row in enumerate(elsewhere(op.args[0], view, axis)):
+        for member, row in enumerate(elsewhere(op.args, view, axis)):
             lacking[member] -= np.bincount(cell, row[chosen], minlength=len(expected)).reshape(shape)
     rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
     moments = pooled.map(lambda array, _: array.reshape(whole))
@@ -194,7 +194,7 @@ def states_of(ops: Sequence[MetricOp], view: View) -> list[State]:
         span, sought = spans[node.index], expected[node.index]
         mine = Moments(*(getattr(pooled, stat)[span, None] for stat in STATS))
         lacking = np.maximum(sought - mine.n, 0.0)
-        for member, row in enumerate(elsewhere(op.args[0], view, axis)):
+        for member, row in enumerate(elsewhere(op.args, view, axis)):
             lacking[member] -= np.bincount(placed.piece, row[chosen], minlength=pieces)
         made.append(
             State(
@@ -216,9 +216,9 @@ def alone(args: Sequence[Node]) -> bool:
     return any(node.op == SIGNAL and node.param("name") == LOGGED for node in args)
 
 
-def elsewhere(node: Node, view: View, axis: Axis) -> Array:
+def elsewhere(args: Sequence[Node], view: View, axis: Axis) -> Array:
     """Where members that come alone did not, of the rows in which others did: ``[members, rows]`` of 0 and 1, or none."""
-    gone = view.absent(node) if alone([node]) else False
+    gone = view.absent(args[0]) if alone(args) else False
     if not isinstance(gone, np.ndarray) or gone.ndim < 2:
         return np.zeros((0, 0))
     return view.frame.spread(gone & ~gone.all(0), Axis.STEP, axis).astype(np.float64)

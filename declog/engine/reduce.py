@@ -199,7 +199,7 @@ class _Fused:
         """In how many rows each of a node's members is absent."""
         gone = np.broadcast_to(view.lost(node, self._axis), (view.frame.count(self._axis),))
         lost = np.full(members, np.count_nonzero(gone if rows is None else gone[rows]), np.float64)
-        away = elsewhere(node, view, self._axis)
+        away = elsewhere([node], view, self._axis)
         return lost + (away if rows is None else away[:, rows]).sum(1) if len(away) else lost
 
     def _rows(self, view: View, place: int) -> Array:
