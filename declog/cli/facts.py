@@ -17,7 +17,7 @@ SECTIONS = ("outputs", "tables", "profiles", "alerts", "sinks", "signals", "cost
 
 def _shown(made: Plan) -> list[MetricOp | FormulaOp]:
     """The metrics that trackers see; what `log_metric` gives is the run's."""
-    from declog.plans.ops import LOGGED
+    from declog.language.nodes import LOGGED
 
     return [op for op in made.outputs if op.shown and op.id != LOGGED]
 

@@ -10,14 +10,13 @@ from typing import Any
 from declog.errors import Coded, Path, Problem, UsageError
 from declog.language.dtypes import Axis, Type
 from declog.language.functions import Functions
-from declog.language.nodes import Node, Pool
+from declog.language.nodes import LOGGED, Node, Pool
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
 from declog.language.spec import LogSpec, SignalSpec
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import (
-    LOGGED,
     AlertOp,
     FilterOp,
     FormulaOp,

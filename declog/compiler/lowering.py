@@ -14,9 +14,8 @@ from declog.compiler.scopes import signal_node
 from declog.language.absence import asks
 from declog.language.dtypes import AXES, Axis, DType
 from declog.language.moments import FORMULAS
-from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
+from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, LOGGED, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import (
-    LOGGED,
     FilterOp,
     FoldOp,
     JoinOp,

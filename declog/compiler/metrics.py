@@ -17,11 +17,11 @@ from declog.language import idioms
 from declog.language.dtypes import Axis, DType, Type, per
 from declog.language.expression import Compiler, compile_expression, join, labels
 from declog.language.functions import REQUIRED
-from declog.language.nodes import COMBINED, SIGNAL, Node, walk
+from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import MetricDefaults, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.plans.ops import LOGGED, AboutOp, MetricOp, NameOp
+from declog.plans.ops import AboutOp, MetricOp, NameOp
 
 Params = tuple[tuple[str, Any], ...]
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object

@@ -10,10 +10,10 @@ from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node
 from declog.errors import Problem, nearest
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
-from declog.language.nodes import CONST
+from declog.language.nodes import CONST, LOGGED
 from declog.language.spec import MetricSpec, ModeSpec, SignalSpec
 from declog.language.syntax import WORDS
-from declog.plans.ops import LOGGED, Grouping, ModeOp
+from declog.plans.ops import Grouping, ModeOp
 
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
 

@@ -19,9 +19,9 @@ from declog.engine.evaluator import View
 from declog.language.absence import either
 from declog.language.dtypes import Axis
 from declog.language.moments import NEUTRAL, STATS, Moments, Stat, floats
-from declog.language.nodes import SIGNAL, Node
+from declog.language.nodes import LOGGED, SIGNAL, Node
 from declog.language.segmented import Segments, present
-from declog.plans.ops import LOGGED, MetricOp
+from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
 Piece = tuple[int, ...]

@@ -19,7 +19,6 @@ from declog.plans import fingerprint
 from declog.records import Level
 
 MOMENTS = frozenset({"n", "total", "m2", "min", "max"})
-LOGGED = "logged"  # the family that log_metric feeds, and the metric that shows it
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
 

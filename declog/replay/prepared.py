@@ -10,10 +10,10 @@ from typing import Any
 from declog.config.composed import Composed
 from declog.config.lint import columns_settled
 from declog.errors import Problem, did_you_mean
+from declog.language.nodes import LOGGED
 from declog.language.spec import ConstantSpec, LogSpec
 from declog.language.spec_of_tests import Input, TaskInput, TestSpec
 from declog.language.validation import validate
-from declog.plans.ops import LOGGED
 
 
 def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], list[str]]:

@@ -162,7 +162,7 @@ def _shown(results: Sequence[Checked], given: argparse.Namespace) -> None:
 
 def _report(result: Checked, given: argparse.Namespace, *, several: bool) -> None:
     from declog.cli import locks
-    from declog.plans.ops import LOGGED
+    from declog.language.nodes import LOGGED
 
     made = result.plan
     assert made is not None

@@ -94,7 +94,7 @@ def _of_plan(made: Plan, given: argparse.Namespace) -> None:
 
 def _outputs(made: Plan) -> list[dict[str, Any]]:
     """Every name that trackers see, and who shows it."""
-    from declog.plans.ops import LOGGED
+    from declog.language.nodes import LOGGED
 
     words = made.names()
     found = []

@@ -85,7 +85,7 @@ def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
     """What a word names: a key, entries with this id, the metric behind a name."""
     from declog.cli.layers import has, known
     from declog.config.uses import old_names
-    from declog.plans.ops import LOGGED
+    from declog.language.nodes import LOGGED
 
     old = {**old_names(found.data, "signals"), **old_names(found.data, "metrics")}
     if (new := old.get(key.rpartition(".")[2])) is not None:
