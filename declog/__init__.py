@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from declog.language.spec import LogSpec
     from declog.language.validation import validate
     from declog.plans.ops import Plan
-    from declog.runtime.context import current, log_extra, log_metric, merge, observe, timer
+    from declog.runtime.context import current, log_extra, log_metric, merge, observe, scalars, timer
     from declog.runtime.packets import Packet, rows
     from declog.runtime.recorder import Recorder
     from declog.runtime.rewards import reward
@@ -59,7 +59,7 @@ _HOMES = {
         "language.spec": ("LogSpec"),
         "language.validation": ("validate"),
         "plans.ops": ("Plan"),
-        "runtime.context": ("current log_extra log_metric merge observe timer"),
+        "runtime.context": ("current log_extra log_metric merge observe scalars timer"),
         "runtime.packets": ("Packet rows"),
         "runtime.recorder": ("Recorder"),
         "runtime.rewards": ("reward"),
@@ -72,7 +72,8 @@ __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
     "Packet", "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach",
     "bind", "callback", "column", "compile", "compose", "current", "detach", "function", "log_extra", "log_metric",
-    "merge", "observe", "plan", "presets", "profile_of", "reducer", "reward", "rows", "start", "timer", "validate",
+    "merge", "observe", "plan", "presets", "profile_of", "reducer", "reward", "rows", "scalars", "start", "timer",
+    "validate",
 ]  # fmt: skip
 
 

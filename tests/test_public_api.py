@@ -58,6 +58,7 @@ def test_the_public_names_are_pinned() -> None:
         "reducer",
         "reward",
         "rows",
+        "scalars",
         "start",
         "timer",
         "validate",

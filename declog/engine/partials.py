@@ -217,7 +217,7 @@ def alone(args: Sequence[Node]) -> bool:
 
 
 def elsewhere(args: Sequence[Node], view: View, axis: Axis) -> Array:
-    """Where members that come alone did not, of the rows in which others did: ``[members, rows]`` of 0 and 1, or none."""
+    """Where members that come alone did not, in rows in which others did: ``[members, rows]`` of 0 and 1; or none."""
     gone = view.absent(args[0]) if alone(args) else False
     if not isinstance(gone, np.ndarray) or gone.ndim < 2:
         return np.zeros((0, 0))

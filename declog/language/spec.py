@@ -200,7 +200,7 @@ class MetricSpec(Model):
     family: bool | list[str] = False
     phase: str | None = None
     from_: str | None = Field(None, alias="from")
-    """The name under which the loop reports a number: a signal of that name, and the metric's name unless it has one."""
+    """The name that the loop reports a number by: declares a signal per step of it, and is the metric's name."""
     optional: bool = False
     extra: bool | None = None
     renamed: str | list[str] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -124,6 +124,12 @@ def log_metric(name: str, value: Any) -> None:
     recorder = current()
     if recorder is not None:
         recorder.log_metric(name, value)
+
+
+def scalars(values: Mapping[str, Any], step: int | None = None) -> dict[str, Any]:
+    """``Recorder.scalars`` of the active recorder, from anywhere; where no run is open nothing is taken."""
+    recorder = running()
+    return dict(values) if recorder is None else recorder.scalars(values, step)
 
 
 def log_extra(column: str, values: Any) -> None:

@@ -343,20 +343,26 @@ class Recorder:
         with self._taking(f"`{next(iter(values))}`" if len(values) == 1 else "numbers"), session.lock:
             session.metrics(session.holder(_usable(scope), origin()), values)
 
-    def scalars(self, values: Mapping[str, Any], step: int | None = None, *, between: str = "/") -> dict[str, Any]:
+    def scalars(
+        self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/"
+    ) -> dict[str, Any]:
         """Record numbers that the loop logs by name, such as those that it gives to a tracker; returns what is none.
 
         A name that the profile observes as a signal is that signal, as ``from: actor/kl_loss`` says it. Any other is
         logged under its name, as ``log_metric`` does. A number may be a tensor on any device, which is not waited for;
         what a mapping holds has its names joined by ``between``.
 
-        Calls of one ``step`` are one step, which a call of a later one completes: what was observed since the step
-        before is of it. Inside ``with log.step(k):``, or a mode, they are of that. A call of an earlier step is of that
-        where its window is open; else it is late, which is counted and reported. Without ``step``, as ``log_metric``.
+        Calls of one ``step`` are one step, which a call of a later one completes, or ``commit``; what was observed
+        since the step before is of it. Inside ``with log.step(k):`` and in modes they are of that. A call of an earlier
+        step is of that where its window is open; else it is late, which is counted and reported. Without ``step`` it
+        is as ``log_metric``.
         """
         self._alive()
         self._records()
-        return self._reported.take(values, None if step is None else _number(step), between)
+        rest = self._reported.take(values, None if step is None else _number(step), between)
+        if commit:
+            self._reported.end()
+        return rest
 
     def timer(self, name: str) -> AbstractContextManager[None]:
         """Time a block of the step: seconds, summed over the blocks of one name in a step. No device is waited for.

@@ -37,7 +37,9 @@ def is_number(value: Any) -> bool:
     return False
 
 
-def split(plan: Plan, values: Mapping[str, Any], between: str = "/") -> tuple[dict[str, Any], dict[str, Any], Any]:
+def split(
+    plan: Plan, values: Mapping[str, Any], between: str = "/"
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """What a loop logs: values of signals, other numbers, each by name, and the rest as it was given.
 
     What a mapping holds has its names joined by ``between``, unless it is a declared signal itself, of a family.
@@ -54,7 +56,7 @@ def split(plan: Plan, values: Mapping[str, Any], between: str = "/") -> tuple[di
                 signals[name] = value
             elif number:
                 numbers[name] = value if isinstance(value, int | float | torch.Tensor) else np.asarray(value).item()
-            elif not isinstance(value, Mapping):
+            elif not isinstance(value, Mapping) or not value:
                 others[key] = value
             elif inside := rest(value, name + between):
                 others[key] = inside
