@@ -39,6 +39,7 @@ class Room:
 ROOMS = (
     Room("errors registry records messages"),  # what everybody may know
     Room("sinks", "errors", lazily="PIL numpy pydantic rich"),
+    Room("runs", "errors sinks", lazily="pyarrow yaml"),
     Room("language", "errors", "numpy pydantic pydantic_core"),
     Room("plans", "errors language"),
     Room("engine", "errors language plans", "numpy", lazily="torch"),

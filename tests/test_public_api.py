@@ -55,6 +55,7 @@ def test_the_public_names_are_pinned() -> None:
         "plan",
         "presets",
         "profile_of",
+        "read",
         "reducer",
         "reward",
         "rows",

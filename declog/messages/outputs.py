@@ -254,7 +254,8 @@ CODES = {
     "DL606": ("several ranks recorded exactly the same rows: each row counts as often as it came",
         "where ranks are not data-parallel, pass the data-parallel place: declog.start(..., rank=..., world_size=...)"),
 }),
-"DL607": Code("a capture, or a log, cannot be read", """
+"DL607": Code("a run, a capture, or a log, cannot be read", """
+    `declog.read` takes the folder of a run (with its `run.json`), or of one of its parquet and jsonl sinks.
     `declog adopt` takes a wandb run, a `.jsonl` log, a `trainer_state.json`, a console log or a `.txt` of names, with
     a number in it. `declog preview` takes the folder of a capture (its files are called `rank-00000.declog`), or the
     folder of the run that has one. A run is captured with `declog.capture=true`. Where ranks share no disk, bring the
@@ -277,6 +278,10 @@ CODES = {
         "a wandb run's folder or .wandb file, a .jsonl log, a trainer_state.json, or a .txt with a name in each line"),
     "DL607.no_number": ("{file} has no number under a name", "give a run that has logged something"),
     "DL607.wandb": ("reading {file} takes wandb's package", "pip install 'declog[wandb]'"),
+    "DL607.no_run": ("there is no run to read in {path}", "{fix}"),
+    "DL607.package": ("`{package}` is not installed", "pip install {package}, or take `arrow()` or `rows()`"),
+    "DL607.run_id": ("{path} has no run {run_id}", "{fix}"),
+    "DL607.sink": ("no sink wrote files into `{sink}` of {path}", "{fix}"),
     "DL607.none": ("there is no capture in {path}",
         "capture a run: `declog.capture=true`, or declog.start(..., capture=True)"),
     "DL607.runs": ("{folder} holds files of different runs", "keep the files of each run in a folder"),

@@ -4,6 +4,8 @@
                                "partial": [names] where ranks were missing
     <dir>/histograms.jsonl     {"step", "mode", "time", "run_id", "name", "counts", "edges"}
     <dir>/alerts.jsonl         {"step", "mode", "time", "run_id", "name", "level", "text"}
+    <dir>/metrics.jsonl        {"step", "mode", "time", "run_id", "name", "metric"}: a line for each name, of which metric of
+                               the profile it is
     <dir>/tables/<id>.jsonl    one line per row: its columns, and step, mode, group, row, why and run_id where it has
                                no such column
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -28,6 +30,7 @@ from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._files import fsync, put
 from declog.sinks._shared import EVENT_RUN, EVENT_STEP, SinkFolder, json_text, origins, run_column
 
+METRICS = "metrics.jsonl"
 MAX_PENDING_BYTES = 8 * 2**20
 
 
@@ -44,6 +47,7 @@ class JsonlSink(BaseSink):
         self._dir = dir
         self._fsync = fsync
         self._files: dict[str, LineFile] = {}
+        self._named: set[str] = set()  # names whose metric is in the file
         self._run_id = ""
         self._place: SinkFolder | None = None
         self._folder = Path()
@@ -54,6 +58,7 @@ class JsonlSink(BaseSink):
         self._folder, self._run_id = self._place.path, run.run_id
         for path in (*self._folder.glob("*.jsonl"), *self._folder.glob("tables/*.jsonl")):
             self._file(str(path.relative_to(self._folder)))
+        self._read_names()
 
     def move(self, run: RunInfo) -> None:
         """Open the files of the run that goes on."""
@@ -64,11 +69,16 @@ class JsonlSink(BaseSink):
         """Write each file anew without this run's lines of steps after ``step``, each in one atomic rename."""
         for file in self._files.values():
             file.keep(lambda line: logged_by(line) not in (None, self._run_id) or logged_step(line) <= step)
+        self._read_names()
 
     def write(self, step: int, records: Records) -> None:
         """Append one log event. Each file keeps what it could not write for its next turn."""
         failures: list[OSError] = []
-        for name, lines in _lines(step, records, self._run_id):
+        named = {item.name: item.metric for item in records.scalars}
+        named |= {item.name: item.metric for item in records.histograms}
+        new = {name: metric for name, metric in named.items() if name not in self._named}
+        self._named |= new.keys()
+        for name, lines in _lines(step, records, self._run_id, new):
             try:
                 self._file(name).append("".join(f"{line}\n" for line in lines))
             except OSError as error:
@@ -87,6 +97,11 @@ class JsonlSink(BaseSink):
         if self._place is not None:
             self._place.release()
         _raise(failures)
+
+    def _read_names(self) -> None:
+        file = self._folder / METRICS
+        lines = file.read_bytes().splitlines() if file.exists() else []
+        self._named = {json.loads(line)["name"] for line in lines}
 
     def _file(self, name: str) -> LineFile:
         if name not in self._files:
@@ -197,8 +212,10 @@ def logged_by(line: dict[str, Any]) -> Any:
     return line.get(EVENT_RUN, line.get("run_id"))
 
 
-def _lines(step: int, records: Records, run_id: str) -> Iterator[tuple[str, Iterator[str]]]:
+def _lines(step: int, records: Records, run_id: str, new: Mapping[str, str]) -> Iterator[tuple[str, Iterator[str]]]:
     stamp: dict[str, Any] = {"step": step, "mode": records.mode, "time": records.time, "run_id": run_id}
+    if new:
+        yield METRICS, (json_text({**stamp, "name": name, "metric": metric}) for name, metric in new.items())
     if records.scalars:
         event = {**stamp, "scalars": {scalar.name: scalar.value for scalar in records.scalars}}
         partial = [scalar.name for scalar in records.scalars if scalar.partial]

@@ -141,6 +141,19 @@ class Lock:
             return False
 
 
+def alive(file: Path) -> bool:
+    """Whether somebody may hold it, without touching it: a process of this machine that lives, or one of another."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        holder = _read(descriptor)
+    finally:
+        os.close(descriptor)
+    return holder is None or not holder.here or _alive(holder.pid)
+
+
 def _flock(descriptor: int) -> bool | None:
     """Whether nobody else has it; None where the file system cannot tell."""
     try:

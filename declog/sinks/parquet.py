@@ -12,9 +12,9 @@ run goes on, and after a ``kill -9`` (``_parts`` says how, and what its files ar
 ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise.
 
 ``value`` is float64 with NaN for NaN; ``int_value`` holds integers exactly and is null for everything else.
-``time`` is in seconds since 1970. Columns of a table are int64, float64, bool or string by its schema; a ``json``
-column is a string of JSON. The plan's fingerprint, the run's id and declog's version are in the metadata of each
-file.
+``time`` is in seconds since 1970. Columns of a table are int64, float64, bool or string by its schema; one of objects
+is a string of JSON, and says so in its metadata (`declog.type`). The plan's fingerprint, the run's id and declog's
+version are in the metadata of each file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from declog.sinks._shared import (
 
 INT64 = range(-(2**63), 2**63)
 
-# A column's name, Arrow type and values.
+OBJECT = {"declog.type": "object"}  # in the metadata of a column whose texts are JSON
+
+# A column's name, Arrow type or field, and values.
 Columns = dict[str, tuple[Any, Sequence[Any]]]
 
 
@@ -246,19 +248,23 @@ class ParquetSink(BaseSink):
             # pyarrow refuses integers beyond 2**53 in a float column.
             return pa.float64(), [None if value is None else as_float(value) for value in values]
         if column.type is DType.OBJECT:
-            return pa.string(), [None if value is None else json_text(value) for value in values]
+            objects = pa.field(column.name, pa.string(), metadata=OBJECT)
+            return objects, [None if value is None else json_text(value) for value in values]
         return {DType.INT: pa.int64(), DType.BOOL: pa.bool_(), DType.TEXT: pa.string()}[column.type], list(values)
 
     def _frame(self, columns: Columns) -> Any:
-        arrays = {}
-        for name, (type_, values) in columns.items():
+        arrays, fields = {}, []
+        for name, (given, values) in columns.items():
+            field = given if isinstance(given, self._pa.Field) else self._pa.field(name, given)
+            type_ = field.type
+            fields.append(field)
             try:
                 arrays[name] = self._pa.array(values, type_)
             except UnicodeEncodeError:
                 arrays[name] = self._pa.array([None if text is None else clean_text(text) for text in values], type_)
             except (self._pa.ArrowException, OverflowError, TypeError) as cause:
                 raise SinkError.of("DL602.parquet_column", name=name, type=type_, cause=cause) from cause
-        return self._pa.table(arrays)
+        return self._pa.table(arrays, schema=self._pa.schema(fields))
 
 
 def _joined(reasons: Sequence[tuple[str, Exception]]) -> SinkError:

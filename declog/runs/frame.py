@@ -1,0 +1,97 @@
+"""Rows of a run that were read: one Arrow table, and what people want of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from declog.errors import UsageError
+
+OBJECT = b"declog.type"  # in the metadata of a column whose texts are JSON
+SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+class Frame:
+    """Rows in the order in which they were logged; ``len`` counts them.
+
+    A column of objects is decoded: structs and lists where all its values have one shape, in which a key that a value
+    has not is null, else texts of JSON. ``rows`` has its values as they were.
+    """
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        self._decoded: Any = None
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rows of {', '.join(self.columns)}>"
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return list(self._table.column_names)
+
+    def arrow(self) -> Any:
+        """The rows as a ``pyarrow.Table``."""
+        if self._decoded is None:
+            import pyarrow as pa
+
+            columns = {name: self._column(pa, name) for name in self.columns}
+            self._decoded = pa.table(columns) if columns else self._table
+        return self._decoded
+
+    def pandas(self) -> Any:
+        """The rows as a ``pandas.DataFrame``; ``UsageError`` DL607 where pandas is not installed."""
+        _require("pandas")
+        return self.arrow().to_pandas()
+
+    def polars(self) -> Any:
+        """The rows as a ``polars.DataFrame``; ``UsageError`` DL607 where polars is not installed."""
+        return _require("polars").from_arrow(self.arrow())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as maps of plain Python values."""
+        columns = {
+            name: _values(self._table.column(name)) if self._is_object(name) else self._table.column(name).to_pylist()
+            for name in self.columns
+        }
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def _is_object(self, name: str) -> bool:
+        return OBJECT in (self._table.schema.field(name).metadata or {})
+
+    def _column(self, pa: Any, name: str) -> Any:
+        column = self._table.column(name)
+        if not self._is_object(name):
+            return column
+        try:
+            return pa.array(_values(column))
+        except (pa.ArrowException, OverflowError):  # of several shapes
+            return column
+
+
+def _values(column: Any) -> list[Any]:
+    return [None if text is None else revived(json.loads(text)) for text in column.to_pylist()]
+
+
+def revived(value: Any, *, numbers: bool = False) -> Any:
+    """A value of JSON with NaN and infinities as numbers, in lists that hold numbers; ``numbers``: this one does."""
+    if isinstance(value, list):
+        if not (numbers or any(isinstance(item, float | int) for item in value)):
+            return [revived(item) for item in value]
+        return [SPECIAL.get(item, item) if isinstance(item, str) else revived(item) for item in value]
+    if isinstance(value, Mapping):
+        tokens = "tokens" in value  # beside the texts of tokens are a number or a null for each
+        return {key: revived(item, numbers=tokens and key != "tokens") for key, item in value.items()}
+    return value
+
+
+def _require(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as cause:
+        raise UsageError.of("DL607.package", package=package) from cause

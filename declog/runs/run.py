@@ -1,0 +1,337 @@
+"""``declog.read``: a run on disk, from what its parquet and jsonl sinks wrote and its folder says.
+
+While the run goes on, after it was killed, empty, resumed, of several modes and ranks. What both sinks wrote is there
+once. Nothing is written, and nobody who writes is held up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from declog.errors import UsageError
+from declog.runs.files import KINDS, Source, schema, sources
+from declog.runs.frame import Frame
+from declog.sinks._shared import EVENT_RUN, EVENT_STEP
+from declog.sinks.locks import alive
+from declog.sinks.run_folder import CONFIG, LOCK, RUN, run_of
+
+log = logging.getLogger("declog")
+
+RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
+DEPTH = 3  # how far below a run's folder a sink's may be
+KILLED = "killed"
+
+
+def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | None = None) -> Run:
+    """A run on disk: ``run`` is its folder, or that of one of its sinks.
+
+    ``run_id`` chooses among runs that were appended to one folder, of which the last is read. ``sink`` is the folder
+    of the only sink that is to be read, relative to the run's, which is its id unless the profile has a ``dir``.
+    What is read is read when it is asked for, once: call ``read`` again while the run goes on. Raises ``UsageError``
+    DL607 where there is no run, or none of that id or sink.
+    """
+    folder = Path(run)
+    if not folder.is_dir():
+        raise UsageError.of("DL607.no_run", path=folder, fix="give the folder of a run, its `output_dir`")
+    folder = folder.resolve()
+    home = next((path for path in (folder, *folder.parents[:DEPTH]) if (path / RUN).exists()), folder)
+    return Run(home, run_id, sink if home == folder else os.path.relpath(folder, home))
+
+
+class Run:
+    """A run that was read: ``scalars``, ``histograms``, ``alerts`` and ``tables``, and what is known of the run.
+
+    ``path`` is its folder; ``id`` its id; ``problems`` are what could not be read of what was asked for so far.
+    """
+
+    def __init__(self, path: Path, run_id: str | None, sink: str | None) -> None:
+        self.path = path
+        self.problems: list[str] = []
+        self._all = [dict(facts) for facts in _segments(path)]
+        known = list(dict.fromkeys(facts["run_id"] for facts in self._all))
+        self._chosen = run_id
+        self._sinks = self._found(sink)
+        if run_id is not None and run_id not in known:
+            fix = "runs of this folder: " + (", ".join(known) or "it does not say")
+            raise UsageError.of("DL607.run_id", path=path, run_id=run_id, fix=fix)
+        self.id = run_id or (known[-1] if known else self._latest())
+
+    def __repr__(self) -> str:
+        return f"<run {self.name} {self.id} ({self.state}) in {self.path}>"
+
+    # -- what the folder says
+
+    @property
+    def segments(self) -> list[dict[str, Any]]:
+        """What is known of each process that made the run, one after the other: a resumed run has several."""
+        return [facts for facts in self._all if facts["run_id"] == self.id]
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What is known of the last of them: versions, packages, overrides, commit, host. Empty where nothing is."""
+        return self.segments[-1] if self.segments else {}
+
+    @property
+    def name(self) -> str:
+        """The profile's name, or that of the folder."""
+        return str(self.info.get("name", self.path.name))
+
+    @property
+    def state(self) -> str:
+        """``running``, ``finished``, ``failed``, ... as the run said; ``killed`` where it said nothing and is gone."""
+        said = str(self.info.get("state", "unknown"))
+        return KILLED if said == "running" and not alive(self.path / LOCK) else said
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks it has."""
+        return int(
+            self.info.get("world_size", 1 + max((one.rank for found in self._sinks for one in found), default=0))
+        )
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """What went wrong in all its segments, lost log events included, and how often."""
+        found: dict[str, int] = {}
+        for facts in self.segments:
+            for what, count in facts.get("failures", {}).items():
+                found[what] = found.get(what, 0) + count
+        return found
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The profile in effect, resolved, as plain data; empty where it was not kept."""
+        return _config_of(self.path, self.info)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The profile's constants, with their values in this run."""
+        given = self.config.get("constants") or {}
+        return {name: one.get("default") if isinstance(one, dict) else one for name, one in given.items()}
+
+    @property
+    def run_config(self) -> dict[str, Any]:
+        """The profile's run metadata."""
+        return dict(self.config.get("run_config") or {})
+
+    @property
+    def redactions(self) -> dict[str, dict[str, list[str]]]:
+        """By table schema and column the keys of the texts that were taken out before anything was written."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for name, columns in (self.config.get("schemas") or {}).items():
+            for column, spec in (columns or {}).items():
+                if isinstance(spec, dict) and spec.get("redact"):
+                    found.setdefault(name, {})[column] = list(spec["redact"])
+        return found
+
+    # -- what the sinks wrote
+
+    @cached_property
+    def scalars(self) -> Frame:
+        """``step, mode, name, metric, value, int_value, partial, time, run_id``: a row per value."""
+        return self._events("scalars")
+
+    @cached_property
+    def histograms(self) -> Frame:
+        """``step, mode, name, metric, counts, edges, time, run_id``: a row per histogram."""
+        return self._events("histograms")
+
+    @cached_property
+    def alerts(self) -> Frame:
+        """``step, mode, name, level, text, time, run_id``: a row per alert."""
+        return self._events("alerts")
+
+    @cached_property
+    def tables(self) -> Mapping[str, Frame]:
+        """By id: the table's columns and ``step, mode, run_id``; ``declog_rank`` where several ranks wrote it.
+
+        A column ``step`` or ``run_id`` of its own stays its own: the log event's is ``declog_step``, ``declog_run_id``.
+        """
+        return _Tables(self)
+
+    def names(self, mode: str | None = None) -> list[str]:
+        """The names of its scalars, in the order in which they first came."""
+        table = self.scalars.arrow()
+        if mode is None:
+            return list(dict.fromkeys(table["name"].to_pylist()))
+        pairs = zip(table["name"].to_pylist(), table["mode"].to_pylist(), strict=True)
+        return list(dict.fromkeys(name for name, of in pairs if of == mode))
+
+    @property
+    def modes(self) -> list[str]:
+        """The modes of its scalars, in the order in which they first came."""
+        return list(dict.fromkeys(self.scalars.arrow()["mode"].to_pylist()))
+
+    def _events(self, kind: str) -> Frame:
+        import pyarrow as pa
+
+        columns = schema(pa, KINDS[kind])
+        found = []
+        for ranks in self._sinks:
+            table = ranks[0].read(kind, self._report)
+            if table is not None:
+                missing = {name: type_ for name, type_ in columns if name not in table.column_names}
+                for name, type_ in missing.items():  # of a version that wrote none
+                    table = table.append_column(name, pa.nulls(len(table), type_))
+                found.append(self._mine(table.select([name for name, _ in columns]), "run_id"))
+        if not found:
+            return Frame(pa.table({name: pa.array([], type_) for name, type_ in columns}))
+        return Frame(_together(found, ("step", "mode", "name", "time")))
+
+    def _table(self, name: str) -> Frame:
+        import pyarrow as pa
+
+        found = []
+        for ranks in self._sinks:
+            read = [(one.rank, one.read(f"tables/{name}", self._report)) for one in ranks]
+            parts = [(rank, table) for rank, table in read if table is not None]
+            if len(parts) > 1:
+                ranked = ((table, pa.array([rank] * len(table), pa.int64())) for rank, table in parts)
+                parts = [(0, table.append_column(RANK, column)) for table, column in ranked]
+            if parts:
+                whole = _joint([table for _, table in parts])
+                run = EVENT_RUN if EVENT_RUN in whole.column_names else "run_id"
+                whole = self._mine(whole, run) if run in whole.column_names else whole
+                found.append(_by_step(whole) if len(parts) > 1 else whole)
+        if not found:
+            return Frame(pa.table({}))
+        return Frame(_together(found, ("step", "mode")))
+
+    def _mine(self, table: Any, column: str) -> Any:
+        """The rows of the run that is read; those that do not say of which they are belong to it."""
+        import pyarrow.compute as compute
+
+        if self.id == "" or column not in table.column_names:
+            return table
+        return table.filter(compute.fill_null(compute.equal(table[column], self.id), True))
+
+    def _report(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+            log.warning("%s", problem)
+
+    def _found(self, sink: str | None) -> list[list[Source]]:
+        """The ranks of each sink that wrote files: of parquet first, which keeps types."""
+        folders = [self.path / sink] if sink is not None else self._folders()
+        found: dict[tuple[str, Path], list[Source]] = {}
+        for folder in folders:
+            for one in sources(folder):
+                found.setdefault((one.kind, folder.resolve()), []).append(one)
+        if sink is not None and not found:
+            known = sorted({os.path.relpath(place, self.path) for place in self._folders() if sources(place)})
+            fix = f"sinks that wrote files: {', '.join(known)}" if known else "none wrote files"
+            raise UsageError.of("DL607.sink", path=self.path, sink=sink, fix=fix)
+        if not found and not self._all:
+            raise UsageError.of("DL607.no_run", path=self.path, fix=_runs_below(self.path))
+        return [found[key] for key in sorted(found, key=lambda key: key[0] != "parquet")]
+
+    def _folders(self) -> list[Path]:
+        """Where sinks may have written: where the profile says so, and below the run's folder."""
+        sinks = (_config_of(self.path, self._all[-1]).get("sinks") if self._all else None) or {}
+        named = [Path(spec["dir"]) for spec in sinks.values() if isinstance(spec, dict) and spec.get("dir")]
+        outside = [path for path in named if path.is_absolute() and path.is_dir()]
+        return list(dict.fromkeys([*_below(self.path, DEPTH), *outside]))
+
+    def _latest(self) -> str:
+        """The id of the run that wrote last, where only its files say so."""
+        for ranks in self._sinks:
+            table = ranks[0].read("scalars", self._report)
+            if table is not None and len(table) and "run_id" in table.column_names:
+                return str(table["run_id"][-1].as_py() or "")
+        return ""
+
+
+class _Tables(Mapping[str, Frame]):
+    """The tables of a run by id, each read when it is asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._names = sorted({name for ranks in run._sinks for one in ranks for name in one.tables()})
+        self._read: dict[str, Frame] = {}
+
+    def __getitem__(self, name: str) -> Frame:
+        if name not in self._names:
+            raise KeyError(f"{name}; tables of this run: {', '.join(self._names) or 'none'}")
+        if name not in self._read:
+            self._read[name] = self._run._table(name)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _segments(path: Path) -> Iterator[dict[str, Any]]:
+    """What ``run.json`` says of the processes that wrote there, the oldest first."""
+    facts = run_of(path)
+    if facts is not None:
+        for one in (*facts.get("earlier", ()), facts):
+            yield {key: value for key, value in one.items() if key not in ("kind", "files", "earlier")}
+
+
+def _config_of(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    import yaml
+
+    file = path / str(facts.get("config", CONFIG))
+    loaded = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    """A folder and those below it that are not other runs', nor part of a sink's."""
+    yield folder
+    if depth and not sources(folder):
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.name.startswith(".") and not (path / RUN).exists():
+                yield from _below(path, depth - 1)
+
+
+def _runs_below(path: Path) -> str:
+    found = sorted(file.parent for file in (*path.glob(f"*/{RUN}"), *path.glob(f"*/*/{RUN}")))
+    if not found:
+        return "give the folder of a run, its `output_dir`, with a parquet or jsonl sink"
+    return f"runs below it: {', '.join(map(str, found[-3:]))}" + (f" and {len(found) - 3} more" * (len(found) > 3))
+
+
+def _joint(tables: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _by_step(table: Any) -> Any:
+    """By the step of the log event; rows of one stay as they are."""
+    import pyarrow.compute as compute
+
+    steps = _steps(table)
+    return table.take(compute.sort_indices(steps)) if steps is not None else table
+
+
+def _steps(table: Any) -> Any:
+    import pyarrow.compute as compute
+
+    names = [name for name in (EVENT_STEP, "step") if name in table.column_names]
+    return compute.coalesce(*(table[name] for name in names)) if names else None
+
+
+def _together(tables: Sequence[Any], key: Sequence[str]) -> Any:
+    """What several sinks wrote, each thing once: of the first that has it."""
+    whole = tables[0]
+    for table in tables[1:]:
+        there = set(_keys(whole, key))
+        more = [place for place, one in enumerate(_keys(table, key)) if one not in there]
+        if more:
+            whole = _by_step(_joint([whole, table.take(more)]))
+    return whole
+
+
+def _keys(table: Any, key: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    columns = [(_steps(table) if name == "step" else table[name]).to_pylist() for name in key]
+    return zip(*columns, strict=True)

@@ -1,0 +1,337 @@
+"""``declog.read``: what the sinks wrote comes back, each thing once, of runs in every state that a disk may hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import declog
+from declog.errors import SinkError, UsageError
+from declog.records import Column, DType, Records, RunInfo, Scalar, Table
+from declog.sinks import Sink
+from declog.sinks.jsonl import JsonlSink
+from declog.sinks.parquet import ParquetSink
+from declog.testing import run_ranks
+from tests import forks
+from tests.running import profile
+from tests.sinks.samples import EXACT, event, run_info, table
+
+SINKS = ("parquet", "jsonl")
+CARD = r"\d{16}"
+PROFILE = profile(
+    {"reward": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
+    {"reward": "mean(reward)", "spread": {"expr": "reward", "reduce": "histogram(bins=2)"}},
+    constants={"beta": 0.5, "limit": {"default": 7}},
+    schemas={"s": {"reward": {"type": "float"}, "text": {"type": "text", "redact": {"card": CARD}}}},
+    tables={"samples": {"schema": "s"}},
+    alerts={"high": {"metric": "reward", "above": 2, "text": "reward is high", "level": "error"}},
+    run_config={"lab": "größe"},
+    sinks={"parquet": {}, "jsonl": {}},
+)
+
+
+def train(folder: Path, steps: range, reward: float, config: Any = PROFILE, **options: Any) -> Any:
+    """A run of two completions a step; its recorder, closed."""
+    with declog.start(config, output_dir=folder, **options) as log:
+        for step in steps:
+            with log.step(step):
+                log.observe(reward=[reward + step, reward + step], text=[f"step {step}", "4111111111111111 größe"])
+    return log
+
+
+def written(folder: Path, *events: tuple[int, Records], sinks: tuple[Sink, ...], run: RunInfo | None = None) -> None:
+    """Log events straight into sinks, in folders of their kinds' names."""
+    for sink in sinks:
+        sink.open(run or run_info(folder))
+        for step, records in events:
+            sink.write(step, records)
+        sink.close()
+
+
+def plain(rows: list[dict[str, Any]]) -> str:
+    """Rows that hold NaN, to compare."""
+    return json.dumps(rows, ensure_ascii=False)
+
+
+# ---- what was written ----------------------------------------------------------------------------------
+
+
+def test_both_sinks_are_read_alike(tmp_path: Path) -> None:
+    """Every row of every kind, to the bit: NaN, infinities, integers beyond 2**53, truth values, nulls, objects."""
+    written(tmp_path, *((step, event(step, mode=mode)) for step in range(2) for mode in ("train", "eval")),
+            sinks=(JsonlSink(), ParquetSink()))  # fmt: skip
+    one, other = (declog.read(tmp_path, sink=sink) for sink in SINKS)
+    both = declog.read(tmp_path)
+    for read in (one, other, both):
+        assert read.problems == []
+        assert [plain(frame.rows()) for frame in (read.scalars, read.histograms, read.alerts)] == [
+            plain(frame.rows()) for frame in (one.scalars, one.histograms, one.alerts)
+        ]
+        assert read.scalars.arrow().schema == one.scalars.arrow().schema
+        assert plain(read.tables["completions"].rows()) == plain(one.tables["completions"].rows())
+        assert read.modes == ["train", "eval"] and list(read.tables) == ["completions"]
+    by_name = {row["name"]: row for row in one.scalars.rows()[6:12]}
+    assert {row["mode"] for row in by_name.values()} == {"eval"} and by_name["tokens"]["int_value"] == EXACT
+    assert math.isnan(by_name["loss/größe"]["value"]) and by_name["loss/größe"]["int_value"] is None
+    assert (by_name["loss/inf"]["value"], by_name["huge"]["value"]) == (-math.inf, math.inf)
+    assert (by_name["done"]["value"], by_name["done"]["int_value"], by_name["done"]["partial"]) == (1.0, 1, True)
+    assert {name: row["metric"] for name, row in by_name.items()}["loss/inf"] == "loss_inf"
+    assert one.histograms.rows()[0] == {
+        "step": 0, "mode": "train", "name": "lengths", "metric": "lengths", "counts": [0, 2, 3],
+        "edges": [0.0, 1.0, 2.0, 4.0], "time": 1000.0, "run_id": "run-7",
+    }  # fmt: skip
+    assert one.alerts.rows()[0]["text"] == "KL 0 — zu groß"
+    rows = [{name: row[name] for name in table().data} for row in one.tables["completions"].rows()[:3]]
+    made = table()
+    assert plain(rows) == plain([{name: values[row] for name, values in made.data.items()} for row in range(3)])
+
+
+def test_arrow_pandas_and_polars(tmp_path: Path) -> None:
+    """The same numbers in all three; objects of one shape are structs and lists, others texts of JSON."""
+    columns = (Column("chat", DType.OBJECT), Column("tokens", DType.OBJECT), Column("mixed", DType.OBJECT))
+    chat = [{"role": "user", "content": "größe"}]
+    tokens = {"tokens": ["a", "NaN"], "logprob": [-0.5, math.nan], "kl": [math.inf, None]}
+    data: dict[str, list[Any]] = {"chat": [chat, chat], "tokens": [tokens, tokens], "mixed": [{"a": 1}, "x"]}
+    made = Records(scalars=(Scalar("a", 0.1, "a"),), tables=(Table("t", "t", columns, data, 2),))
+    written(tmp_path, (3, made), sinks=(JsonlSink(), ParquetSink()))
+    for sink in SINKS:
+        read = declog.read(tmp_path, sink=sink)
+        found = read.tables["t"].arrow()
+        assert found["chat"].to_pylist() == [chat, chat] and pa.types.is_list(found.schema.field("chat").type)
+        assert found.schema.field("tokens").type == pa.struct(
+            {"tokens": pa.list_(pa.string()), "logprob": pa.list_(pa.float64()), "kl": pa.list_(pa.float64())}
+        )
+        assert (
+            plain(found["tokens"].to_pylist())
+            == plain([tokens, tokens])
+            == plain([row["tokens"] for row in read.tables["t"].rows()])
+        )
+        assert found["mixed"].to_pylist() == ['{"a":1}', '"x"']
+        assert [row["mixed"] for row in read.tables["t"].rows()] == [{"a": 1}, "x"]
+        assert list(read.scalars.pandas()["value"]) == read.scalars.polars()["value"].to_list() == [0.1]
+        assert read.tables["t"].polars()["tokens"].to_list()[0]["tokens"] == ["a", "NaN"]
+        assert read.tables["t"].pandas()["chat"][0][0]["content"] == "größe"
+        assert len(read.tables["t"]) == 2 and read.tables["t"].columns[:3] == ["step", "mode", "chat"]
+
+
+def test_a_package_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pandas and polars are asked for by name, and what there is without them."""
+    written(tmp_path, (0, event(0)), sinks=(JsonlSink(),))
+    read = declog.read(tmp_path)
+    for package in ("pandas", "polars"):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(UsageError, match=rf"\[DL607\] `{package}` is not installed\n  fix: pip install {package}"):
+            getattr(read.scalars, package)()
+    assert len(read.scalars.rows()) == 6
+
+
+def test_what_only_one_sink_has_is_there(tmp_path: Path) -> None:
+    """Sinks of different profiles, turns and prefixes: every value once, in the order of steps."""
+    slim = {**PROFILE, "sinks": {"parquet": {"every": 2}, "jsonl": {}, "more": {"kind": "jsonl", "prefix": "p/"}}}
+    train(tmp_path, range(3), 0.0, slim)
+    read = declog.read(tmp_path)
+    found = [(row["step"], row["value"]) for row in read.scalars.rows() if row["name"] == "reward"]
+    assert found == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    assert [row["step"] for row in read.tables["samples"].rows()] == [0, 0, 1, 1, 2, 2]
+    assert [row["step"] for row in declog.read(tmp_path, sink="parquet").tables["samples"].rows()] == [1, 1]
+    assert "p/reward" in read.names()
+
+
+def test_what_is_known_of_the_run(tmp_path: Path) -> None:
+    """Its name, its profile as it ran, constants, what was redacted, how it ended, what its alerts said."""
+    log = train(tmp_path / "run", range(3), 1.0)
+    read = declog.read(str(tmp_path / "run"))
+    assert (read.name, read.id, read.state, read.world_size) == ("small", log.run_id, "finished", 1)
+    assert read.constants == {"beta": 0.5, "limit": 7} and read.run_config == {"lab": "größe"}
+    assert read.redactions == {"s": {"text": ["card"]}} and read.failures == {} and len(read.segments) == 1
+    assert {row["text"] for row in read.tables["samples"].rows()} >= {"[card] größe", "step 0"}
+    assert [(row["step"], row["level"], row["text"]) for row in read.alerts.rows()] == [(2, "error", "reward is high")]
+    assert [sum(row["counts"]) for row in read.histograms.rows()] == [2, 2, 2]
+    assert declog.read(tmp_path / "run" / "jsonl").id == log.run_id  # a sink's folder is of its run
+    assert repr(read) == f"<run small {log.run_id} (finished) in {tmp_path / 'run'}>"
+
+
+# ---- runs that go on, were cut off, or never began -------------------------------------------------------
+
+
+def test_while_the_run_goes_on(tmp_path: Path) -> None:
+    """What was logged so far; asked again, what came since."""
+    with declog.start(PROFILE, output_dir=tmp_path) as log:
+        assert declog.read(tmp_path).scalars.rows() == []
+        for step in range(2):
+            with log.step(step):
+                log.observe(reward=[1.0, 2.0], text=["a", "b"])
+            log.flush(wait_s=60)
+            read = declog.read(tmp_path)
+            assert read.state == "running" and len(read.tables["samples"]) == 2 * (step + 1)
+            assert {row["step"] for row in read.scalars.rows()} == set(range(step + 1))
+    assert declog.read(tmp_path).state == "finished"
+
+
+KILLED = """
+import sys
+from tests.runs.test_read import PROFILE
+import declog
+log = declog.start(PROFILE, output_dir=".")
+with log.step(0):
+    log.observe(reward=[1.0], text=["a"])
+log.state_dict()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_after_a_crash(tmp_path: Path) -> None:
+    """A killed run says so; a line and a part that were cut off are left out and reported, and cost nothing else."""
+    with forks.start(["-c", KILLED], cwd=tmp_path, talks=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert declog.read(tmp_path).state == "running"
+        process.kill()
+    before = declog.read(tmp_path)
+    assert before.state == "killed" and before.problems == []
+    lines = tmp_path / "jsonl" / "scalars.jsonl"
+    with open(lines, "ab") as file:
+        file.write(b'no json\n{"step": 1, "mode": "tr')
+    part = tmp_path / "parquet" / "scalars" / "000000" / "part-000009.parquet"
+    part.write_bytes(next(part.parent.iterdir()).read_bytes()[:-20])
+    read = declog.read(tmp_path)
+    assert plain(read.scalars.rows()) == plain(before.scalars.rows()) and len(read.scalars) > 0
+    assert [problem.partition(" is left out")[0] for problem in read.problems] == [
+        str(part), f"{lines}:2", f"{lines}:3",
+    ]  # fmt: skip
+    assert read.problems[2].endswith("it is cut off")
+
+
+def test_parts_that_are_merged_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that has gone since the folder was listed is in the merged one: no row is missing, none is there twice."""
+    written(tmp_path, *((step, event(step)) for step in range(5)), sinks=(ParquetSink(),))
+    expected = plain(declog.read(tmp_path).scalars.rows())
+    real, seen = pq.ParquetFile, list[Path]()
+
+    def merging(part: Path) -> Any:
+        seen.append(part)
+        if len(seen) == 3:  # what a writer does to a full block
+            whole = pa.concat_tables([real(one).read() for one in sorted(part.parent.iterdir())])
+            for one in part.parent.iterdir():
+                one.unlink()
+            pq.write_table(whole, part.parent / "part-000000-000004.parquet")
+        return real(part)
+
+    monkeypatch.setattr(pq, "ParquetFile", merging)
+    read = declog.read(tmp_path)
+    assert plain(read.scalars.rows()) == expected and read.problems == []
+
+
+def test_an_empty_run(tmp_path: Path) -> None:
+    """Frames without rows that have their columns, and no table."""
+    train(tmp_path, range(0), 0.0)
+    read = declog.read(tmp_path)
+    assert [len(frame) for frame in (read.scalars, read.histograms, read.alerts)] == [0, 0, 0]
+    assert read.scalars.pandas()["value"].dtype == "float64" and read.scalars.columns[0] == "step"
+    assert dict(read.tables) == {} and read.names() == read.modes == []
+    with pytest.raises(KeyError, match="tables of this run: none"):
+        read.tables["samples"]
+
+
+def test_a_resumed_run(tmp_path: Path) -> None:
+    """Steps that were logged again are there once, with what came last; both segments are known."""
+    with declog.start(PROFILE, output_dir=tmp_path) as log:
+        for step in range(3):
+            with log.step(step):
+                log.observe(reward=[1.0], text=["first"])
+            if step == 0:
+                state = log.state_dict()
+    train(tmp_path, range(1, 4), 2.0, resume=state)
+    for sink in (None, *SINKS):
+        read = declog.read(tmp_path, sink=sink)
+        found = [(row["step"], row["value"]) for row in read.scalars.rows() if row["name"] == "reward"]
+        assert found == [(0, 1.0), (1, 3.0), (2, 4.0), (3, 5.0)]
+        assert [row["text"] for row in read.tables["samples"].rows()][:3] == ["first", "step 1", "[card] größe"]
+        assert [one["state"] for one in read.segments] == ["finished", "finished"]
+
+
+def test_runs_that_share_a_folder(tmp_path: Path) -> None:
+    """The last one is read; another by its id; one that is not there is refused with those that are."""
+    first = train(tmp_path, range(2), 1.0)
+    second = train(tmp_path, range(2), 5.0, {**PROFILE, "append": True})
+    for sink in (None, *SINKS):
+        for log, reward in ((first, 1.0), (second, 5.0)):
+            read = declog.read(tmp_path, run_id=log.run_id, sink=sink)
+            values = [row["value"] for row in read.scalars.rows() if row["name"] == "reward"]
+            assert values == [reward, reward + 1] and len(read.tables["samples"]) == 4
+    assert declog.read(tmp_path).id == second.run_id
+    with pytest.raises(UsageError, match=rf"has no run x\n  fix: runs of this folder: {first.run_id}, {second.run_id}"):
+        declog.read(tmp_path, run_id="x")
+
+
+def test_ranks_that_write_tables_of_their_own(tmp_path: Path) -> None:
+    """The rows of all of them, by step, each with its rank."""
+
+    def rank(comm: Any) -> None:
+        with declog.start(PROFILE, output_dir=tmp_path, comm=comm) as log:
+            for step in range(2):
+                with log.step(step):
+                    log.observe(reward=[float(comm.rank)], text=[f"of {comm.rank}"])
+
+    run_ranks(3, rank)
+    for sink in (None, *SINKS):
+        read = declog.read(tmp_path, sink=sink)
+        found = [(row["step"], row["declog_rank"], row["text"]) for row in read.tables["samples"].rows()]
+        assert found == [(step, rank, f"of {rank}") for step in range(2) for rank in range(3)]
+        assert read.world_size == 3 and len(read.scalars.rows()) == len(declog.read(tmp_path).scalars.rows())
+
+
+def test_a_table_that_grows_columns(tmp_path: Path) -> None:
+    """They are null in the rows before; a `step` of the table's own stays its own, by the log event's."""
+    columns = (Column("step", DType.INT), Column("x", DType.FLOAT))
+    more = (*columns, Column("late", DType.TEXT))
+    one = Table("t", "t", columns, {"step": [7, 8], "x": [1.0, math.nan]}, 2)
+    two = Table("t", "t", more, {"step": [9, 10], "x": [None, math.inf], "late": ["a", None]}, 2)
+    written(tmp_path, (0, Records(tables=(one,))), (1, Records(tables=(two,))), sinks=(JsonlSink(), ParquetSink()))
+    expected = [
+        {"step": step, "mode": "train", "declog_step": at, "x": x, "late": late, "run_id": "run-7"}
+        for step, at, x, late in ((7, 0, 1.0, None), (8, 0, math.nan, None), (9, 1, None, "a"), (10, 1, math.inf, None))
+    ]
+    for sink in (None, *SINKS):
+        assert [
+            {name: row[name] for name in expected[0]} for row in declog.read(tmp_path, sink=sink).tables["t"].rows()
+        ].__repr__() == repr(expected)
+
+
+# ---- what is no run -------------------------------------------------------------------------------------
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing there, nothing in it, runs below it, a sink that there is not, somebody else's `run.json`."""
+    with pytest.raises(UsageError, match=r"\[DL607\] there is no run to read in .*/nothing"):
+        declog.read(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="with a parquet or jsonl sink"):
+        declog.read(tmp_path)
+    log = train(tmp_path / "a", range(1), 1.0)
+    with pytest.raises(UsageError, match=f"runs below it: {log.output_dir}"):
+        declog.read(tmp_path)
+    with pytest.raises(UsageError, match="sinks that wrote files: jsonl, parquet"):
+        declog.read(tmp_path / "a", sink="wandb")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "run.json").write_text("{}")
+    with pytest.raises(SinkError, match="DL609"):
+        declog.read(tmp_path / "b")
+
+
+def test_sinks_elsewhere_are_found(tmp_path: Path) -> None:
+    """Below the run's folder, and where the profile's absolute `dir` is; files alone, without their run's folder."""
+    away = {**PROFILE, "sinks": {"parquet": {"dir": str(tmp_path / "away")}, "jsonl": {"dir": "logs/lines"}}}
+    train(tmp_path / "run", range(2), 1.0, away)
+    read = declog.read(tmp_path / "run")
+    assert len(read.tables["samples"]) == 4 and read.problems == []
+    assert declog.read(tmp_path / "run", sink="logs/lines").names() == read.names()
+    alone = declog.read(tmp_path / "away")
+    assert (alone.id, alone.name, alone.state, alone.segments) == (read.id, "away", "unknown", [])
+    assert plain(alone.scalars.rows()) == plain(read.scalars.rows())
