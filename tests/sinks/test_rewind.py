@@ -180,7 +180,7 @@ print(changes)
 @pytest.mark.parametrize(
     ("kind", "place", "changes"),
     [
-        ("jsonl", 0, 2),  # each of two files
+        ("jsonl", 0, 3),  # each of two files
         ("parquet", 1, 6),  # in each of two datasets one part is cut, one removed, and its folder
     ],
 )
