@@ -14,7 +14,19 @@ from declog.compiler.scopes import signal_node
 from declog.language.absence import asks
 from declog.language.dtypes import AXES, Axis, DType
 from declog.language.moments import FORMULAS
-from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, LOGGED, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
+from declog.language.nodes import (
+    CARRIED,
+    FOLD,
+    JOIN,
+    LEAVES,
+    LOGGED,
+    SIGNAL,
+    TEXTVALUE,
+    Node,
+    counts_tokens,
+    reads_other_ranks,
+    walk,
+)
 from declog.plans.ops import (
     FilterOp,
     FoldOp,
@@ -125,6 +137,8 @@ class _Lowering:
             return self._join(node, phase)
         if node.op == "prev":
             return self._previous(node, phase)
+        if counts_tokens(node):
+            return self._column(FOLD, node, self.fold(phase, None, frozenset(node.args), ("n",)), stat="count")
         if node.over is Axis.TOKEN:
             (arg,) = node.args
             name = self.fold(phase, arg, arg.mask, FORMULAS[node.op].stats)
@@ -165,13 +179,12 @@ class _Lowering:
         axis = Axis.STEP if node.type.axis is Axis.STEP else Axis.COMPLETION
         self.draft.joins.append(JoinOp(name=name, source=source, target=phase, expr=expr, axis=axis))
         ids = self.draft.spec.axes.completion.ids if axis is Axis.COMPLETION else None
-        if ids is not None:
-            leaf = signal_node(self.draft, ids)
-            assert isinstance(leaf, Node)
+        leaf = None if ids is None else _of_axis(self.draft, ids, "axes.completion.ids")
+        if leaf is not None:
             for one in (source, phase):
                 self.recorded.add(self.place(leaf, one))
                 if leaf.type.dtype is DType.TEXT:
-                    self.travels.add((one, ids))
+                    self.travels.add((one, str(ids)))
         return self._column(CARRIED, node, name)
 
     def _column(self, op: str, node: Node, name: str, **params: Any) -> Node:
@@ -308,6 +321,18 @@ def _ids(work: _Lowering, op: FilterOp, table: TableOp, axis: Axis) -> Node | No
     return node
 
 
+def _of_axis(draft: Draft, name: str, path: str) -> Node | None:
+    """The signal that says how an axis lies, which something reads: where it is off, that is an error."""
+    reason = draft.inactive.get(f"signals.{name}")
+    if reason is None:
+        node = signal_node(draft, name)
+        assert isinstance(node, Node)
+        return node
+    if all(problem.path != tuple(path.split(".")) for problem in draft.problems):
+        draft.report("DL310.axis_off", path, name=name, reason=reason)
+    return None
+
+
 def _groups(work: _Lowering) -> None:
     grouping = work.draft.grouping
     if grouping is None and work.grouped:  # a signal per group: functions of groups were refused before
@@ -315,9 +340,9 @@ def _groups(work: _Lowering) -> None:
     if grouping is None or grouping.of is None or not work.grouped:
         return
     name = grouping.of
-    node = signal_node(work.draft, name)
-    assert isinstance(node, Node)
-    for phase in sorted(work.grouped):
+    node = _of_axis(work.draft, name, "axes.group.of")
+    for phase in sorted(work.grouped) if node is not None else ():
+        assert node is not None
         work.recorded.add(work.place(node, phase))
         if node.type.dtype is DType.TEXT:
             work.travels.add((phase, name))
@@ -348,6 +373,8 @@ def _events(work: _Lowering) -> None:
     by_phase: dict[str, list[SignalOp]] = {}
     places = {name: order for order, name in enumerate(draft.signals)}
     needed = work.recorded | work.folded
+    masks = {str(leaf.param("name")) for one in draft.nodes.values() if isinstance(one, Node)
+             for leaf in walk(*one.mask) if leaf.op == SIGNAL}  # fmt: skip
     for phase, name in sorted(needed | work.wished, key=lambda place: places[place[1]]):
         spec, node = draft.signals[name], signal_node(draft, name)
         assert isinstance(node, Node) and spec.axis is not None
@@ -359,7 +386,7 @@ def _events(work: _Lowering) -> None:
             optional=spec.optional or (phase, name) not in needed,
             recorded=(phase, name) in work.recorded | work.wished, folded=(phase, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
-            unmasked=spec.axis == "token" and spec.type != "bool" and not node.mask,
+            unmasked=spec.axis == "token" and not node.mask and name not in masks,
             any=spec.any,
         )  # fmt: skip
         by_phase.setdefault(phase, []).append(op)
@@ -380,10 +407,11 @@ def _events(work: _Lowering) -> None:
 def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]) -> dict[str, str]:
     """Where tokens are packed: every phase with folds needs the signal that says how."""
     name = draft.spec.axes.token.lengths
-    if name is None or name not in draft.signals:
+    if name is None or name not in draft.signals or not phases:
         return {}
-    node = signal_node(draft, name)
-    assert isinstance(node, Node)
+    node = _of_axis(draft, name, "axes.token.lengths")
+    if node is None:
+        return {}
     for phase in sorted(phases):
         if node.type.phase not in (None, phase):
             draft.report("DL313.lengths", "axes.token.lengths", phase=phase, name=name, other=node.type.phase)

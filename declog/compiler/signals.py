@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
-from declog.compiler.draft import Draft
+from declog.compiler.draft import Draft, SwitchedOff
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Problem, nearest
 from declog.language.dtypes import DType
@@ -198,9 +199,10 @@ _WORD = re.compile(r"[a-z_]\w*")
 
 def typing(draft: Draft) -> None:
     """Type every derived signal once, so that each error is reported at its own key."""
-    token_mask(draft)
+    with suppress(SwitchedOff):  # then all that it is the mask of is off
+        token_mask(draft)
     for name, spec in draft.signals.items():
-        if spec.mask is not None and f"signals.{name}" not in draft.inactive:
+        if (spec.mask is not None or spec.axis == "token") and f"signals.{name}" not in draft.inactive:
             with draft.at(*draft.signal_paths[name], "mask", off=f"signals.{name}"):
                 mask_of(draft, name)
         if spec.expr is None:

@@ -19,7 +19,7 @@ from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import FoldOp, Grouping, PhaseOp
 from declog.runtime import token_fold
-from declog.runtime.observation import Counts, Observation, Place, Tokens, of_other_tokens
+from declog.runtime.observation import Counts, Lists, Observation, Place, Tokens, of_other_lists, of_other_tokens
 from declog.runtime.packs import Pack
 from declog.runtime.streams import Streams
 from declog.runtime.tensors import HALF
@@ -82,6 +82,7 @@ class OpenBatch:
         self.misfits: list[InputError] = []  # columns that were left out when it closed
         self.failures: list[RuntimeFailure] = []  # what could not be computed
         self._tokens: Tokens | None = None
+        self._lists: Lists | None = None
         self._packs: dict[Place, Pack] = {}
         self._numbers: dict[Key, float | int | Timed] = {}
         self._timed = False
@@ -111,6 +112,8 @@ class OpenBatch:
             return
         if given.tokens is not None and self._tokens is not None and given.tokens[0] != self._tokens[0]:
             raise of_other_tokens(self._tokens, given.tokens)
+        if given.lists is not None and self._lists is not None and given.lists[0] != self._lists[0]:
+            raise of_other_lists(self._lists, given.lists)
         if self.phase.lengths is not None:
             self._check_lengths(given, self.phase.lengths)
 
@@ -146,6 +149,7 @@ class OpenBatch:
                 pack.parts.append(data)
         if given.inputs:
             self._tokens = self._tokens or given.tokens
+            self._lists = self._lists or given.lists
             if self._waiting:
                 self._streams.join(self._kept.values())
                 self._fold({**self._kept, **given.inputs}, functions)

@@ -390,10 +390,12 @@ class Intake:
     def _tell_unmasked(self) -> None:
         """Values per token that came, and whose mask did not: which of their tokens exist nobody knows."""
         lost: dict[frozenset[str], dict[str, None]] = {}
-        for fold in (fold for phase in self._plan.phases.values() for fold in phase.folds):
-            missing, values = fold.masks - self._given, fold.reads - fold.masks
-            if missing and values and values <= self._given:
-                lost.setdefault(missing, {}).update(dict.fromkeys(sorted(values)))
+        for phase in self._plan.phases.values():
+            tokens = {op.name for op in phase.signals if op.axis is Axis.TOKEN}
+            for fold in phase.folds:
+                missing, values = fold.masks - self._given, fold.reads - fold.masks
+                if missing and tokens & values and values <= self._given:
+                    lost.setdefault(missing, {}).update(dict.fromkeys(sorted(tokens & values)))
         for missing, unmasked in lost.items():
             came, mask = (", ".join(f"`{name}`" for name in names) for names in (unmasked, sorted(missing)))
             log.warning(

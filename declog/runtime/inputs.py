@@ -146,7 +146,7 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
 
 def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     if op.axis is Axis.TOKEN:
-        return _tensor(op, label, _tokens(op, label, value))
+        return _tokens(op, label, value)
     types = {type(item) for item in value}
     if value and types == {Tensor} and all(not item.ndim for item in value):
         items = [_readable(op, label, item) for item in value]
@@ -211,8 +211,11 @@ def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> n
     raise InputError.of("DL504.masked", label=label, declared=_declared(op), dtype=op.dtype)
 
 
+_EMPTY = {DType.FLOAT: torch.float64, DType.INT: torch.int64, DType.BOOL: torch.bool}  # what a list of nothing holds
+
+
 def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
-    """A list with the tokens of each completion, as one tensor: padded with what is missing, or packed."""
+    """A list with the tokens of each completion, as one tensor: packed, or padded with NaN, which is missing."""
     try:
         rows = [_token_row(op, label, item) for item in value]
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
@@ -220,20 +223,24 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
     if any(row.ndim != (0 if op.packed and rows[0].ndim == 0 else 1) for row in rows):
         raise InputError.of("DL503.token_lists", label=label, declared=_declared(op))
     if not rows:
-        return torch.zeros((0,) if op.packed else (0, 0), device="cpu")
+        return torch.zeros((0,) if op.packed else (0, 0), dtype=_EMPTY[op.dtype], device="cpu")
     if len({row.dtype for row in rows}) > 1:  # as they are, the first one's would hold the others
         wide = torch.float64 if any(row.is_floating_point() for row in rows) else torch.int64
         rows = [row.to(wide) for row in rows]
-    if op.packed:
-        return torch.stack(rows) if rows[0].ndim == 0 else torch.cat(rows)
     if op.dtype is DType.BOOL:
-        return torch.nn.utils.rnn.pad_sequence([row != 0 for row in rows], batch_first=True, padding_value=False)
-    if len({len(row) for row in rows}) > 1 and op.unmasked:
+        rows = [row != 0 for row in rows]
+    if op.packed:
+        return _tensor(op, label, torch.stack(rows) if rows[0].ndim == 0 else torch.cat(rows))
+    padded = _tensor(op, label, torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
+    if len({len(row) for row in rows}) == 1:
+        return padded
+    if op.unmasked:
         raise InputError.of("DL503.ragged", label=label)
-    if len({len(row) for row in rows}) > 1 and op.dtype is DType.FLOAT:
-        rows = [row if row.is_floating_point() else row.double() for row in rows]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    if op.dtype is DType.INT and len(torch.nonzero(padded.abs() > 2**53)):
+        raise _too_great(op, label, "53 bits, as it must in lists of different lengths")
+    counts = torch.tensor([len(row) for row in rows])
+    there = torch.arange(padded.shape[1]) < counts.unsqueeze(1)
+    return torch.where(there, padded if padded.is_floating_point() else padded.double(), torch.nan)
 
 
 def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
@@ -242,6 +249,8 @@ def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
     if isinstance(item, np.ma.MaskedArray):
         item = _unmasked(op, label, item)
     row = np.array(item)
+    if not row.size and not isinstance(item, np.ndarray):
+        return torch.zeros(row.shape, dtype=_EMPTY[op.dtype], device="cpu")
     if row.dtype.kind == "O" and all(isinstance(one, int) for one in row.flat):  # integers that no dtype holds
         if op.dtype is not DType.FLOAT:
             raise _too_great(op, label)

@@ -25,6 +25,7 @@ Place = tuple[str, torch.dtype, int]  # the columns that are packed together: of
 Copy = tuple[Place, Axis, Sequence[Key], Tensor]  # columns of one place, one above the other
 Counts = dict[str, tuple[int, str]]  # how many of what, and which signal said so first
 Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
+Lists = tuple[tuple[int, ...], str]  # how many tokens each completion has where they came as lists, and in which signal
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
@@ -32,6 +33,7 @@ class Observation:
     """The values of one call: copies of columns, and here nothing else."""
 
     tokens: Tokens | None = None
+    lists: Lists | None = None
     timed = False
     numbers: Mapping[Key, float | int | Timed] = _NONE
     texts: Mapping[Key, tuple[Axis, list[Any]]] = _NONE
@@ -142,8 +144,17 @@ class ReadObservation(Observation):
                         self.tokens = shape, label, checked.device
                     elif self.tokens[0] != shape:
                         raise of_other_tokens(self.tokens, (shape, label, checked.device))
+                    if not isinstance(value, Tensor | np.ndarray) and not op.packed:
+                        self._ragged(label, value)
         elif checked is not None:
             self._put_plain(op, key, label, checked)
+
+    def _ragged(self, label: str, value: Any) -> None:
+        """Note how many tokens the lists of a signal have: all lists of a batch have as many."""
+        mine = tuple(map(len, listed(value))), label
+        if self.lists is not None and self.lists[0] != mine[0]:
+            raise of_other_lists(self.lists, mine)
+        self.lists = mine
 
     def _put_plain(
         self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | str | Timed
@@ -171,4 +182,13 @@ def of_other_tokens(known: Tokens, other: Tokens) -> InputError:
     """The error of values per token that are of other tokens than those before."""
     return InputError.of(
         "DL503.token_shapes", name=known[1], shape=tuple(known[0]), other=other[1], other_shape=tuple(other[0])
+    )
+
+
+def of_other_lists(known: Lists, other: Lists) -> InputError:
+    """The error of lists with other numbers of tokens than those before: padded alike, tokens would be missing."""
+    (counts, name), (other_counts, others) = known, other
+    row = next(place for place, (one, two) in enumerate(zip(counts, other_counts, strict=True)) if one != two)
+    return InputError.of(
+        "DL503.token_counts", name=name, count=counts[row], other=others, other_count=other_counts[row], row=row
     )

@@ -45,6 +45,15 @@ def needed(tree: Tree) -> list[str]:
     return [name for name in signals_of(tree) if name not in requested or name in both]
 
 
+def families_of(tree: Tree) -> list[str]:
+    """The signals whose members are those of a tree: not those of which one value is made."""
+    if tree[0] == "signal":
+        return [tree[1]]
+    if tree[0] in ("column", "columns") or (tree[0] == "aggregate" and tree[2] == "column"):
+        return []
+    return [name for item in tree[1:] if isinstance(item, tuple) for name in families_of(item)]
+
+
 class World:
     """A case that can be asked for values. ``scale``: the greatest number met since it was last set."""
 
@@ -164,7 +173,7 @@ class World:
     def members(self, tree: Tree, *, ever: bool = False) -> list[str]:
         """The members of the families that a tree reads, in the order in which the window first has them."""
         seen: dict[str, None] = {}
-        for name in signals_of(tree):
+        for name in families_of(tree):
             if self.signals[name].get("family"):
                 for block in range(len(self.case.blocks)) if ever else self.reached(name):
                     for event in self.case.trees["events"]:

@@ -249,11 +249,14 @@ def test_one_phase_that_all_name_is_the_default(tmp_path: Path) -> None:
 
 
 def test_values_per_token_whose_mask_never_comes_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody knows which of their tokens exist: they are left out, and that is said once."""
-    signals = {"kl": {"axis": "token"}, "mask": {"axis": "token", "type": "bool", "optional": True}}
-    config = profile(signals, {"kl": "mean(kl)"}, axes={"token": {"mask": "mask"}})
+    """Nobody knows which of their tokens exist: they are left out, and that is said once; of them alone."""
+    signals = {
+        "kl": {"axis": "token"}, "mask": {"axis": "token", "type": "bool", "optional": True},
+        "beta": {"axis": "step"}, "advantage": {"axis": "completion"},
+    }  # fmt: skip
+    config = profile(signals, {"kl": "mean(beta * kl * advantage)"}, axes={"token": {"mask": "mask"}})
     with caplog.at_level(logging.WARNING, logger="declog"):
-        assert logged(config, [{"kl": torch.ones(2, 3)}], tmp_path) == {}
+        assert logged(config, [{"kl": torch.ones(2, 3), "beta": 0.1, "advantage": [1.0, 2.0]}], tmp_path) == {}
     (message,) = [record.getMessage() for record in caplog.records]
     assert message.startswith("`kl` came per token, and `mask`, which says which tokens exist, never did")
 

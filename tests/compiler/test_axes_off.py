@@ -1,0 +1,51 @@
+"""Signals that axes name, switched off: what they are the mask of is off, too, and what rows need of them is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import declog
+from declog.errors import ConfigError
+
+OFF = {"enabled": False}
+ROWS: dict[str, Any] = {"axis": "completion"}
+INTS: dict[str, Any] = {"axis": "completion", "type": "int"}
+TOKENS: dict[str, Any] = {"axis": "token"}
+BOOLS: dict[str, Any] = {"axis": "token", "type": "bool"}
+
+
+@pytest.mark.parametrize("mask", ["mask", "other and mask"])
+@pytest.mark.parametrize("expr", ["kl", "sum(kl, over=token)", "size(token)", "kl * mask", "derived", "d2"])
+def test_what_a_mask_that_is_off_is_the_mask_of_is_off(expr: str, mask: str) -> None:
+    """And no other metric."""
+    signals = {"x": ROWS, "mask": {**BOOLS, **OFF}, "other": {**BOOLS, "mask": "all"}, "kl": TOKENS,
+               "derived": "kl * 2", "d2": {"expr": "kl", "mask": "mask"}}  # fmt: skip
+    metrics = {"m": {"expr": expr}, "f": {"formula": "m + 1"}, "w": {"expr": "x", "where": "size(token) > 1"},
+               "x": "mean(x)"}  # fmt: skip
+    plan = declog.plan({"axes": {"token": {"mask": mask}}, "signals": signals, "metrics": metrics})
+    assert [op.id for op in plan.outputs] == ["x", "logged"]
+    off = dict(plan.inactive)
+    assert [off[f"metrics.{name}"].count("the signal `mask` is off (enabled: false)") for name in "mfw"] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("axes", "metric", "path"),
+    [
+        ({"token": {"lengths": "row"}}, "mean(kl)", ("axes", "token", "lengths")),
+        ({"group": {"of": "row"}}, "mean(std(x, over=completion))", ("axes", "group", "of")),
+        ({"completion": {"ids": "row"}}, "mean(x * y)", ("axes", "completion", "ids")),
+    ],
+)
+def test_what_rows_need_of_a_signal_that_is_off_is_refused(
+    axes: dict[str, Any], metric: str, path: tuple[str, ...]
+) -> None:
+    """Once, where the axis names it; what does not read it is not touched."""
+    signals = {"x": {**ROWS, "phase": "a"}, "y": {**ROWS, "phase": "b"}, "row": {**INTS, **OFF}, "kl": {**TOKENS, "mask": "all"}}
+    profile = {"axes": axes, "signals": signals}
+    with pytest.raises(ConfigError) as raised:
+        declog.plan({**profile, "metrics": {"m": metric, "n": {"expr": metric[5:-1], "reduce": "max"}}})
+    assert [(problem.code, problem.path) for problem in raised.value.problems] == [("DL310", path)]
+    assert "`row` is off (enabled: false)" in str(raised.value)
+    assert [op.id for op in declog.plan({**profile, "metrics": {"y": "mean(y)"}}).outputs] == ["y", "logged"]
