@@ -1,4 +1,4 @@
-"""Signals that axes name, switched off: what they are the mask of is off, too, and what rows need of them is refused."""
+"""Signals that axes name, switched off: what one is the mask of is off, too; what rows need of one is refused."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ OFF = {"enabled": False}
 ROWS: dict[str, Any] = {"axis": "completion"}
 INTS: dict[str, Any] = {"axis": "completion", "type": "int"}
 TOKENS: dict[str, Any] = {"axis": "token"}
+ALL: dict[str, Any] = {"axis": "token", "mask": "all"}
 BOOLS: dict[str, Any] = {"axis": "token", "type": "bool"}
 
 
@@ -42,7 +43,12 @@ def test_what_rows_need_of_a_signal_that_is_off_is_refused(
     axes: dict[str, Any], metric: str, path: tuple[str, ...]
 ) -> None:
     """Once, where the axis names it; what does not read it is not touched."""
-    signals = {"x": {**ROWS, "phase": "a"}, "y": {**ROWS, "phase": "b"}, "row": {**INTS, **OFF}, "kl": {**TOKENS, "mask": "all"}}
+    signals = {
+        "x": {**ROWS, "phase": "a"},
+        "y": {**ROWS, "phase": "b"},
+        "row": {**INTS, **OFF},
+        "kl": {**TOKENS, "mask": "all"},
+    }
     profile = {"axes": axes, "signals": signals}
     with pytest.raises(ConfigError) as raised:
         declog.plan({**profile, "metrics": {"m": metric, "n": {"expr": metric[5:-1], "reduce": "max"}}})

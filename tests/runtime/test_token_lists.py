@@ -1,4 +1,4 @@
-"""Values per token that come as lists, of some tokens or none: what is not there is missing, and never another value."""
+"""Values per token that come as lists, of some tokens or none: what is not there is missing, and no other value."""
 
 from __future__ import annotations
 
