@@ -29,8 +29,9 @@ $(VENV)/.dev: $(VENV)/.demo
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/grpo_arithmetic.py
 
+# without Chromium, the tests that look at pages are skipped, by name; PYTEST=--require-browser makes that a failure
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --durations=20
+	$(BIN)/python -m pytest -n auto --durations=20 $(PYTEST)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from declog.compiler import captures, compile
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
+from declog.config.diagnostics import shown_path, shown_place
 from declog.config.lint import beside_the_node, columns_settled, lint, own, self_first, with_defaults
 from declog.config.presets import declared
 from declog.config.project import load_imports
 from declog.config.renames import deprecated, renamed
+from declog.config.search_path import GROUP
+from declog.config.source_map import FilePlace
 from declog.errors import ConfigError, MissingSignalError, Problem
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
@@ -147,12 +150,32 @@ def start(
         sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,
         wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),
         overrides=composed.overrides, locate=partial(locate, composed),
-        commits=steps == "commit",
+        places=partial(places, composed), mask=composed.masked, commits=steps == "commit",
     )  # fmt: skip
     recorder = opening.open_run(made, channel, start)
     if on_sigterm == "close":
         close_on_sigterm(recorder)
     return recorder
+
+
+def places(config: Composed) -> dict[str, str]:
+    """Where each metric is declared, `metrics.kl`, as file and line or as the override; empty where nobody knows."""
+    found = {}
+    for name in config.data.get("metrics") or {} if config.provenance is not None else ():
+        _, layers = config.provenance.find((*config.prefix, "metrics", name))
+        if layers:
+            place = layers[-1].place
+            found[f"metrics.{name}"] = _portable(place) if isinstance(place, FilePlace) else shown_place(place)
+    return found
+
+
+def _portable(place: FilePlace) -> str:
+    """A line of a file, said as on any machine: of one that lies elsewhere, where it is among its presets."""
+    file = Path(shown_path(place.file))
+    if file.is_absolute():
+        depth = max((at for at, part in enumerate(file.parts) if part == GROUP), default=len(file.parts) - 1)
+        file = Path(*file.parts[depth:])
+    return f"{file}:{(place.key or place.value).line}"
 
 
 def locate(config: Composed, error: MissingSignalError) -> MissingSignalError:

@@ -58,6 +58,11 @@ def write_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WritePreset
     return write
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--require-browser``: the tests that need Chromium fail where there is none, instead of being skipped."""
+    parser.addoption("--require-browser", action="store_true", help="fail where there is no Chromium; else skip")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def servers() -> Iterator[None]:
     """Those that start programs end with the tests."""

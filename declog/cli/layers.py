@@ -60,13 +60,9 @@ def layered(config: Composed) -> Layered:
 
 def shown_place(place: Place) -> str:
     """A place as people would type it here."""
-    from declog.config.diagnostics import shown_path
-    from declog.config.source_map import FilePlace, OverridePlace
+    from declog.config.diagnostics import shown_place
 
-    if isinstance(place, FilePlace):
-        at = place.key or place.value
-        return f"{shown_path(place.file)}:{at.line}:{at.column}"
-    return f"override '{place.text}'" if isinstance(place, OverridePlace) else place.name
+    return shown_place(place)
 
 
 def shown_package(place: Place) -> str:

@@ -459,8 +459,9 @@ def _suffix(text: str) -> str:
 def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
     """The fields of ``OutputOp`` that a metric's keys say, whether it is reduced or a formula."""
     about = AboutOp(
-        help=spec.help, title=spec.title, unit=spec.unit, good=spec.good, healthy=spec.healthy, runbook=spec.runbook
-    )
+        help=spec.help, title=spec.title, unit=spec.unit, good=spec.good, healthy=spec.healthy, runbook=spec.runbook,
+        chart=spec.chart.with_, log=spec.chart.scale == "log",
+    )  # fmt: skip
     return {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "shown": spec.log, "about": about,
             "ema": spec.ema}  # fmt: skip
 

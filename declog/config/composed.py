@@ -139,6 +139,13 @@ class Composed:
         placed = attach_places(cleaned, self.provenance, prefix=self.prefix)
         return type(error)([_of_package(each) for each in placed.problems]) if team_folders() else placed
 
+    def masked(self, text: str) -> str:
+        """A text in which nothing is what the environment gave."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            if len(secret) >= 4:  # what is shorter is no secret
+                text = text.replace(secret, self.secrets[secret])
+        return text
+
     def _clean(self, problem: Problem) -> Problem:
         above = [problem.path[:depth] for depth in range(len(problem.path), 0, -1)]
         mask = next((self.masks[path] for path in above if path in self.masks), None)
@@ -149,10 +156,7 @@ class Composed:
             for value, shown in short.items():
                 if value:
                     text = re.sub(rf"(?<![\w$:]){re.escape(value)}(?!\w)", shown.replace("\\", "\\\\"), text)
-            for secret in sorted(self.secrets, key=len, reverse=True):
-                if len(secret) >= 4:  # what is shorter is no secret
-                    text = text.replace(secret, self.secrets[secret])
-            return text
+            return self.masked(text)
 
         source = (problem.source, problem.span) if mask is None else (None, None)
         fix = None if problem.fix is None else clean(problem.fix)

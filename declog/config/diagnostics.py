@@ -227,6 +227,14 @@ def shown_path(file: str) -> str:
     return str(path.relative_to(FilePath.cwd())) if path.is_relative_to(FilePath.cwd()) else file
 
 
+def shown_place(place: Place) -> str:
+    """A place as people would type it here: file, line and column, or the override."""
+    if isinstance(place, FilePlace):
+        at = place.key or place.value
+        return f"{shown_path(place.file)}:{at.line}:{at.column}"
+    return f"override '{place.text}'" if isinstance(place, OverridePlace) else place.name
+
+
 def others(layers: tuple[Layer, ...]) -> Iterable[Where]:
     """The layers that lost, the latest of them first."""
     for layer in reversed(layers[:-1]):

@@ -151,6 +151,15 @@ class MetricDefaults(Model):
     nan: Literal["skip", "propagate", "raise"] | None = None
 
 
+class ChartSpec(Model):
+    """How a metric's curve is drawn in `declog report`."""
+
+    _plain, _plain_type = "with_", str
+    with_: str = Field("", alias="with")
+    """The name of a chart: all metrics that say it share that chart."""
+    scale: Literal["linear", "log"] = "linear"
+
+
 class MetricSpec(Model):
     """A reduction of an expression, or a formula over other metrics."""
 
@@ -218,6 +227,8 @@ class MetricSpec(Model):
     """The least and the greatest value of a run that is well; null where there is no bound."""
     runbook: str = ""
     """What to do where it is not."""
+    chart: ChartSpec = ChartSpec()
+    """How its curve is drawn in a report: a text names the chart that it shares with others."""
 
     @field_validator("tags")
     @classmethod

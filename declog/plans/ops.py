@@ -156,6 +156,8 @@ class AboutOp:
     good: str | None = None  # `up` or `down`
     healthy: tuple[float, float] | None = None  # both belong to it; infinite where there is no bound
     runbook: str = ""
+    chart: str = ""  # the chart that its curve shares with others
+    log: bool = False  # that chart's values are on a logarithmic scale
 
     @property
     def lines(self) -> tuple[str, ...]:

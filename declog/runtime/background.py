@@ -189,6 +189,8 @@ class Background:
             ).check()
         for runner in self._runners.values():
             runner.rewind(step, self.close_s)
+        if self._home is not None:
+            self._home.resumed(step)
 
     def go_on(self, state: Mapping[str, Any]) -> RunInfo | None:
         """Take the id of the run that goes on and, where nobody named a folder, its folder, if it is there."""

@@ -6,12 +6,13 @@ Reads metadata of installed packages and asks git; nothing of the environment. I
 from __future__ import annotations
 
 import functools
+import json
 import platform
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from os import getpid
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import yaml
 
 from declog.language.origins import packages_of
+from declog.plans.described import described
 from declog.plans.ops import Plan
 from declog.sinks import ENTRY_POINTS as SINKS
 from declog.sinks import traits
@@ -55,6 +57,22 @@ def profile_text(config: Mapping[str, Any]) -> str:
     """The profile in effect as YAML, which `declog.start` takes as it is."""
     text: str = yaml.dump(_plain(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=120)
     return text
+
+
+def plan_text(made: Plan, places: Mapping[str, str], mask: Callable[[str], str]) -> str:
+    """What the plan logs as JSON, for those who read the run later. ``places`` are those of its metrics.
+
+    ``mask`` takes out of a text what the environment gave.
+    """
+    return json.dumps(_masked(described(made, places), mask), ensure_ascii=False, indent=1) + "\n"
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _masked(item, mask) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item, mask) for item in value]
+    return mask(value) if isinstance(value, str) else value
 
 
 def version_of(package: str) -> str | None:

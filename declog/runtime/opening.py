@@ -45,7 +45,8 @@ _runs = itertools.count()  # every rank starts its runs in the same order: the n
 class Start:
     """What a run is started with, beside its plan. ``application`` is the folder that Hydra made for it.
 
-    ``modules`` registered what the plan uses; ``packages`` and ``overrides`` it was composed of.
+    ``modules`` registered what the plan uses; ``packages`` and ``overrides`` it was composed of; ``places`` says where
+    each metric was declared, and ``mask`` takes out of a text what the environment gave.
     """
 
     sinks: Sequence[Sink]
@@ -60,6 +61,8 @@ class Start:
     packages: Sequence[str]
     overrides: Sequence[str]
     locate: Locate
+    places: Callable[[], Mapping[str, str]]
+    mask: Callable[[str], str]
     commits: bool = False  # steps are committed, and no blocks
 
 
@@ -85,7 +88,7 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
         if home is not None and run is not None:
             modules = [*given.modules, *(type(sink).__module__ for sink in given.sinks)]
             facts = manifest.facts(made, run.run_id, run.world_size, modules, given.packages, given.overrides)
-            home.begin(facts, manifest.profile_text(run.config))
+            home.begin(facts, manifest.profile_text(run.config), manifest.plan_text(made, given.places(), given.mask))
     except BaseException:
         if home is not None:
             home.abandon()

@@ -1,6 +1,7 @@
 """A run's folder: found or made, held while the run lasts, and what the run left there distinguished from nothing.
 
-``run.json`` says which run the folder is of; ``run.lock`` is there while it lasts. Standard library, errors and locks.
+``run.json`` says which run the folder is of; ``run.lock`` is there while it lasts; ``config.yaml`` and ``plan.json`` say
+what it logs. Standard library, errors and locks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from declog.sinks.locks import Held, Lock
 
 log = logging.getLogger("declog")
 
-RUN, LOCK, CONFIG = "run.json", "run.lock", "config.yaml"
+RUN, LOCK, CONFIG, PLAN = "run.json", "run.lock", "config.yaml", "plan.json"
 KIND = "declog-run"  # what `run.json` says of itself, so that nobody else's file of that name is taken for one
 
 
@@ -35,14 +36,14 @@ class RunFolder:
         self._before = frozenset(entry.name for entry in path.iterdir())
         self._facts: dict[str, Any] = {}
 
-    def begin(self, facts: Mapping[str, Any], profile: str) -> None:
-        """Write ``run.json``, and the profile's effective YAML: when all sinks are open."""
-        files = {entry.name for entry in self.path.iterdir()} - self._before - {RUN, LOCK, CONFIG}
+    def begin(self, facts: Mapping[str, Any], profile: str, plan: str) -> None:
+        """Write ``run.json``, the profile's effective YAML and what it compiled to: when all sinks are open."""
+        files = {entry.name for entry in self.path.iterdir()} - self._before - {RUN, LOCK, CONFIG, PLAN}
         earlier = dict(self._earlier or {})
         runs = [*earlier.pop("earlier", []), earlier] if earlier else []
         self._facts = {
-            "kind": KIND, **facts, "config": self._keep(profile), "state": "running", "ended": None,
-            "files": sorted(files | set(earlier.get("files", ()))), "earlier": runs,
+            "kind": KIND, **facts, "config": self._keep(CONFIG, profile), "plan": self._keep(PLAN, plan),
+            "state": "running", "ended": None, "files": sorted(files | set(earlier.get("files", ()))), "earlier": runs,
         }  # fmt: skip
         self._write()
 
@@ -60,35 +61,41 @@ class RunFolder:
         self._facts["run_id"] = run_id
         self._write()
 
+    def resumed(self, step: int) -> None:
+        """Say that what follows continues an earlier run, behind this step."""
+        self._facts["resumed_after"] = step
+        self._write()
+
     def moved(self, path: Path, run_id: str) -> RunFolder:
         """The folder of the run that goes on, instead of this one; for use before anything was logged here.
 
         ``SinkError`` DL609 where that folder is in use: then this one is kept.
         """
         other = named(path, resume=True, append=False)
-        other.begin(self._facts | {"run_id": run_id}, (self.path / self._facts["config"]).read_text(encoding="utf-8"))
+        texts = [(self.path / self._facts[key]).read_text(encoding="utf-8") for key in ("config", "plan")]
+        other.begin(self._facts | {"run_id": run_id}, *texts)
         return other
 
     def abandon(self) -> None:
         """Let it go as if there had been no run: where its start failed, or it went on elsewhere."""
         if self._facts and not self._earlier:
-            for name in (RUN, self._facts["config"]):
+            for name in (RUN, self._facts["config"], self._facts["plan"]):
                 (self.path / name).unlink(missing_ok=True)
         self._lock.release()
         if self._made:
             with suppress(OSError):
                 self.path.rmdir()  # if the sinks left nothing there
 
-    def _keep(self, profile: str) -> str:
-        """The name of the file that holds the profile: never over one that is there and says something else."""
-        stem, suffix = os.path.splitext(CONFIG)
+    def _keep(self, name: str, text: str) -> str:
+        """The name of the file that holds a text: never over one that is there and says something else."""
+        stem, suffix = os.path.splitext(name)
         for number in itertools.count(1):
-            file = self.path / (CONFIG if number == 1 else f"{stem}-{number}{suffix}")
+            file = self.path / (name if number == 1 else f"{stem}-{number}{suffix}")
             try:
                 with open(file, "x", encoding="utf-8") as stream:
-                    stream.write(profile)
+                    stream.write(text)
             except FileExistsError:
-                if file.read_text(encoding="utf-8", errors="replace") != profile:
+                if file.read_text(encoding="utf-8", errors="replace") != text:
                     continue
             return file.name
         raise AssertionError("there is no last number")

@@ -1,0 +1,53 @@
+"""``declog report``: a run as one HTML file, to be opened offline and sent round.
+
+Works while the run goes on, and after it was killed. RUN is the run's folder, with a parquet or a jsonl sink.
+
+  declog report outputs/grpo/2026-11-21_10-00-00
+  declog report runs/a --compare runs/b
+  declog report runs/a --no-samples --output a.html
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from declog.cli.arguments import Parser, Wrong
+from declog.cli.output import write_json
+
+SUMMARY = "write a run as one HTML file to look at"
+FILE = "report.html"
+
+
+def arguments(parser: Parser) -> None:
+    """A run, one to compare it with, and where the file goes."""
+    parser.add("run", metavar="RUN", help="the run's folder")
+    parser.add("--compare", metavar="RUN2", help="lay another run over it, with what differs in their configurations")
+    parser.add("--no-samples", action="store_true", help="leave out the rows of tables")
+    parser.add("--run-id", metavar="ID", help="one of several runs that were appended to the folder; the last by default")
+    parser.add("--output", metavar="FILE", help=f"where the file goes; {FILE} in the run's folder by default")
+    parser.formats()
+
+
+def run(given: argparse.Namespace) -> int:
+    """Write it, and say where it is."""
+    from declog.report.page import write
+    from declog.runs.run import read
+
+    one = read(given.run, run_id=given.run_id)
+    other = None if given.compare is None else read(given.compare)
+    path = Path(given.output or one.path / FILE)
+    try:
+        write(path, one, other, samples=not given.no_samples)
+    except OSError as error:
+        raise Wrong(f"the report cannot be written: {error}", "declog report RUN --output FILE") from error
+    size = path.stat().st_size
+    if given.format == "json":
+        write_json({"file": str(path), "bytes": size})
+    else:
+        shown = path.resolve()
+        cwd = Path(os.getcwd()).resolve()
+        place = shown.relative_to(cwd) if shown.is_relative_to(cwd) else shown
+        print(f"report     {place} ({size / 1e6:.1f} MB): open it in a browser, or send it to somebody")
+    return 0

@@ -1,0 +1,56 @@
+// What changed over the run: its first tenth against its last, and the largest jump.
+
+const MOST_CHANGES = 14;
+const aboutEnds = (series) => Math.min(series.count, Math.max(3, tenth(series)));
+
+/** A link to a series' chart, with its name where a title stands for it. */
+function toChart(series) {
+  const name = series.title ? el("code", { class: "dim", textContent: visible(series.name) }) : null;
+  return [link(visible(series.title || series.name), () => go({ metric: series.name })), " ", name];
+}
+
+const effectText = (effect) => (effect > 99 ? "> 99" : effect.toFixed(1));
+const better = (series, difference) => (series.good ? ((series.good === "up") === difference > 0 ? "good" : "bad") : "");
+
+/** The step at which a running median jumps most. */
+function largestJump({ x, y, count }) {
+  const width = Math.max(3, Math.floor(count / 40));
+  let most = 0;
+  let step = null;
+  for (let i = width; i + width <= count; i += Math.max(1, width >> 1)) {
+    const jump = Math.abs(median(y.slice(i, i + width)) - median(y.slice(i - width, i)));
+    if (jump > most) [most, step] = [jump, x[i]];
+  }
+  return step;
+}
+
+function change(series) {
+  const width = aboutEnds(series);
+  const [first, end] = [series.y.slice(0, width), series.y.slice(-width)];
+  const noise = Math.hypot(deviation(first), deviation(end)) / Math.SQRT2 || Math.abs(mean(first)) * 1e-6 || 1e-12;
+  const difference = mean(end) - mean(first);
+  return { series, first: mean(first), end: mean(end), difference, effect: Math.abs(difference) / noise };
+}
+
+function changes() {
+  const rows = RUN.series
+    .filter((series) => series.count >= 20 && !series.name.startsWith("declog/"))
+    .map(change)
+    .filter((row) => Number.isFinite(row.effect) && row.difference)
+    .sort((a, b) => b.effect - a.effect)
+    .slice(0, MOST_CHANGES);
+  if (!rows.length) return hideSection("changes");
+  $("#changetable").append(
+    table([["Metric"], ["Course"], ["First tenth", "n"], ["Last tenth", "n"], ["Change", "n"], ["× noise", "n"], ["Largest jump", "n"]],
+      rows.map(({ series, first, end, difference, effect }) => {
+        const jump = largestJump(series);
+        return el("tr", {},
+          el("td", {}, toChart(series)),
+          el("td", {}, sparkline(series, 150, 24)),
+          el("td", { class: "n", textContent: shown(series, first) }),
+          el("td", { class: "n", textContent: shown(series, end) }),
+          el("td", { class: `n ${better(series, difference)}`, textContent: signed(shown(series, difference)) }),
+          el("td", { class: "n", textContent: effectText(effect) }),
+          el("td", { class: "n" }, jump == null ? null : link(`step ${jump}`, () => goToStep(jump))));
+      })));
+}

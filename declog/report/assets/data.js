@@ -1,0 +1,173 @@
+// What the file holds: JSON in `#meta`, and behind it blobs of gzip in base64, decoded when they are needed.
+
+const REPORT = JSON.parse($("#meta").textContent);
+const [RUN, OTHER = null] = REPORT.runs; // OTHER: the run that this one is compared with
+
+/** The bytes of a blob. */
+async function bytesOf(blob) {
+  const packed = Uint8Array.from(atob($(`#b${blob}`).textContent), (character) => character.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+const parsed = new Map();
+
+/** A blob of JSON, parsed once. */
+function jsonOf(blob) {
+  if (!parsed.has(blob)) parsed.set(blob, bytesOf(blob).then((bytes) => JSON.parse(new TextDecoder().decode(bytes))));
+  return parsed.get(blob);
+}
+
+/** `count` numbers of `size` bytes, whose first bytes lie together, then their second ones: so they compress. */
+function unshuffled(bytes, at, count, size) {
+  const out = new Uint8Array(count * size);
+  for (let place = 0; place < size; place++) {
+    for (let i = 0; i < count; i++) out[i * size + place] = bytes[at + place * count + i];
+  }
+  return out.buffer;
+}
+
+/** Give each series of a run its steps `x` and values `y`. */
+async function decodeSeries(run) {
+  const steps = [];
+  for (const blob of run.steps) {
+    const bytes = await bytesOf(blob);
+    steps.push(new Float64Array(unshuffled(bytes, 0, bytes.length / 8, 8)));
+  }
+  const bytes = await bytesOf(run.values);
+  let at = 0;
+  for (const series of run.series) {
+    const { count, size } = series;
+    const buffer = unshuffled(bytes, at, count, size);
+    series.y = size === 4 ? Float64Array.from(new Float32Array(buffer)) : new Float64Array(buffer);
+    series.x = steps[series.at];
+    series.run = run;
+    at += count * size;
+  }
+}
+
+/** The name of a series; with its mode, where another mode has the same. */
+const spokenName = ({ name, mode, run }) => (run.series.find((one) => one.name === name).mode === mode ? name : `${name} (${mode})`);
+
+const seriesOf = (run, name, mode) => run.series.find((one) => one.name === name && (mode == null || one.mode === mode));
+
+// -- numbers
+
+const MINUS = "−";
+
+/** A number in few digits, as people write it. */
+function number(value) {
+  if (value == null || Number.isNaN(value)) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en").replace("-", MINUS);
+  const exponential = size >= 1e5 || (value !== 0 && size < 1e-3);
+  const text = exponential ? value.toExponential(2) : value.toLocaleString("en", { maximumSignificantDigits: 4 });
+  return text.replaceAll("-", MINUS);
+}
+
+/** A value of a series with its unit. */
+const shown = (series, value) => number(value) + (series.unit && Number.isFinite(value) ? ` ${series.unit}` : "");
+
+const signed = (text) => (text.startsWith(MINUS) ? text : `+${text}`);
+const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+
+function mean(values) {
+  let sum = 0;
+  let count = 0;
+  for (const value of values) {
+    if (!Number.isFinite(value)) continue;
+    sum += value;
+    count++;
+  }
+  return count ? sum / count : NaN;
+}
+
+function deviation(values) {
+  const middle = mean(values);
+  return Math.sqrt(mean(Array.from(values, (value) => (value - middle) ** 2)));
+}
+
+function median(values) {
+  const sorted = Array.from(values).filter(Number.isFinite).sort((a, b) => a - b);
+  return sorted.length ? sorted[sorted.length >> 1] : NaN;
+}
+
+/** The least and the greatest finite value. */
+function range(values) {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of values) {
+    if (!Number.isFinite(value)) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
+/** The last finite value. */
+function last(series) {
+  for (let i = series.y.length - 1; i >= 0; i--) if (Number.isFinite(series.y[i])) return series.y[i];
+  return NaN;
+}
+
+const tenth = (series) => Math.max(1, Math.floor(series.count / 10));
+const firstTenth = (series) => series.y.slice(0, tenth(series));
+const lastTenth = (series) => series.y.slice(-tenth(series));
+
+/** Whether the mean of the last tenth lies in the healthy range; true where none is declared. */
+function isHealthy(series) {
+  if (!series.healthy) return true;
+  const [low, high] = series.healthy;
+  const value = mean(lastTenth(series));
+  return Number.isNaN(value) || ((low == null || value >= low) && (high == null || value <= high));
+}
+
+/** The healthy range in words. */
+function healthyText(series) {
+  const [low, high] = series.healthy;
+  if (low == null) return `at most ${shown(series, high)}`;
+  return high == null ? `at least ${shown(series, low)}` : `${number(low)} to ${shown(series, high)}`;
+}
+
+/** A moving average with the weight `past` of the past, without bias at its beginning. */
+function smoothed(values, past) {
+  if (!past) return values;
+  let sum = 0;
+  let weight = 0;
+  return values.map((value) => {
+    if (value == null || !Number.isFinite(value)) return value;
+    sum = past * sum + (1 - past) * value;
+    weight = past * weight + (1 - past);
+    return sum / weight;
+  });
+}
+
+/** At most `count` points [x, mean of y] of a series. */
+function thinned({ x, y }, count) {
+  if (y.length <= count) return Array.from(y, (value, i) => [x[i], value]);
+  const width = y.length / count;
+  return Array.from({ length: count }, (_, i) => {
+    const from = Math.floor(i * width);
+    return [x[from], mean(y.slice(from, Math.floor((i + 1) * width)))];
+  });
+}
+
+/** A small curve of a series; that of another run behind it, on the same scale. */
+function sparkline(series, width = 260, height = 40) {
+  const curves = [series, series.other].filter(Boolean).map((one) => thinned(one, 120).filter(([, y]) => Number.isFinite(y)));
+  const node = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  const points = curves.flat();
+  if (points.length < 2) return node;
+  const [left, right] = range(points.map(([x]) => x));
+  const [low, high] = range(points.map(([, y]) => y));
+  const placed = (x, y) => [((x - left) / (right - left || 1)) * width, height - 3 - ((y - low) / (high - low || 1)) * (height - 6)];
+  for (const [index, curve] of [...curves.entries()].reverse()) {
+    if (!curve.length) continue;
+    const path = curve.map(([x, y], i) => (i ? "L" : "M") + placed(x, y).map((at) => at.toFixed(1)).join(" ")).join("");
+    const [from, to] = [placed(curve[0][0], 0)[0], placed(curve.at(-1)[0], 0)[0]].map((at) => at.toFixed(1));
+    if (!index) node.append(svg("path", { class: "area", d: `${path}L${to} ${height}L${from} ${height}Z` }));
+    node.append(svg("path", { class: index ? "line other" : "line", d: path, "vector-effect": "non-scaling-stroke" }));
+  }
+  return node;
+}

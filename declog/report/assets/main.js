@@ -1,0 +1,75 @@
+// The page is made in the order in which it is read; then links into it are followed.
+
+function hideSection(id) {
+  $(`#${id}`).hidden = true;
+  $(`nav a[href="#${id}"]`).hidden = true;
+}
+
+const hashOf = (target) => `#${Object.entries(target).map(([key, value]) => `${key}=${encodeURIComponent(value)}`)}`;
+
+/** Go to a part of the page: {metric}, {sample}, {step}. */
+function go(target) {
+  const hash = hashOf(target);
+  if (location.hash === hash) followHash();
+  else location.hash = hash;
+}
+
+async function followHash() {
+  const [key, text = ""] = location.hash.slice(1).split("=");
+  const value = decodeURIComponent(text);
+  if (key === "metric") {
+    const box = $$(".plot").find((one) => one.dataset.name.split("\n").includes(value));
+    if (!box) return;
+    if (box.hidden) filterCharts(($("#filter").value = ""));
+    box.scrollIntoView({ block: "center" });
+    $$(".plot.aimed").forEach((one) => one.classList.remove("aimed"));
+    box.classList.add("aimed");
+  } else if (key === "sample" && state.tables) {
+    const [, id, row] = value.match(/^(.*)\/(\d+)$/) ?? [];
+    if (!state.tables.some((one) => one.id === id && Number(row) < one.rows)) return;
+    await openTable(id);
+    if (!state.rows.includes(Number(row))) {
+      Object.assign(state, { step: "", mode: "", query: "" });
+      for (const control of ["#bystep", "#bymode", "#search"]) $(control).value = "";
+      await applyFilters();
+    }
+    await openRow(Number(row), true);
+    $("#samples").scrollIntoView();
+  } else if (key === "step" && value !== "") goToStep(Number(value));
+}
+
+/** Mark the section in view in the navigation. */
+function followScroll() {
+  const watch = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        for (const anchor of $$("nav a")) anchor.classList.toggle("on", anchor.hash === `#${target.id}`);
+      }
+    },
+    { rootMargin: "-30% 0px -60%" });
+  for (const section of $$("main section")) watch.observe(section);
+}
+
+async function main() {
+  for (const run of REPORT.runs) await decodeSeries(run);
+  curves(); // first: it pairs the series of two runs
+  overview();
+  compared();
+  changes();
+  logged();
+  await distributions();
+  await samples();
+  $("#foot").textContent = visible(RUN.foot);
+  followScroll();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => schemeChanges.forEach((action) => action()));
+  addEventListener("beforeprint", drawAll);
+  addEventListener("hashchange", followHash);
+  await followHash();
+  document.documentElement.dataset.ready = performance.now().toFixed(0);
+}
+
+main().catch((error) => {
+  document.body.prepend(el("pre", { class: "failed", textContent: `This report could not be shown: ${error.stack}` }));
+  document.documentElement.dataset.failed = String(error);
+});

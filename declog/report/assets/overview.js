@@ -1,0 +1,118 @@
+// The head of the page: which run this is, what is wrong with it, its core values.
+
+/** What a series is: for hints. */
+function about(series) {
+  const lines = [el("b", { textContent: series.title || series.name })];
+  if (series.help) lines.push(el("span", { textContent: series.help }));
+  if (series.formula) lines.push(el("code", { textContent: series.formula }));
+  if (series.words) lines.push(el("i", { textContent: series.words }));
+  if (series.healthy) lines.push(el("i", { textContent: `healthy: ${healthyText(series)}` }));
+  if (series.good) lines.push(el("i", { textContent: series.good === "up" ? "higher is better" : "lower is better" }));
+  if (series.runbook) lines.push(el("i", { textContent: `what to do: ${series.runbook}` }));
+  if (lines.length === 1) lines.push(el("i", { textContent: "the profile says nothing about it" }));
+  return lines;
+}
+
+function duration(seconds) {
+  if (seconds >= 3600) return `${(seconds / 3600).toFixed(1)} h`;
+  return seconds >= 60 ? `${(seconds / 60).toFixed(1)} min` : `${seconds.toFixed(0)} s`;
+}
+
+const moment = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
+
+/** A line about a run: when, how far, how it was configured. */
+function subtitle(run) {
+  const facts = [];
+  if (run.started != null) facts.push(moment(run.started));
+  if (run.span) facts.push(`steps ${number(run.span[0])}–${number(run.span[1])}`);
+  if (run.seconds) facts.push(duration(run.seconds));
+  if (run.ranks > 1) facts.push(plural(run.ranks, "rank"));
+  facts.push(...Object.entries(run.constants).map(([name, value]) => `${name} ${value}`));
+  return visible(facts.join(" · "));
+}
+
+/** What a reader has to know before believing the numbers: [kind, text, hint]. */
+function badgesOf(run) {
+  const badges = [];
+  const { state } = run;
+  if (state === "running") badges.push(["live", `still running, as of ${moment(REPORT.made)}`]);
+  else if (state === "failed") badges.push(["error", "ended with an error"]);
+  else if (state === "killed") badges.push(["error", "ended without a word: killed, or its machine died"]);
+
+  const errors = run.alerts.some((alert) => alert.level === "error");
+  if (run.alerts.length) badges.push([errors ? "error" : "warn", plural(run.alerts.length, "alert")]);
+  else badges.push(run.rules ? ["ok", "no alert fired"] : ["", "no alerts declared"]);
+
+  const out = run.series.filter((series) => !isHealthy(series));
+  const names = (list) => list.map((series) => series.title || series.name).join(", ");
+  if (out.length) badges.push(["warn", `${out.length} out of range`, `outside the healthy range over the last tenth: ${names(out)}`]);
+
+  const broken = run.series.filter((series) => series.notFinite);
+  if (broken.length) badges.push(["error", `${plural(broken.length, "metric")} with NaN or Inf`, names(broken)]);
+  else if (run.series.length) badges.push(["ok", "all values finite"]);
+
+  const partial = run.series.filter((series) => series.partial);
+  if (partial.length) badges.push(["warn", `partial: ranks missing at ${plural(Math.max(...partial.map((one) => one.partial)), "step")}`, names(partial)]);
+  else if (run.ranks > 1) badges.push(["ok", "every rank in every window"]);
+
+  const dropped = seriesOf(run, "declog/dropped");
+  if (dropped) badges.push(last(dropped) ? ["error", `${number(last(dropped))} events dropped`] : ["ok", "nothing dropped"]);
+  for (const [sink, count] of Object.entries(run.failures)) badges.push(["error", `${sink}: ${plural(count, "log event")} not written`]);
+
+  for (const at of run.resumed) badges.push(["", `resumed at step ${at}`]);
+  badges.push(["", plural(run.series.length, "curve")]);
+  const rows = run.tables.reduce((sum, one) => sum + one.rows, 0);
+  if (rows) badges.push(["", plural(rows, "sample")]);
+  for (const note of run.notes) badges.push(["warn", note]);
+  return badges;
+}
+
+function overview() {
+  $("#title").textContent = visible(RUN.name);
+  $("#sub").textContent = subtitle(RUN);
+  for (const [kind, text, more] of badgesOf(RUN)) {
+    const badge = el("span", { class: `badge ${kind}`, textContent: visible(text) });
+    if (more) hint(Object.assign(badge, { tabIndex: 0 }), () => [el("span", { textContent: visible(more) })]);
+    $("#badges").append(badge);
+  }
+  if (!RUN.series.length && !RUN.tables.length) $("#alerts").append(el("p", { class: "empty", textContent: "Nothing was logged yet." }));
+  alerts();
+  $("#cards").append(...RUN.core.map((name) => card(seriesOf(RUN, name, "train") || seriesOf(RUN, name))));
+}
+
+const SHOWN_STEPS = 6; // of one alert
+
+/** Alerts by name, each time a way to the samples that are nearest. */
+function alerts() {
+  for (const name of new Set(RUN.alerts.map((alert) => alert.name))) {
+    const fired = RUN.alerts.filter((alert) => alert.name === name);
+    const { level, text } = fired.at(-1);
+    const steps = fired.slice(0, SHOWN_STEPS).map((alert) => link(`step ${alert.step}`, () => goToStep(alert.step), { title: visible(alert.text) }));
+    const rest = fired.length - steps.length;
+    if (rest) steps.push(el("span", { class: "dim", textContent: `and ${rest} more, until` }), link(`step ${fired.at(-1).step}`, () => goToStep(fired.at(-1).step)));
+    $("#alerts").append(
+      el("div", { class: `alert ${level}`, role: "note" },
+        el("span", { class: "level", textContent: level }),
+        el("span", { textContent: visible(text) }),
+        el("span", { class: "dim", textContent: visible(name) }),
+        el("span", { class: "when" }, steps)));
+  }
+}
+
+/** A core value: where it is now, where it came from, its course. */
+function card(series) {
+  const [before, now] = [mean(firstTenth(series)), mean(lastTenth(series))];
+  const rose = now > before;
+  const course = series.good && now !== before ? ((series.good === "up") === rose ? "good" : "bad") : "";
+  const of = `from ${number(before)} · last ${number(last(series))}`;
+  const other = series.other && `${OTHER.label}: ${number(mean(lastTenth(series.other)))}`;
+  const out = !isHealthy(series) && el("span", { class: "out", textContent: `healthy: ${healthyText(series)}` });
+  return hint(
+    el("button", { class: "card", type: "button", onclick: () => go({ metric: series.name }) },
+      el("span", { class: "head" }, el("span", { textContent: visible(series.title || series.name) }), out || null),
+      el("span", { class: "value" }, number(now), el("small", { textContent: series.unit })),
+      el("span", { class: `course ${course}`, textContent: of }),
+      other ? el("span", { class: "course versus", textContent: other }) : null,
+      sparkline(series)),
+    () => about(series));
+}

@@ -1,0 +1,368 @@
+// Samples: a list that is ordered, filtered and searched, and beside it one row whole, or its group side by side.
+
+const ROW_HEIGHT = 86; // of the list, as in samples.css
+const state = { table: null, columns: null, rows: [], selected: -1, order: "", step: "", mode: "", query: "", side: false };
+let filtering = 0; // which call of applyFilters is the latest
+
+const ORDERS = { worst: "worst first", best: "best first", step: "by step", latest: "latest first", longest: "longest first" };
+
+/** Go to the samples that are nearest to a step, or mark the step where there are none. */
+function goToStep(step) {
+  if (!state.table) return pin(step);
+  const steps = [...new Set(state.columns.step)];
+  state.step = String(steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), steps[0]));
+  $("#bystep").value = state.step;
+  $("#search").value = state.query = "";
+  pin(step);
+  applyFilters();
+  $("#samples").scrollIntoView();
+}
+
+async function samples() {
+  const tables = REPORT.runs.flatMap((run, index) => run.tables.map((one) => ({ ...one, run, id: index ? `${index + 1}:${one.name}` : one.name })));
+  if (!tables.length) return hideSection("samples");
+  state.tables = tables;
+  const named = (one) => `${visible(one.name)}${OTHER ? ` · ${visible(one.run.label)}` : ""} (${one.rows})`;
+  $("#bytable").append(...tables.map((one) => el("option", { value: one.id, textContent: named(one) })));
+  $("#bytable").hidden = tables.length < 2;
+  $("#bytable").addEventListener("change", (event) => openTable(event.target.value));
+  const changes = { "#bystep": "step", "#byorder": "order", "#bymode": "mode" };
+  for (const [selector, key] of Object.entries(changes)) {
+    $(selector).addEventListener("change", (event) => {
+      state[key] = event.target.value;
+      applyFilters();
+    });
+  }
+  let waiting;
+  $("#search").addEventListener("input", (event) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      state.query = event.target.value;
+      applyFilters();
+    }, 150);
+  });
+  const list = $("#list");
+  list.addEventListener("scroll", paintList);
+  list.addEventListener("click", (event) => {
+    const item = event.target.closest("li[data-row]");
+    if (item) openRow(Number(item.dataset.row));
+  });
+  list.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") move(event.key === "ArrowDown" ? 1 : -1);
+    else if (event.key === "Enter") $("#detail").focus();
+    else return;
+    event.preventDefault();
+  });
+  addEventListener("keydown", keyOnPage);
+  await openTable(tables[0].id);
+}
+
+function keyOnPage(event) {
+  if (/INPUT|SELECT|TEXTAREA/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "j") move(1);
+  else if (event.key === "k") move(-1);
+  else if (event.key === "g") toggleSide();
+  else if (event.key === "/") {
+    event.preventDefault();
+    $("#search").focus();
+  }
+}
+
+function move(by) {
+  const next = state.rows[state.rows.indexOf(state.selected) + by];
+  if (next != null) openRow(next, true);
+}
+
+function toggleSide() {
+  state.side = !state.side;
+  if (state.selected >= 0) openRow(state.selected);
+}
+
+async function openTable(id) {
+  const table = state.tables.find((one) => one.id === id);
+  if (!table || table === state.table) return;
+  const columns = await jsonOf(table.light);
+  Object.assign(state, { table, columns, step: "", mode: "", query: "", selected: -1 });
+  $("#bytable").value = id;
+  $("#search").value = "";
+  state.scores = table.score ? range(columns[table.score]) : [0, 0];
+  const options = (values, all) => [el("option", { value: "", textContent: all }), ...values.map((value) => el("option", { value, textContent: value }))];
+  $("#bystep").replaceChildren(...options([...new Set(columns.step)], "all"));
+  const modes = [...new Set(columns.mode)];
+  $("#bymode").replaceChildren(...options(modes, "all"));
+  $("#bymode").parentNode.hidden = modes.length < 2;
+  const orders = Object.entries(ORDERS).filter(([order]) => table.score || (order !== "worst" && order !== "best"));
+  if (!orders.some(([order]) => order === state.order)) [[state.order]] = orders;
+  $("#byorder").replaceChildren(...orders.map(([value, textContent]) => el("option", { value, textContent })));
+  $("#byorder").value = state.order;
+  await applyFilters();
+}
+
+const scoreOf = (row) => (state.table.score ? state.columns[state.table.score][row] : null);
+
+/** The long values of a row, by column. */
+async function textsOf(row) {
+  const { chunks, chunk } = state.table;
+  return (await jsonOf(chunks[Math.floor(row / chunk)]))[row % chunk];
+}
+
+/** All texts in a value: of a list, of a map, of a cell of tokens. */
+function* textsIn(value) {
+  if (typeof value === "string") yield value;
+  else if (isTokens(value)) yield value.tokens.join("");
+  else if (value && typeof value === "object") for (const one of Object.values(value)) yield* textsIn(one);
+}
+
+async function applyFilters() {
+  const call = ++filtering;
+  const { table, columns, step, mode } = state;
+  let rows = Array.from({ length: table.rows }, (_, row) => row);
+  if (step !== "") rows = rows.filter((row) => String(columns.step[row]) === step);
+  if (mode !== "") rows = rows.filter((row) => columns.mode[row] === mode);
+  if (state.query) {
+    const query = state.query.toLowerCase();
+    const found = [];
+    for (const row of rows) {
+      for (const text of textsIn(await textsOf(row))) {
+        if (!text.toLowerCase().includes(query)) continue;
+        found.push(row);
+        break;
+      }
+    }
+    rows = found;
+  }
+  if (call !== filtering) return; // somebody typed on
+  state.rows = ordered(rows);
+  $("#list").scrollTop = 0;
+  if (rows.length) await openRow(state.rows[0]);
+  else {
+    state.selected = -1;
+    paintList();
+    $("#detail").replaceChildren(el("p", { class: "dim", textContent: "No sample matches." }));
+  }
+  $("#found").textContent = `${rows.length} of ${table.rows}`;
+}
+
+function ordered(rows) {
+  const { step, _length: length } = state.columns;
+  const score = (row) => scoreOf(row) ?? NaN;
+  const missingLast = (a, b) => (Number.isNaN(a) ? 1 : 0) - (Number.isNaN(b) ? 1 : 0);
+  const latest = (a, b) => step[b] - step[a] || a - b;
+  const orders = {
+    worst: (a, b) => missingLast(score(a), score(b)) || score(a) - score(b) || latest(a, b),
+    best: (a, b) => missingLast(score(a), score(b)) || score(b) - score(a) || latest(a, b),
+    step: (a, b) => a - b,
+    latest,
+    longest: (a, b) => length[b] - length[a] || latest(a, b),
+  };
+  return [...rows].sort(orders[state.order]);
+}
+
+// -- the list
+
+/** The entries of the list that are in view. */
+function paintList() {
+  const list = $("#list");
+  const first = Math.max(0, Math.floor(list.scrollTop / ROW_HEIGHT) - 4);
+  const seen = state.rows.slice(first, first + Math.ceil(list.clientHeight / ROW_HEIGHT) + 9);
+  const end = el("li", { class: "end", role: "presentation" });
+  end.style.top = `${state.rows.length * ROW_HEIGHT}px`;
+  list.replaceChildren(...seen.map((row, i) => listEntry(row, first + i)), end);
+  const selected = $("#list li.on");
+  list.setAttribute("aria-activedescendant", selected ? selected.id : "");
+}
+
+function listEntry(row, place) {
+  const { columns } = state;
+  const on = row === state.selected;
+  const item = el("li", { id: `row${row}`, class: on ? "on" : "", role: "option", "aria-selected": String(on), "aria-posinset": place + 1, "aria-setsize": state.rows.length, data: { row } },
+    el("div", { class: "facts" }, state.table.score ? scoreBadge(scoreOf(row)) : null, el("span", { textContent: where(row) }), el("span", { textContent: lengthText(row) })),
+    columns._prompt ? appendText(el("div", { class: "asked" }), columns._prompt[row]) : null,
+    appendText(el("div", { class: "text" }), columns._preview[row] || "no text"));
+  item.style.top = `${place * ROW_HEIGHT}px`;
+  return item;
+}
+
+function where(row) {
+  const mode = state.columns.mode[row];
+  return `step ${state.columns.step[row]}${mode === "train" ? "" : ` · ${visible(mode)}`}`;
+}
+
+function lengthText(row) {
+  const { length, _length: characters } = state.columns;
+  return length && length[row] != null ? `${number(length[row])} tok` : `${characters[row].toLocaleString("en")} chars`;
+}
+
+function scoreColour(score) {
+  const [low, high] = state.scores;
+  if (score == null || !(high > low)) return "";
+  const place = (score - low) / (high - low);
+  return place < 0.5 ? faded(cssVariable("--bad"), 0.12 + 0.3 * (1 - 2 * place)) : faded(cssVariable("--good"), 0.12 + 0.3 * (2 * place - 1));
+}
+
+function scoreBadge(score) {
+  const badge = el("span", { class: "score", title: state.table.score, textContent: number(score) });
+  badge.style.backgroundColor = scoreColour(score);
+  return badge;
+}
+
+// -- one row
+
+async function openRow(row, scroll = false) {
+  state.selected = row;
+  const texts = await textsOf(row);
+  if (state.selected !== row) return;
+  if (scroll) scrollListTo(row);
+  paintList();
+  const detail = $("#detail");
+  const mates = matesOf(row);
+  const side = state.side && mates.length > 1;
+  detail.replaceChildren(rowHead(row, mates, side));
+  detail.scrollTop = 0;
+  if (side) return showGroup(detail, row, texts, mates);
+  detail.append(rowFacts(row), ...rowTexts(row, texts));
+  const course = promptOverRun(row);
+  if (course) detail.append(el("h3", { textContent: "this prompt over the run" }), course);
+}
+
+function scrollListTo(row) {
+  const list = $("#list");
+  const top = state.rows.indexOf(row) * ROW_HEIGHT;
+  if (top < list.scrollTop) list.scrollTop = top;
+  else if (top + ROW_HEIGHT > list.scrollTop + list.clientHeight) list.scrollTop = top + ROW_HEIGHT - list.clientHeight;
+}
+
+/** The rows of the same group at the same step. */
+function matesOf(row) {
+  const { _group: group } = state.columns;
+  return group ? group.flatMap((one, i) => (one === group[row] ? [i] : [])) : [row];
+}
+
+function rowHead(row, mates, side) {
+  const copy = (event) => {
+    const hash = hashOf({ sample: `${state.table.id}/${row}` });
+    history.replaceState(null, "", hash);
+    navigator.clipboard?.writeText(location.href).catch(() => {}); // a page opened from a file may not be let
+    event.target.textContent = "link is in the address bar";
+  };
+  return el("div", { class: "head" },
+    state.table.score ? scoreBadge(scoreOf(row)) : null,
+    el("b", { textContent: where(row) }),
+    el("span", { class: "dim", textContent: `row ${row}` }),
+    el("span", { class: "space" }),
+    mates.length > 1 ? el("button", { class: "btn", type: "button", "aria-pressed": String(side), textContent: `group of ${mates.length} side by side`, onclick: toggleSide }) : null,
+    el("button", { class: "btn", type: "button", textContent: "link", title: "a link to this row", onclick: copy }));
+}
+
+function rowFacts(row) {
+  const hidden = new Set(["step", "mode", "declog_step", "run_id", "declog_run_id", state.table.score]);
+  const facts = state.table.plain.filter((name) => !hidden.has(name));
+  const value = (one) => (typeof one === "number" ? number(one) : visible(String(one ?? "–")));
+  return el("div", { class: "facts" }, facts.map((name) => el("div", { class: "fact" }, el("span", { textContent: visible(name) }), value(state.columns[name][row]))));
+}
+
+/** Every text of a row, whole; tokens stand for the text that they make up. */
+function rowTexts(row, texts) {
+  const coloured = Object.entries(texts).find(([, value]) => isTokens(value));
+  const made = coloured && coloured[1].tokens.join("");
+  const fields = [];
+  for (const name of state.table.long) {
+    const value = texts[name];
+    if (value == null || (coloured && name !== coloured[0] && value === made)) continue;
+    if (isTokens(value)) {
+      const whole = state.table.long.find((other) => texts[other] === made);
+      const { body, tools } = tokenText(value, row);
+      fields.push(field(whole ?? name, kindOf(whole ?? name), made, body, tools));
+    } else if (isConversation(value)) fields.push(conversation(name, value));
+    else fields.push(field(name, kindOf(name), asText(value)));
+  }
+  return fields;
+}
+
+const kindOf = (name) => (name === state.table.main ? "completion" : /prompt|question|input/.test(name) ? "prompt" : "");
+const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 1));
+const isConversation = (value) => Array.isArray(value) && value.length > 0 && value.every((one) => one && typeof one === "object" && "role" in one);
+
+function field(name, kind, text, body = null, tools = null) {
+  const count = [...text].length;
+  return el("div", { class: `field ${kind}`, data: { column: name } },
+    el("div", { class: "label" }, el("span", { textContent: visible(name) }), el("span", { textContent: plural(count, "character") }), tools),
+    body ?? appendText(el("div", { class: "txt", dir: "auto" }), text, state.query));
+}
+
+function conversation(name, messages) {
+  return el("div", { class: "field", data: { column: name } },
+    el("div", { class: "label" }, el("span", { textContent: visible(name) })),
+    messages.map((message) => {
+      const { role, content, ...more } = message;
+      const text = asText(content ?? "") + (Object.keys(more).length ? `\n${JSON.stringify(more, null, 1)}` : "");
+      return field(String(role), role === "assistant" ? "completion" : "prompt", text);
+    }));
+}
+
+/** The rows of the same prompt at other steps, best first in each. */
+function promptOverRun(row) {
+  const { _asked: asked, step } = state.columns;
+  if (!asked) return null;
+  const kin = asked.flatMap((one, i) => (one === asked[row] && state.columns.mode[i] === state.columns.mode[row] ? [i] : []));
+  const steps = [...new Set(kin.map((one) => step[one]))].sort((a, b) => a - b);
+  if (steps.length < 2) return null;
+  return el("div", { class: "overrun" }, steps.flatMap((at) => {
+    const rows = kin.filter((one) => step[one] === at).sort((a, b) => (scoreOf(b) ?? 0) - (scoreOf(a) ?? 0));
+    const buttons = rows.map((one) => {
+      const button = el("button", { class: `dot ${one === row ? "on" : ""}`, type: "button", textContent: state.table.score ? number(scoreOf(one)) : one, title: `row ${one}`, onclick: () => openRow(one, true) });
+      button.style.backgroundColor = scoreColour(scoreOf(one));
+      return button;
+    });
+    const average = state.table.score ? `mean ${number(Number(mean(rows.map(scoreOf)).toFixed(3)))}` : "";
+    return [el("span", { class: "dim", textContent: `step ${at}` }), el("span", { textContent: average }), el("span", {}, buttons)];
+  }));
+}
+
+// -- a group
+
+/** All rows of a group side by side, best first, each scrolled to its end: there the answer is. */
+async function showGroup(detail, row, texts, mates) {
+  const { main, long } = state.table;
+  const rows = [...mates].sort((a, b) => (scoreOf(b) ?? -Infinity) - (scoreOf(a) ?? -Infinity));
+  const all = await Promise.all(rows.map(textsOf));
+  if (state.selected !== row) return;
+  for (const name of long) if (kindOf(name) === "prompt" && typeof texts[name] === "string") detail.append(field(name, "prompt", texts[name]));
+  detail.append(groupSummary(rows, all.map((one) => [...textsIn(one[main])].join("\n"))));
+  const cards = rows.map((one, i) => groupCard(one, [...textsIn(all[i][main])].join("\n"), one === row, mean(rows.map(scoreOf))));
+  detail.append(el("div", { class: "side" }, cards));
+  for (const text of $$(".side .txt", detail)) text.scrollTop = text.scrollHeight;
+}
+
+function groupSummary(rows, texts) {
+  const facts = [];
+  const distinct = new Set(texts).size;
+  if (state.table.score) {
+    const scores = rows.map(scoreOf).filter((score) => score != null);
+    const equal = scores.length > 1 && new Set(scores).size === 1;
+    facts.push(el("span", { textContent: `mean ${number(mean(scores))}` }), el("span", { textContent: `std ${number(deviation(scores))}` }));
+    if (equal) facts.push(el("span", { class: "out", textContent: "all equal: this group teaches nothing" }));
+  }
+  facts.push(el("span", { class: "dim", textContent: plural(distinct, "different completion") }));
+  return el("div", { class: "summary" }, facts);
+}
+
+function groupCard(row, text, on, average) {
+  const score = scoreOf(row);
+  const [low, high] = state.scores;
+  const bar = el("i");
+  bar.style.width = `${((score - low) / (high - low || 1)) * 100}%`;
+  const against = score == null ? "" : ` · ${signed(number(Number((score - average).toFixed(3))))} vs mean`;
+  const open = () => {
+    state.side = false;
+    openRow(row, true);
+  };
+  return el("div", { class: `member ${on ? "on" : ""}`, data: { row } },
+    el("div", { class: "facts" },
+      score == null ? null : scoreBadge(score),
+      el("span", { class: "dim", textContent: lengthText(row) + against }),
+      el("span", { class: "space" }),
+      link("open", open, { "aria-label": `open row ${row}` })),
+    score == null ? null : el("div", { class: "bar" }, bar),
+    appendText(el("div", { class: "txt", dir: "auto", tabIndex: 0 }), text, state.query));
+}

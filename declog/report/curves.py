@@ -1,0 +1,135 @@
+"""A run's scalars as series, each with what the plan says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.report.blobs import Blobs, narrowed, shuffled
+
+FACTS = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "good", "healthy", "runbook",
+         "chart", "log")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Output:
+    """One name of an output, as the plan describes it."""
+
+    facts: Mapping[str, Any]
+
+    @property
+    def template(self) -> str:
+        """What trackers show, such as ``rewards/{column}``."""
+        return str(self.facts["name"])
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The names that the template can give."""
+        parts = re.split(r"(\{\w+\})", self.template)
+        return re.compile("".join("(.+)" if part.startswith("{") else re.escape(part) for part in parts))
+
+    def member(self, name: str) -> str | None:
+        """Which member of the template a name is; empty where it has none; None where it is not of it."""
+        found = self.pattern.fullmatch(name)
+        return None if found is None else " ".join(found.groups())
+
+
+class Meanings:
+    """What the plan says of the names that a run logged."""
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self._modes: Mapping[str, str] = plan.get("modes", {})
+        self._prefixes = ["", *plan.get("prefixes", [])]
+        self._outputs = [Output(facts) for facts in plan.get("outputs", [])]
+
+    def of(self, name: str, mode: str, metric: str | None) -> dict[str, Any]:
+        """Facts of a name: ``base``, its name without the mode's prefix, ``member`` and ``template`` of a family."""
+        bases = list(self._bases(name, mode))
+        for base in bases:
+            for output in self._candidates(metric, base):
+                member = output.member(base)
+                if member is not None:
+                    whole = output.template.startswith("{") and output.template.endswith("}")  # any name: no family
+                    facts = {key: output.facts.get(key) for key in FACTS}
+                    shared = {"template": output.template, "member": "" if whole else member}
+                    return {**facts, **shared, "metric": output.facts["metric"], "base": base, "tags": output.facts["tags"]}
+        return {**dict.fromkeys(FACTS), "template": "", "member": "", "metric": metric or "", "base": bases[0], "tags": []}
+
+    def _bases(self, name: str, mode: str) -> Iterator[str]:
+        """A name without what sinks and modes put before it, the shortest first."""
+        own = self._modes.get(mode, "")
+        found = [name]
+        for prefix in self._prefixes:
+            if name.startswith(prefix + own):
+                found.append(name[len(prefix + own) :])
+        yield from sorted(dict.fromkeys(found), key=len)
+
+    def _candidates(self, metric: str | None, name: str) -> Iterable[Output]:
+        """The outputs that a name may be of: those of its metric first, and exact names before templates."""
+        return sorted(
+            self._outputs, key=lambda one: (one.facts["key"] != metric, one.template != name, one.template.count("{"))
+        )
+
+
+def series(scalars: Any, meanings: Meanings, blobs: Blobs) -> dict[str, Any]:
+    """The series of an Arrow table of scalars: ``steps`` and ``values`` are blobs that several of them share."""
+    names, modes = _codes(scalars, "name"), _codes(scalars, "mode")
+    step = scalars["step"].to_numpy()
+    value, partial = scalars["value"].to_numpy(), np.nan_to_num(scalars["partial"].to_numpy(zero_copy_only=False).astype(float))
+    metric = scalars["metric"].to_pylist() if len(scalars) else []
+    steps: dict[bytes, int] = {}
+    blob_of: list[int] = []
+    found, packed = [], []
+    for rows in _groups(names.index, modes.index):
+        rows = rows[np.argsort(step[rows], kind="stable")]
+        x, y = step[rows].astype(np.float64), value[rows]
+        raw = shuffled(x)
+        if raw not in steps:
+            steps[raw] = len(blob_of)
+            blob_of.append(blobs.add(raw))
+        name, mode = names.words[names.index[rows[0]]], modes.words[modes.index[rows[0]]]
+        kept = narrowed(y)
+        packed.append(shuffled(kept))
+        found.append({
+            "name": name, "mode": mode, "at": steps[raw], "count": len(rows), "size": kept.itemsize,
+            "partial": int(partial[rows].sum()), "notFinite": int((~np.isfinite(y)).sum()),
+            **_worded(meanings.of(name, mode, metric[rows[-1]])),
+        })  # fmt: skip
+    return {"series": found, "steps": blob_of, "values": blobs.add(b"".join(packed))}
+
+
+def _worded(facts: dict[str, Any]) -> dict[str, Any]:
+    """Texts where there are none, for the page."""
+    texts = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "runbook", "chart")
+    return {**facts, **{key: facts[key] or "" for key in texts}}
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A column of texts: each row's place in ``words``, which are in the order in which they first came."""
+
+    index: NDArray[np.int64]
+    words: list[str]
+
+
+def _codes(table: Any, name: str) -> Codes:
+    column = table[name].combine_chunks().dictionary_encode()
+    return Codes(column.indices.to_numpy(zero_copy_only=False).astype(np.int64), column.dictionary.to_pylist())
+
+
+def _groups(*keys: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """The rows of each combination of keys, in the order in which these first came."""
+    if not len(keys[0]):
+        return
+    whole = keys[0]
+    for key in keys[1:]:
+        whole = whole * (int(key.max()) + 1) + key
+    order = np.argsort(whole, kind="stable")
+    starts = np.flatnonzero(np.diff(whole[order])) + 1
+    yield from sorted(np.split(order, starts), key=lambda rows: int(rows[0]))

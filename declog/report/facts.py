@@ -1,0 +1,117 @@
+"""What a page says of one run: its state, its steps and constants, its alerts, with its series and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from declog.report.blobs import Blobs
+from declog.report.curves import Meanings, series
+from declog.report.tables import table
+from declog.runs.run import Run
+
+MOST_CARDS = 8
+MOST_COLUMNS = 160  # log events of a histogram that are shown
+SEARCHED = ("reward", "loss", "kl", "entropy", "grad_norm", "learning_rate")  # cards of a run that says of none it is core
+
+
+def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str, Any]:
+    """One run as plain data for the page; long things are in ``blobs``."""
+    plan = run.plan
+    scalars = run.scalars.arrow()
+    curves = series(scalars, Meanings(plan), blobs)
+    tables = list(_tables(run, plan, blobs)) if samples else []
+    reads = {one["id"]: one["reads"] for one in plan.get("alerts", [])}
+    alerts = [{key: row[key] for key in ("step", "name", "level", "text")} | {"reads": reads.get(row["name"], [])} for row in run.alerts.rows()]
+    times = [time for time in (scalars["time"].to_pylist() if len(scalars) else []) if time is not None]
+    steps = scalars["step"].to_pylist()
+    names = [one["name"] for one in curves["series"] if one["mode"] == "train"]
+    core = [one["name"] for one in curves["series"] if "core" in one["tags"] and one["mode"] == "train"]
+    return {
+        "name": run.name, "label": label, "path": run.path.name, "id": run.id, "state": run.state,
+        "started": min([*_starts(run), *times], default=None), "seconds": max(times) - min(times) if times else None,
+        "span": [min(steps), max(steps)] if steps else None, "ranks": run.world_size, "constants": run.constants,
+        "core": (core or [name for name in SEARCHED if name in names] or names)[:MOST_CARDS],
+        "alerts": alerts, "rules": len(plan.get("alerts", [])), "failures": run.failures,
+        "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
+        "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **curves,
+        "profile": _profile(run), "foot": _foot(run), "notes": [*run.problems, *_others(run)],
+    }  # fmt: skip
+
+
+def _starts(run: Run) -> Iterator[float]:
+    for one in run.segments[:1]:
+        if isinstance(one.get("started"), str):
+            yield datetime.fromisoformat(one["started"]).timestamp()
+
+
+def _tables(run: Run, plan: Mapping[str, Any], blobs: Blobs) -> Iterator[dict[str, Any]]:
+    facts = {one["id"]: one for one in plan.get("tables", [])}
+    for name, frame in run.tables.items():
+        if len(frame):
+            yield table(name, frame.rows(), facts.get(name, {}), blobs)
+
+
+def _histograms(run: Run, plan: Mapping[str, Any], blobs: Blobs) -> Iterator[dict[str, Any]]:
+    meanings = Meanings(plan)
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in run.histograms.rows():
+        rows.setdefault((row["name"], row["mode"]), []).append(row)
+    for (name, mode), found in rows.items():
+        thin = found[:: -(-len(found) // MOST_COLUMNS)]
+        data = {key: [row[key] for row in thin] for key in ("step", "counts", "edges")}
+        title = meanings.of(name, mode, found[0].get("metric"))["title"] or ""
+        yield {"name": name, "mode": mode, "title": title, "data": blobs.add_json(data)}
+
+
+def _profile(run: Run) -> str:
+    import yaml
+
+    return yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=110) if run.config else ""
+
+
+def _foot(run: Run) -> str:
+    """Versions and ids, for those who want to know exactly."""
+    info = run.info
+    commit = info.get("git") or {}
+    facts = [
+        f"run {run.id}" if run.id else "", f"declog {info['declog']}" if "declog" in info else "",
+        f"plan {info['fingerprint']}" if "fingerprint" in info else "",
+        f"commit {commit['commit'][:12]}{' with changes' if commit.get('dirty') else ''}" if commit.get("commit") else "",
+        f"torch {info['torch']}" if info.get("torch") else "", "this file holds its data and asks nothing of the network",
+    ]  # fmt: skip
+    return " · ".join(filter(None, facts))
+
+
+def _others(run: Run) -> Iterator[str]:
+    """Other runs in the same folder."""
+    if others := [each for each in run.ids if each != run.id]:
+        yield f"the folder holds {len(others)} other run{'s' * (len(others) > 1)}: {', '.join(others)}"
+
+
+def differences(one: Run, other: Run) -> list[dict[str, Any]]:
+    """The keys of two configurations that differ, with both values as YAML or JSON would say them; None: not set."""
+    left, right = dict(_leaves(_settings(one))), dict(_leaves(_settings(other)))
+    return [
+        {"key": key, "values": [left.get(key), right.get(key)]}
+        for key in dict.fromkeys([*left, *right])
+        if left.get(key) != right.get(key)
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """What one may have changed between two runs: the profile, and what it ran with."""
+    info = run.info
+    ran = {key: info.get(key) for key in ("declog", "torch", "python", "world_size")}
+    ran["commit"] = (info.get("git") or {}).get("commit")
+    return {**run.config, "constants": run.constants, "run": {key: value for key, value in ran.items() if value is not None}}
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,130 @@
+"""A run's tables for a page: short values of all rows at once, long texts in chunks that are read when they are shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from declog.report.blobs import Blobs
+
+CHUNK = 64  # rows
+STAMPS = ("step", "mode", "declog_step", "run_id", "declog_run_id")
+COMPLETION = re.compile(r"completion|response|answer|output", re.I)
+PROMPT = re.compile(r"prompt|question|query|input", re.I)
+SCORE = re.compile(r"reward|score", re.I)
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict[str, Any]:
+    """One table: which of its columns is the completion (``main``), the score, what is ``long`` and what is ``plain``."""
+    objects = [one["name"] for one in facts.get("columns", []) if one["type"] in ("object", "tokens")]
+    rows = [_decoded(row, objects) for row in rows]
+    columns = list(rows[0]) if rows else []
+    long = [column for column in columns if column not in (*STAMPS, "why") and any(_is_long(row[column]) for row in rows)]
+    plain = [column for column in columns if column not in long]
+    prompt = _first(long, PROMPT)
+    main = _first([column for column in long if column != prompt and not _of_tokens(rows, column)], COMPLETION)
+    main = main or next((column for column in reversed(long) if column != prompt), prompt)
+    light: dict[str, Any] = {column: [row[column] for row in rows] for column in plain if column not in STAMPS[3:]}
+    light["step"] = [_step(row) for row in rows]
+    light["mode"] = [row.get("mode", "train") for row in rows]
+    light["_preview"] = [shortened(text_of(row[main]), 22, 58) if main else "" for row in rows]
+    light["_length"] = [len(text_of(row[main])) if main else 0 for row in rows]
+    if prompt is not None:
+        asked = [text_of(row[prompt]) for row in rows]
+        light["_prompt"] = [shortened(text, 50) for text in asked]
+        light["_asked"] = _numbered(asked)
+    if (group := _groups(rows, light)) is not None:
+        light["_group"] = group
+    heavy = [{column: _compact(row[column]) for column in long} for row in rows]
+    return {
+        "name": name, "rows": len(rows), "long": long, "plain": plain, "main": main, "chunk": CHUNK,
+        "score": _score(rows, plain, facts), "light": blobs.add_json(light),
+        "chunks": [blobs.add_json(heavy[start : start + CHUNK]) for start in range(0, len(rows), CHUNK)],
+    }  # fmt: skip
+
+
+def _decoded(row: Mapping[str, Any], objects: Sequence[str]) -> Mapping[str, Any]:
+    """A row whose objects are values, where a file has them as JSON."""
+    found = {column: json.loads(row[column]) for column in objects if isinstance(row.get(column), str)}
+    return {**row, **found} if found else row
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, str | list | dict | tuple)
+
+
+def _of_tokens(rows: Rows, column: str) -> bool:
+    return any(isinstance(row[column], dict) and "tokens" in row[column] for row in rows)
+
+
+def _compact(value: Any) -> Any:
+    """A cell of tokens with four digits of each value: a colour shows fewer."""
+    if not (isinstance(value, dict) and isinstance(value.get("tokens"), list)):
+        return value
+    return {key: [_rounded(one) for one in item] if isinstance(item, list) else item for key, item in value.items()}
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def _step(row: Mapping[str, Any]) -> int:
+    """The row's own step, where it has one, else the log event's."""
+    own = row.get("step")
+    return int(own if isinstance(own, int) else row.get("declog_step") or 0)
+
+
+def _first(columns: Sequence[str], pattern: re.Pattern[str]) -> str | None:
+    return next((column for column in columns if pattern.search(column)), None)
+
+
+def _score(rows: Rows, plain: Sequence[str], facts: Mapping[str, Any]) -> str | None:
+    """The column by which rows are good or bad: that of the filter's key, else the one that is called so."""
+    numbers = [
+        column for column in plain
+        if column not in (*STAMPS, "group", "row")
+        and any(isinstance(row[column], int | float) and not isinstance(row[column], bool) for row in rows)
+    ]  # fmt: skip
+    named = {one["expr"]: one["name"] for one in facts.get("columns", []) if one["expr"]}
+    keyed = named.get(facts.get("key") or "", facts.get("key"))
+    wanted = [keyed, "reward", "score", _first(numbers, SCORE)]
+    return next((column for column in wanted if column in numbers), None)
+
+
+def _groups(rows: Rows, light: Mapping[str, Any]) -> list[int] | None:
+    """A number for each group of a step: by the rows' own group, else by their prompt."""
+    keys: Any = [row["group"] for row in rows] if rows and "group" in rows[0] else light.get("_asked")
+    if keys is None or any(key is None for key in keys):
+        return None
+    return _numbered(list(zip(light["mode"], light["step"], map(str, keys), strict=True)))
+
+
+def _numbered(values: Sequence[Any]) -> list[int]:
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
+
+
+def text_of(value: Any) -> str:
+    """The texts of a value: of a conversation those of its messages, of tokens what they make up."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        if isinstance(value.get("tokens"), list):
+            return "".join(map(str, value["tokens"]))
+        return text_of(value["content"]) if "content" in value else " ".join(map(text_of, value.values()))
+    if isinstance(value, list | tuple):
+        return "\n".join(map(text_of, value))
+    return "" if value is None else str(value)
+
+
+def shortened(text: str, head: int, tail: int = 0) -> str:
+    """A text's beginning and end in one line."""
+    line = " ".join(text[: 8 * head].split()) if tail == 0 else " ".join(text.split())
+    if len(line) <= head + tail + 4:
+        return line
+    return f"{line[:head]} … {line[-tail:]}" if tail else f"{line[:head]}…"

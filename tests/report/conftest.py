@@ -1,0 +1,75 @@
+"""A headless Chromium, started once per test module, and pages in it that nothing can reach the network from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync")  # fmt: skip
+WIDE = {"width": 1480, "height": 950}
+
+
+@dataclass
+class Opened:
+    """A page that was opened, with what it asked for and said since."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+
+Open = Callable[..., Opened]
+
+
+def _chromium(config: pytest.Config) -> str:
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if found is None:
+        reason = "there is no Chromium (Debian: apt-get install chromium)"
+        if config.getoption("--require-browser"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    """Chromium; where there is none, the test is skipped, or fails under ``--require-browser``."""
+    executable = _chromium(request.config)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Open]:
+    """Opens a report, at a link into it, and waits until it is shown."""
+    contexts = []
+
+    def open_page(file: Path, link: str = "", **options: Any) -> Opened:
+        context = browser.new_context(offline=True, viewport=options.pop("viewport", WIDE), **options)
+        contexts.append(context)
+        found = Opened(context.new_page())
+        page = found.page
+        page.on("request", lambda asked: found.requests.append(asked.url))
+        page.on("console", lambda message: found.said.append(message.text))
+        page.on("pageerror", lambda error: found.said.append(str(error)))
+        page.on("dialog", lambda dialog: (found.said.append("a dialog"), dialog.dismiss()))
+        page.goto(f"{file.as_uri()}{link}")
+        page.wait_for_selector("html[data-ready], html[data-failed]", state="attached")
+        return found
+
+    yield open_page
+    for context in contexts:
+        context.close()
