@@ -160,9 +160,11 @@ def start(
 
 def places(config: Composed) -> dict[str, str]:
     """Where each metric is declared, `metrics.kl`, as file and line or as the override; empty where nobody knows."""
+    if (provenance := config.provenance) is None:
+        return {}
     found = {}
-    for name in config.data.get("metrics") or {} if config.provenance is not None else ():
-        _, layers = config.provenance.find((*config.prefix, "metrics", name))
+    for name in config.data.get("metrics") or {}:
+        _, layers = provenance.find((*config.prefix, "metrics", name))
         if layers:
             place = layers[-1].place
             found[f"metrics.{name}"] = _portable(place) if isinstance(place, FilePlace) else shown_place(place)

@@ -49,10 +49,14 @@ ROOMS = (
     Room("api", "errors sinks language plans engine runtime compiler config"),  # where the arrows meet
     Room("replay", "errors sinks language plans engine runtime compiler config api", "numpy pytest torch"),
     Room("testing", "errors runtime replay"),
+    Room("report", "errors sinks runs", "numpy", lazily="yaml"),
     Room("__init__", "config"),
     Room("integrations", "errors sinks __init__", "accelerate axolotl pydantic swift torch transformers"),
     Room(
-        "cli __main__", "errors sinks language plans engine compiler config api replay", "pydantic", lazily="yaml wandb"
+        "cli __main__",
+        "errors sinks runs report language plans engine compiler config api replay",
+        "pydantic",
+        lazily="yaml wandb",
     ),
 )
 EXECUTING = ("sinks", "plans", "engine", "runtime")  # which know the plan, and nothing of how it came to be

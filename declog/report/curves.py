@@ -56,10 +56,10 @@ class Meanings:
                 member = output.member(base)
                 if member is not None:
                     whole = output.template.startswith("{") and output.template.endswith("}")  # any name: no family
-                    facts = {key: output.facts.get(key) for key in FACTS}
-                    shared = {"template": output.template, "member": "" if whole else member}
-                    return {**facts, **shared, "metric": output.facts["metric"], "base": base, "tags": output.facts["tags"]}
-        return {**dict.fromkeys(FACTS), "template": "", "member": "", "metric": metric or "", "base": bases[0], "tags": []}
+                    facts = {key: output.facts.get(key) for key in (*FACTS, "metric", "tags")}
+                    return {**facts, "template": output.template, "member": "" if whole else member, "base": base}
+        nothing: dict[str, Any] = {**dict.fromkeys(FACTS), "metric": metric or "", "tags": []}
+        return {**nothing, "template": "", "member": "", "base": bases[0]}
 
     def _bases(self, name: str, mode: str) -> Iterator[str]:
         """A name without what sinks and modes put before it, the shortest first."""
@@ -81,7 +81,8 @@ def series(scalars: Any, meanings: Meanings, blobs: Blobs) -> dict[str, Any]:
     """The series of an Arrow table of scalars: ``steps`` and ``values`` are blobs that several of them share."""
     names, modes = _codes(scalars, "name"), _codes(scalars, "mode")
     step = scalars["step"].to_numpy()
-    value, partial = scalars["value"].to_numpy(), np.nan_to_num(scalars["partial"].to_numpy(zero_copy_only=False).astype(float))
+    value = scalars["value"].to_numpy()
+    partial = np.asarray([bool(one) for one in scalars["partial"].to_pylist()])
     metric = scalars["metric"].to_pylist() if len(scalars) else []
     steps: dict[bytes, int] = {}
     blob_of: list[int] = []

@@ -14,7 +14,14 @@ from declog.runs.run import Run
 
 MOST_CARDS = 8
 MOST_COLUMNS = 160  # log events of a histogram that are shown
-SEARCHED = ("reward", "loss", "kl", "entropy", "grad_norm", "learning_rate")  # cards of a run that says of none it is core
+SEARCHED = (
+    "reward",
+    "loss",
+    "kl",
+    "entropy",
+    "grad_norm",
+    "learning_rate",
+)  # cards, where none is core
 
 
 def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str, Any]:
@@ -24,7 +31,10 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
     curves = series(scalars, Meanings(plan), blobs)
     tables = list(_tables(run, plan, blobs)) if samples else []
     reads = {one["id"]: one["reads"] for one in plan.get("alerts", [])}
-    alerts = [{key: row[key] for key in ("step", "name", "level", "text")} | {"reads": reads.get(row["name"], [])} for row in run.alerts.rows()]
+    alerts = [
+        {**{key: row[key] for key in ("step", "name", "level", "text")}, "reads": reads.get(row["name"], [])}
+        for row in run.alerts.rows()
+    ]
     times = [time for time in (scalars["time"].to_pylist() if len(scalars) else []) if time is not None]
     steps = scalars["step"].to_pylist()
     names = [one["name"] for one in curves["series"] if one["mode"] == "train"]
@@ -76,12 +86,15 @@ def _foot(run: Run) -> str:
     """Versions and ids, for those who want to know exactly."""
     info = run.info
     commit = info.get("git") or {}
+    changed = " with changes" if commit.get("dirty") else ""
     facts = [
-        f"run {run.id}" if run.id else "", f"declog {info['declog']}" if "declog" in info else "",
+        f"run {run.id}" if run.id else "",
+        f"declog {info['declog']}" if "declog" in info else "",
         f"plan {info['fingerprint']}" if "fingerprint" in info else "",
-        f"commit {commit['commit'][:12]}{' with changes' if commit.get('dirty') else ''}" if commit.get("commit") else "",
-        f"torch {info['torch']}" if info.get("torch") else "", "this file holds its data and asks nothing of the network",
-    ]  # fmt: skip
+        f"commit {commit['commit'][:12]}{changed}" if commit.get("commit") else "",
+        f"torch {info['torch']}" if info.get("torch") else "",
+        "this file holds its data and asks nothing of the network",
+    ]
     return " · ".join(filter(None, facts))
 
 
@@ -104,9 +117,9 @@ def differences(one: Run, other: Run) -> list[dict[str, Any]]:
 def _settings(run: Run) -> dict[str, Any]:
     """What one may have changed between two runs: the profile, and what it ran with."""
     info = run.info
-    ran = {key: info.get(key) for key in ("declog", "torch", "python", "world_size")}
-    ran["commit"] = (info.get("git") or {}).get("commit")
-    return {**run.config, "constants": run.constants, "run": {key: value for key, value in ran.items() if value is not None}}
+    ran = {key: info[key] for key in ("declog", "torch", "python", "world_size") if info.get(key) is not None}
+    ran |= {"commit": info["git"]["commit"]} if info.get("git") else {}
+    return {**run.config, "constants": run.constants, "run": ran}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -35,9 +35,10 @@ def document(run: Run, other: Run | None = None, *, samples: bool = True) -> str
     """The page. What it holds of the run is JSON and base64, which no browser takes for markup."""
     blobs = Blobs()
     runs = [one for one in (run, other) if one is not None]
+    named = zip(runs, labels(runs), strict=True)
     facts = {
         "made": time.time(),
-        "runs": [run_facts(one, blobs, label=label, samples=samples) for one, label in zip(runs, labels(runs), strict=True)],
+        "runs": [run_facts(one, blobs, label=label, samples=samples) for one, label in named],
         "differences": [] if other is None else differences(run, other),
     }
     style = "\n".join(map(_asset, STYLES))

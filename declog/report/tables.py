@@ -1,4 +1,4 @@
-"""A run's tables for a page: short values of all rows at once, long texts in chunks that are read when they are shown."""
+"""A run's tables for a page: short values of all rows at once, long texts in chunks, read when they are shown."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict[str, Any]:
-    """One table: which of its columns is the completion (``main``), the score, what is ``long`` and what is ``plain``."""
+    """One table: which of its columns is the completion (``main``), the score, what is ``long``, what is ``plain``."""
     objects = [one["name"] for one in facts.get("columns", []) if one["type"] in ("object", "tokens")]
     rows = [_decoded(row, objects) for row in rows]
     columns = list(rows[0]) if rows else []
-    long = [column for column in columns if column not in (*STAMPS, "why") and any(_is_long(row[column]) for row in rows)]
+    words = [column for column in columns if any(_is_long(row[column]) for row in rows)]
+    long = [column for column in words if column not in (*STAMPS, "why")]
     plain = [column for column in columns if column not in long]
     prompt = _first(long, PROMPT)
     main = _first([column for column in long if column != prompt and not _of_tokens(rows, column)], COMPLETION)

@@ -6,6 +6,7 @@ once. Nothing is written, and nobody who writes is held up.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from declog.runs.files import KINDS, Source, schema, sources
 from declog.runs.frame import Frame
 from declog.sinks._shared import EVENT_RUN, EVENT_STEP
 from declog.sinks.locks import alive
-from declog.sinks.run_folder import CONFIG, LOCK, RUN, run_of
+from declog.sinks.run_folder import CONFIG, LOCK, PLAN, RUN, run_of
 
 log = logging.getLogger("declog")
 
@@ -107,6 +108,20 @@ class Run:
     def config(self) -> dict[str, Any]:
         """The profile in effect, resolved, as plain data; empty where it was not kept."""
         return _config_of(self.path, self.info)
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """What the profile compiled to: outputs with their meanings, alerts, tables; empty where it was not kept."""
+        try:
+            loaded = json.loads((self.path / str(self.info.get("plan", PLAN))).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return loaded if isinstance(loaded, dict) else {}
+
+    @property
+    def ids(self) -> list[str]:
+        """The runs that were written to this folder, the oldest first."""
+        return list(dict.fromkeys(facts["run_id"] for facts in self._all))
 
     @property
     def constants(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A run's folder: found or made, held while the run lasts, and what the run left there distinguished from nothing.
 
-``run.json`` says which run the folder is of; ``run.lock`` is there while it lasts; ``config.yaml`` and ``plan.json`` say
-what it logs. Standard library, errors and locks.
+``run.json`` says which run the folder is of; ``run.lock`` is there while it lasts; ``config.yaml`` and ``plan.json``
+say what it logs. Standard library, errors and locks.
 """
 
 from __future__ import annotations

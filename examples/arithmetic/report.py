@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
+from declog.cli import main
+
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -27,6 +29,8 @@ def report(run: Path, project: str, reward: str = "reward") -> None:
             print(f"\nreward by step\n{bar_plot(rewards)}\n")
             print(f"reward     {first:.2f} over the first 10 steps, {last:.2f} over the last 10")
     print(f"run        {run}")
+    if scalars.exists() or dataset.exists():
+        main(["report", str(run)])
     if scalars.exists():
         print(f"jsonl      {scalars}")
     if dataset.exists():

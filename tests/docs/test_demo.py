@@ -164,13 +164,15 @@ def test_the_demo_prints_at_most_60_lines_and_ends_on_where_to_look(grpo: Demo) 
     ]
     assert turns == [[4, 2], [4, 2]]
     lines = grpo.output.splitlines()
-    assert len(lines) == 57
-    assert [line.split()[0] for line in lines[-4:]] == ["jsonl", "parquet", "pandas", "dashboard"]
+    assert len(lines) == 58
+    assert [line.split()[0] for line in lines[-5:]] == ["report", "jsonl", "parquet", "pandas", "dashboard"]
 
 
 def test_the_report_says_where_the_run_is(grpo: Demo) -> None:
     """Its paths are there, and what it says to type can be typed."""
     assert f"run        {grpo.run.relative_to(grpo.cwd)}" in grpo.output.splitlines()
+    page = grpo.cwd / grpo.line("report").partition(" (")[0]
+    assert (page, page.is_file()) == (grpo.run / "report.html", True)
     assert (grpo.cwd / grpo.line("jsonl")).is_file()
     assert (grpo.cwd / grpo.line("parquet")).is_dir()
     directory, command, *arguments = grpo.line("dashboard").split()

@@ -15,8 +15,8 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync")  # fmt: skip
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+         "--disable-background-networking", "--disable-component-update")  # fmt: skip
 WIDE = {"width": 1480, "height": 950}
 
 
@@ -65,7 +65,7 @@ def opened(browser: Browser) -> Iterator[Open]:
         page.on("request", lambda asked: found.requests.append(asked.url))
         page.on("console", lambda message: found.said.append(message.text))
         page.on("pageerror", lambda error: found.said.append(str(error)))
-        page.on("dialog", lambda dialog: (found.said.append("a dialog"), dialog.dismiss()))
+        page.on("dialog", lambda dialog: found.said.append(dialog.message))
         page.goto(f"{file.as_uri()}{link}")
         page.wait_for_selector("html[data-ready], html[data-failed]", state="attached")
         return found

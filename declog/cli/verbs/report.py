@@ -25,7 +25,9 @@ def arguments(parser: Parser) -> None:
     parser.add("run", metavar="RUN", help="the run's folder")
     parser.add("--compare", metavar="RUN2", help="lay another run over it, with what differs in their configurations")
     parser.add("--no-samples", action="store_true", help="leave out the rows of tables")
-    parser.add("--run-id", metavar="ID", help="one of several runs that were appended to the folder; the last by default")
+    parser.add(
+        "--run-id", metavar="ID", help="one of several runs that were appended to the folder; the last by default"
+    )
     parser.add("--output", metavar="FILE", help=f"where the file goes; {FILE} in the run's folder by default")
     parser.formats()
 
