@@ -147,13 +147,16 @@ def _loaded(origin: Origin) -> DictConfig:
             directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
             raise CompositionError([unknown_preset(name, known, directory)])
         try:
-            config = loader.load_configuration(origin.root, origin.lines, RunMode.RUN, from_shell=False)
+            if origin.application:
+                config = loader.load_configuration(origin.root, origin.lines, RunMode.RUN, from_shell=False)
+            else:
+                config = loader.preset(origin.root, origin.lines)
         except HYDRA_ERRORS as error:
             raise composition_error(loader, origin, error) from None
     if origin.application:
         settle(config, name)
     OmegaConf.set_struct(config, False)
-    del config["hydra"]
+    config.pop("hydra", None)
     OmegaConf.set_struct(config, True)
     if GROUP not in config:
         raise CompositionError([lost(loader, origin)])

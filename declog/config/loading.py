@@ -20,12 +20,15 @@ import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository, IConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import ResultDefault
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from declog.config.search_path import HYDRA_ERRORS
 from declog.errors import MAX_DEPTH, CompositionError, Problem, Where
 
 MAX_BYTES = 4 * 2**20  # of one file
@@ -78,6 +81,29 @@ class Loader(ConfigLoaderImpl):
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         self.config_search_path = config_search_path
         self.repository = Repository(config_search_path)
+
+    def preset(self, root: str, lines: list[str]) -> DictConfig:
+        """A preset's configuration without Hydra's own node, of which nothing is needed: half of what Hydra reads."""
+        try:
+            found, repo = self._without_hydra(root, lines)
+            config = self._compose_config_from_defaults_list(found.defaults, repo)
+            OmegaConf.set_struct(config, True)
+            self._apply_overrides_to_config(found.config_overrides, config)
+        except HYDRA_ERRORS:  # it asks for something of Hydra's, or is wrong, which Hydra says of the whole
+            config = self.load_configuration(root, lines, RunMode.RUN, from_shell=False)
+        return config
+
+    def compute_defaults_list(self, config_name: str | None, overrides: list[str], run_mode: RunMode) -> DefaultsList:
+        """What is merged, and with which overrides; Hydra's own files only where one of the others asks for them."""
+        try:
+            return self._without_hydra(config_name, overrides)[0]
+        except HYDRA_ERRORS:
+            return super().compute_defaults_list(config_name, overrides, run_mode)
+
+    def _without_hydra(self, root: str | None, lines: list[str]) -> tuple[DefaultsList, IConfigRepository]:
+        parsed, repo = self._parse_overrides_and_create_caching_repo(root, lines)
+        self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
+        return create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False), repo
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
         """The files of a defaults list merged; what was merged before in this process is copied, which Hydra does anew.
