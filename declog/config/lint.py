@@ -13,7 +13,6 @@ from typing import Any
 
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigSource
-from hydra.types import RunMode
 
 from declog.config.composed import Composed
 from declog.config.diagnostics import shown_path, written_key, written_value
@@ -129,7 +128,7 @@ def clashes(config: Composed) -> list[Problem]:
         if not twice:
             return []  # as good as always: which options a profile uses takes Hydra a while to say
         try:
-            used = loader.compute_defaults_list(origin.root, list(origin.lines), RunMode.RUN).defaults
+            used = loader.defaults(origin.root, origin.lines)[0].defaults
         except HYDRA_ERRORS:
             return []
     names = dict.fromkeys(str(each.config_path) for each in used if each.config_path in twice)

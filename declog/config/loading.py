@@ -93,12 +93,13 @@ class Loader(ConfigLoaderImpl):
             config = self.load_configuration(root, lines, RunMode.RUN, from_shell=False)
         return config
 
-    def compute_defaults_list(self, config_name: str | None, overrides: list[str], run_mode: RunMode) -> DefaultsList:
-        """What is merged, and with which overrides; Hydra's own files only where one of the others asks for them."""
+    def defaults(self, root: str | None, lines: list[str]) -> tuple[DefaultsList, IConfigRepository]:
+        """What is merged with which overrides, and the files; Hydra's own where one of the others asks for them."""
         try:
-            return self._without_hydra(config_name, overrides)[0]
+            return self._without_hydra(root, lines)
         except HYDRA_ERRORS:
-            return super().compute_defaults_list(config_name, overrides, run_mode)
+            _, repo = self._parse_overrides_and_create_caching_repo(root, lines)
+            return self.compute_defaults_list(root, lines, RunMode.RUN), repo
 
     def _without_hydra(self, root: str | None, lines: list[str]) -> tuple[DefaultsList, IConfigRepository]:
         parsed, repo = self._parse_overrides_and_create_caching_repo(root, lines)

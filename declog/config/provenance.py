@@ -7,8 +7,10 @@ PyYAML; the result is plain data (``source_map.py``).
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path as FilePath
 from typing import Any, Literal
@@ -23,6 +25,7 @@ from hydra.plugins.config_source import ConfigSource
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
+from declog.config.loading import Loader
 from declog.config.long_form import LongResult
 from declog.config.search_path import (
     GROUP,
@@ -94,8 +97,11 @@ class Origin:
 
 def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequence[str]) -> Provenance:
     """The provenance of what ``loader`` composes; raises what Hydra raises where it cannot."""
-    composed = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN)
-    _, repository = loader._parse_overrides_and_create_caching_repo(config_name, list(overrides))
+    if isinstance(loader, Loader):
+        composed, repository = loader.defaults(config_name, list(overrides))
+    else:  # of an application that runs
+        composed = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN)
+        _, repository = loader._parse_overrides_and_create_caching_repo(config_name, list(overrides))
     layers: dict[Path, list[Layer]] = {}
     texts: dict[str, str] = {}
     rank = 0
@@ -121,9 +127,9 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
                 texts.setdefault(chosen[0].file, chosen[1])
                 add([(package, chosen[0], "merges")])
             skipped = ("defaults",) if package else ("defaults", "hydra")
-            settings = _in_file(path, texts[path], package, skipped)
             read = repository.load_config(name)
-            add(_in_long_form(settings, read, package) if isinstance(read, LongResult) else settings)
+            long = pickle.dumps(read) if isinstance(read, LongResult) else None
+            add(_settings(path, texts[path], package, skipped, long))
         elif source is not None:
             content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
             add(_in_value(package, content, StorePlace(f"{source.scheme()}://{name}")))
@@ -131,6 +137,13 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
         add(_in_override(override))
     in_order = {path: tuple(sorted(found, key=lambda layer: layer.rank)) for path, found in layers.items()}
     return Provenance(in_order, texts)
+
+
+@lru_cache(maxsize=128)  # presets are read again and again, and what each key of a file says does not change
+def _settings(file: str, text: str, package: Path, skipped: tuple[str, ...], long: bytes | None) -> tuple[Setting, ...]:
+    """The keys of a file; ``long`` is its long form, pickled, where it is written shorter."""
+    settings = _in_file(file, text, package, skipped)
+    return tuple(settings if long is None else _in_long_form(settings, pickle.loads(long), package))
 
 
 def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
@@ -151,10 +164,15 @@ def _choice(repository: IConfigRepository, parent: str | None, name: str) -> tup
     """Where a defaults list chooses an option of a group, and the text of its file."""
     source = next((each for each in repository.get_sources() if parent is not None and each.is_config(parent)), None)
     found = None if source is None or parent is None else source_file(source, parent)
-    for group, option in () if found is None else defaults_of(found[1]):
+    for group, option in () if found is None else _defaults(found[1]):
         if group is not None and found is not None and option.value == name.rpartition("/")[2]:
             return FilePlace(found[0], span(group), span(option), _style(option)), found[1]
     return None
+
+
+@lru_cache(maxsize=128)
+def _defaults(text: str) -> tuple[tuple[yaml.ScalarNode | None, yaml.ScalarNode], ...]:
+    return tuple(defaults_of(text))
 
 
 def defaults_of(text: str) -> Iterator[tuple[yaml.ScalarNode | None, yaml.ScalarNode]]:

@@ -16,11 +16,10 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins import file_config_source, importlib_resources_config_source
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import create_config_search_path
@@ -37,6 +36,9 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.long_form import lengthened
+
+if TYPE_CHECKING:
+    from declog.config.loading import Loader
 
 PROVIDER = "declog"
 GROUP = "declog"
@@ -222,7 +224,7 @@ def register() -> None:
     )
 
 
-def config_loader(config_dir: Path | str | None = None) -> ConfigLoaderImpl:
+def config_loader(config_dir: Path | str | None = None) -> Loader:
     """A loader over ``config_dir``, the presets and what other plugins add; not Hydra's global one.
 
     A text names a place of Hydra's search path, such as ``declog:///a/folder/of/presets``.

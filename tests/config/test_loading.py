@@ -91,6 +91,17 @@ def test_composing_gives_data_of_its_own(write_preset: WritePreset) -> None:
     assert declog.compose("mine", config_dir=place).data == expected
 
 
+def test_what_a_preset_says_of_hydra_is_not_the_profiles(write_preset: WritePreset) -> None:
+    """Its profile is as without that, and each key keeps its place."""
+    text = "  profile: slim\n  metrics: {x: mean(reward)}\n"
+    plain = declog.compose("plain", config_dir=write_preset("plain", f"# @package _global_\ndeclog:\n{text}"))
+    more = f"# @package _global_\nhydra: {{run: {{dir: elsewhere}}}}\ndeclog:\n{text}"
+    other = declog.compose("other", config_dir=write_preset("other", more))
+    assert other.data == plain.data
+    assert plain.provenance is not None and other.provenance is not None
+    assert {each for each in other.provenance.layers if each[0] == "declog"} == plain.provenance.layers.keys()
+
+
 def test_the_store_may_hold_a_class_of_a_function(store: ConfigStore) -> None:
     """A preset that is a dataclass of Hydra's store composes wherever its class stands."""
 
