@@ -1,0 +1,88 @@
+"""What a profile needs of verl's batch: columns of a ``DataProto``, by verl's own names. Imports torch nowhere.
+
+Beside its columns, of tensors and of others, a batch has ``prompt_length`` and ``response_length`` per completion, as
+verl counts them, and ``max_prompt_length`` and ``max_response_length`` of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
+
+VARIANCE = ("sum_pi_squared", "old_log_probs", "rollout_is_weights")  # what verl's variance proxies are made of
+PADDING = "pad"  # begins the keys of rows that a v1 trainer fills a batch up with
+LENGTHS = ("prompt_length", "response_length")
+
+
+def tensors(batch: Any, needed: Set[str]) -> dict[str, Any]:
+    """The needed columns that are tensors, [completions, tokens] or [completions], and what is counted of them."""
+    found = {name: _padded(batch.batch[name]) for name in needed if name in batch.batch.keys()}  # noqa: SIM118
+    widths = {"max_prompt_length": "prompts", "max_response_length": "responses"}
+    found |= {name: batch.batch[column].shape[-1] for name, column in widths.items() if name in needed}
+    if not found.keys() >= needed & set(LENGTHS):
+        found |= dict(zip(LENGTHS, lengths(batch), strict=True))
+    return found
+
+
+def lengths(batch: Any) -> tuple[Any, Any]:
+    """How many tokens each prompt and each response has, those of tools included."""
+    if all(name in batch.batch.keys() for name in LENGTHS):  # noqa: SIM118
+        return batch.batch["prompt_length"], batch.batch["response_length"]
+    mask, width = batch.batch["attention_mask"], batch.batch["responses"].shape[-1]
+    return mask[:, :-width].sum(-1), mask[:, -width:].sum(-1)
+
+
+def others(batch: Any, needed: Set[str]) -> dict[str, list[Any]]:
+    """The needed columns that are not tensors, one value per completion."""
+    return {name: batch.non_tensor_batch[name].tolist() for name in needed if name in batch.non_tensor_batch}
+
+
+class Stored:
+    """The rows of a v1 trainer's batch in verl's TransferQueue, of which the metrics' batch has some columns.
+
+    ``get(select_fields=[name])`` reads one more; ``keys`` are ``{uid}_{session}_{index}``.
+    """
+
+    def __init__(self, keys: Sequence[str], get: Callable[..., Any], absent: set[str]) -> None:
+        self._keys, self._get, self._absent = keys, get, absent
+
+    def columns(self, needed: Set[str], rows: int) -> dict[str, Any]:
+        """The needed columns that there are, of the batch's rows."""
+        mine = [place for place, key in enumerate(self._keys) if not key.startswith(PADDING)]
+        if len(mine) != rows:
+            mine = list(range(len(self._keys)))
+        if len(mine) != rows:
+            return {}
+        found: dict[str, Any] = {}
+        if "uid" in needed:
+            found["uid"] = [self._keys[place].rsplit("_", 2)[0] for place in mine]
+        for name in sorted(needed - found.keys() - self._absent):
+            column = self._read(name)
+            if column is None:
+                self._absent.add(name)
+            elif isinstance(column, list):
+                found[name] = [column[place] for place in mine]
+            else:
+                found[name] = column[mine]
+        return found
+
+    def _read(self, name: str) -> Any:
+        """A column, padded, or a list; else what rewards said beside their score; None where there is neither."""
+        try:
+            column = self._get(select_fields=[name])[name]
+        except (ValueError, KeyError):
+            return self._said(name)
+        return _padded(column) if hasattr(column, "is_nested") else column.tolist()
+
+    def _said(self, name: str) -> list[Any] | None:
+        try:
+            rows = self._get(select_fields=["extra_fields"])["extra_fields"].tolist()
+        except (ValueError, KeyError):
+            return None
+        said = [row.get("reward_extra_info", {}) if isinstance(row, Mapping) else {} for row in rows]
+        return [each.get(name) for each in said] if any(name in each for each in said) else None
+
+
+def _padded(column: Any) -> Any:
+    """A column of one width: where padding was removed, responses of several lengths."""
+    return column.to_padded_tensor(0) if column.is_nested else column

@@ -1,0 +1,201 @@
+"""What of verl calls declog: functions and methods of three of its modules, wrapped as soon as those are imported.
+
+A module that is imported already is wrapped at once, and so are the functions that others have taken from it. Each of
+verl's functions is called once and as ever, whatever declog's part of it does. Imports neither verl nor torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import declog
+from declog.integrations.verl import run
+
+BACKEND = "declog"  # which `trainer.logger` may name
+
+
+def install() -> None:
+    """Wrap what verl has imported, and what it will import."""
+    if any(isinstance(finder, _Waiting) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Waiting())
+    for name, wrap in WRAPPED.items():
+        if name in sys.modules:
+            wrap(sys.modules[name])
+
+
+class _Waiting(importlib.abc.MetaPathFinder):
+    """Finds verl's modules as everybody else would, and only adds to what is done when they are loaded."""
+
+    def __init__(self) -> None:
+        self._finding: set[str] = set()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in WRAPPED or name in self._finding:
+            return None
+        self._finding.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._finding.discard(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Wrapping(spec.loader)
+        return spec
+
+
+class _Wrapping(importlib.abc.Loader):
+    """A module's own loader, and then the wrappers."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        WRAPPED[module.__name__](module)
+
+
+# -- verl.utils.tracking
+
+
+def _tracking(module: ModuleType) -> None:
+    tracking: Any = module.Tracking
+    if BACKEND not in tracking.supported_backend:
+        tracking.supported_backend = [*tracking.supported_backend, BACKEND]
+    _method(tracking, "__init__", _made)
+    _method(tracking, "log", _logged)
+    for name in ("finish", "__del__"):  # the first is there since 0.9
+        if name in vars(tracking):
+            _method(tracking, name, _finished)
+    _method(module.ValidationGenerationsLogger, "log", _generations)
+
+
+def _method(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    own = vars(owner)[name]
+
+    @functools.wraps(own)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(self, functools.partial(own, self), *args, **kwargs)
+
+    setattr(owner, name, wrapper)
+
+
+def _made(
+    tracking: Any, own: Callable[..., Any], project_name: Any, experiment_name: Any, default_backend: Any = "console",
+    config: Any = None, **others: Any,
+) -> None:  # fmt: skip
+    tracking.declog = None  # also where verl's own part fails
+    own(project_name, experiment_name, default_backend, config, **others)
+    tracking.declog = run.begin(project_name, experiment_name, config, default_backend)
+
+
+def _logged(tracking: Any, own: Callable[..., Any], data: Any, step: Any, backend: Any = None, **others: Any) -> None:
+    own(data, step, backend, **others)
+    if backend is None or BACKEND in backend:
+        tracking.declog.log(data, step)
+
+
+def _finished(tracking: Any, own: Callable[..., Any], exit_code: int = 0, **others: Any) -> None:
+    try:
+        own(**({"exit_code": exit_code} if exit_code else {}), **others)
+    finally:
+        if "declog" in vars(tracking) and tracking.declog is not None:
+            tracking.declog.close(failed=bool(exit_code))
+
+
+def _generations(logger: Any, own: Callable[..., Any], loggers: Any, samples: Any, step: Any) -> None:
+    own(loggers, samples, step)
+    if (found := run.latest()) is not None:
+        found.generations(samples, step)
+
+
+# -- verl.trainer.ppo.metric_utils
+
+
+def _metrics(module: ModuleType) -> None:
+    taken: dict[str, Callable[..., None]] = {
+        "compute_data_metrics": _data,
+        "compute_timing_metrics": _timing,
+        "compute_throughout_metrics": _throughput,
+        "compute_variance_proxy_metrics": _variance,  # since 0.7.1
+        "get_metric_data_with_optional_routed_experts": _stored,  # of the v1 trainers
+    }
+    for name, takes in taken.items():
+        if name in vars(module):
+            _function(module, name, takes)
+
+
+def _function(module: ModuleType, name: str, takes: Callable[..., None]) -> None:
+    own = vars(module)[name]
+
+    @functools.wraps(own)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = own(*args, **kwargs)
+        if (found := run.latest()) is not None:
+            with found.guard(f"what verl gives `{name}` could not be recorded"):
+                takes(found, result, *args, **kwargs)
+        return result
+
+    _replace(name, own, wrapper)
+
+
+def _replace(name: str, own: Any, wrapper: Any) -> None:
+    """In its module, and where it was imported before."""
+    for module in list(sys.modules.values()):
+        if module is not None and vars(module).get(name) is own:
+            setattr(module, name, wrapper)
+
+
+def _data(found: run.Run, result: Any, batch: Any, *args: Any, **kwargs: Any) -> None:
+    found.batch(batch, result)
+
+
+def _timing(found: run.Run, result: Any, batch: Any, timing_raw: Any, **kwargs: Any) -> None:
+    found.timing(batch, timing_raw, result)
+
+
+def _throughput(found: run.Run, result: Any, batch: Any, timing_raw: Any, n_gpus: Any, **kwargs: Any) -> None:
+    found.throughput(batch, n_gpus, result)
+
+
+def _variance(found: run.Run, result: Any, batch: Any, gradient_norm: Any = None, **kwargs: Any) -> None:
+    found.variance(gradient_norm, result)
+
+
+def _stored(found: run.Run, result: Any, keys: Any, partition_id: Any, *args: Any, **kwargs: Any) -> None:
+    found.stored(keys, functools.partial(kwargs["kv_batch_get"], keys=keys, partition_id=partition_id))
+
+
+# -- verl.utils.config
+
+
+def _config(module: ModuleType) -> None:
+    own = module.validate_config
+
+    @functools.wraps(own)
+    def wrapper(config: Any, *args: Any, **kwargs: Any) -> Any:
+        result = own(config, *args, **kwargs)
+        declog.plan(run.profile(config))  # before models are loaded
+        return result
+
+    _replace("validate_config", own, wrapper)
+
+
+WRAPPED: dict[str, Callable[[ModuleType], None]] = {
+    "verl.utils.tracking": _tracking,
+    "verl.trainer.ppo.metric_utils": _metrics,
+    "verl.utils.config": _config,
+}

@@ -1,0 +1,270 @@
+"""The run of one ``Tracking``: what verl gives its functions of metrics waits for the step that verl logs.
+
+A step ends with the call of ``Tracking.log`` that has the metrics of its batch. Where verl logs a step in several
+calls, as its SFT and fully asynchronous trainers do, it ends with the first call of another step, or with the run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import re
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import declog
+from declog.errors import InputError
+from declog.integrations.verl import columns
+
+logger = logging.getLogger("declog")
+PRESET = "verl_ppo"
+FOLDER = "declog"  # below verl's checkpoints
+MOST = 256  # batches that wait for their step's call
+TRACKERS = ("wandb", "trackio")  # kinds of sinks that have a project and a name, and verl's names of them
+
+_open: list[Run] = []  # those of this process that are not closed
+
+
+def latest() -> Run | None:
+    """The run of the latest ``Tracking`` of this process; None where there is none."""
+    return _open[-1] if _open else None
+
+
+def profile(config: Any) -> declog.Composed:
+    """The profile that verl's configuration names: its node ``declog``, else the preset ``verl_ppo``."""
+    node = None if config is None else config.get("declog")
+    if type(node) is not dict:
+        return declog.compose(PRESET if node is None else node)
+    # What `~declog.metrics.kl` took out is not said any more in the process that trains: the preset's alerts ask.
+    gone = declog.profile_of(PRESET)["metrics"].keys() - (node.get("metrics") or {}).keys()
+    return declog.compose({**node, "metrics": {**(node.get("metrics") or {}), **dict.fromkeys(sorted(gone))}})
+
+
+def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[str] = ()) -> Run:
+    """Start the run of a ``Tracking``. Raises ``ConfigError`` and ``SinkError`` as ``declog.start`` does."""
+    composed = profile(config)
+    data = dict(composed.data)
+    settings = {key: value for key, value in (config or {}).items() if key != "declog"}
+    about = {"project": project, "experiment": experiment, "verl": settings}
+    data["run_config"] = {**(data.get("run_config") or {}), **about}
+    joined = [backends] if isinstance(backends, str) else backends
+    sinks = data.get("sinks") or {}
+    data["sinks"] = {name: named(sink, project, experiment, joined) for name, sink in sinks.items()}
+    composed = replace(composed, data=data)
+    trainer = settings.get("trainer") or {}
+    folder = Path(trainer["default_local_dir"]) / FOLDER if trainer.get("default_local_dir") else None
+    made = declog.plan(composed)
+    adds = made.append and made.output_dir is None
+    log = declog.start(
+        composed, rank=0, world_size=1, output_dir=folder if adds else None, base_dir=None if adds else folder
+    )
+    run = Run(log)
+    atexit.register(run.close)  # before the recorder's own
+    _open.append(run)
+    return run
+
+
+def named(sink: Any, project: Any, experiment: Any, backends: Sequence[str]) -> Any:
+    """A tracker of declog's own gets verl's project and experiment, unless it says its own or joins verl's run."""
+    kind = sink.get("kind") if isinstance(sink, Mapping) else None
+    return sink if kind not in TRACKERS or kind in backends else {"project": project, "name": experiment, **sink}
+
+
+@dataclass(eq=False)
+class Batch:
+    """What verl gave its functions of metrics for one batch, and the names of what they returned."""
+
+    rows: int = 0
+    tensors: dict[str, Any] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+
+class Run:
+    """A recorder, and what waits for its next step."""
+
+    def __init__(self, log: declog.Recorder) -> None:
+        self.recorder = log
+        self._lock = threading.RLock()
+        self._batches: list[Batch] = []  # of no step yet
+        self._stored: columns.Stored | None = None
+        self._absent: set[str] = set()  # columns that a v1 trainer does not have
+        self._number: int | None = None  # the step that is open
+        self._calls = 0  # of Tracking.log for it
+        self._rows: list[Batch] = []
+        self._reported: dict[str, Any] = {}
+        self._samples: list[Sequence[Any]] = []
+        self._parts = False  # whether a step came in several calls
+        self._left_out: set[str] = set()
+        templates = [item.template for op in log.plan.outputs if op.shown for item in op.names]
+        self._named = {each for each in templates if "{" not in each}
+        self._patterns = [
+            re.compile(re.sub(r"\\\{\w+\\\}", ".+", re.escape(each))) for each in templates
+            if "{" in each and not each.startswith("{")
+        ]  # fmt: skip
+
+    def guard(self, what: str) -> AbstractContextManager[None]:
+        """A block of declog's own: where it fails verl goes on."""
+        return self.recorder.guard(what)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Log what is open, and close the recorder; idempotent."""
+        if self.recorder.closed:
+            return
+        with self._lock:
+            with self.guard("the last step could not be ended"):
+                self._end()
+            self.recorder.close(failed=failed)
+            atexit.unregister(self.close)
+            if self in _open:
+                _open.remove(self)
+
+    # -- what verl's functions of metrics are given
+
+    def stored(self, keys: Sequence[str], get: Callable[..., Any]) -> None:
+        """The next batch is one of a v1 trainer, whose other columns can be read."""
+        with self._lock:
+            self._stored = columns.Stored(list(keys), get, self._absent)
+
+    def batch(self, batch: Any, result: Collection[str]) -> None:
+        """A batch whose metrics verl has computed."""
+        needed = self.recorder.plan.sources.keys()
+        with self._lock:
+            found = Batch(len(batch), names=set(result))
+            found.tensors = columns.tensors(batch, needed)
+            found.others = columns.others(batch, needed)
+            if self._stored is not None:
+                more = needed - found.tensors.keys() - found.others.keys() - set(columns.VARIANCE)
+                found.others |= self._stored.columns(more, found.rows)
+                self._stored = None
+            self._batches.append(found)
+            if len(self._batches) > MOST:
+                del self._batches[0]
+                self._leave_out("batches", "verl computes metrics of batches and does not log them")
+
+    def timing(self, batch: Any, seconds: Mapping[str, float], result: Collection[str]) -> None:
+        """How long the stages of a step took, and how many tokens verl divides that by."""
+        prompts, responses = (float(each.sum()) for each in columns.lengths(batch))
+        stages = [name.partition("/")[2] for name in result if name.startswith("timing_per_token_ms/")]
+        self._give(
+            result, timing=dict(seconds),
+            timing_tokens={name: responses if name == "gen" else prompts + responses for name in stages},
+        )  # fmt: skip
+
+    def throughput(self, batch: Any, gpus: int, result: Collection[str]) -> None:
+        """How many tokens a step's batch has, and how many GPUs."""
+        self._give(result, total_num_tokens=sum(batch.meta_info["global_token_num"]), n_gpus=gpus)
+
+    def variance(self, gradient_norm: float | None, result: Collection[str]) -> None:
+        """The norm of the gradient, where verl makes variance proxies of it."""
+        if result and gradient_norm is not None:
+            self._give(result, gradient_norm=gradient_norm)
+
+    def _give(self, result: Collection[str], **numbers: Any) -> None:
+        """What is of the batch that came last."""
+        with self._lock:
+            if not self._batches:
+                self._batches.append(Batch())
+            self._batches[-1].numbers |= numbers
+            self._batches[-1].names.update(result)
+
+    # -- what verl logs
+
+    def generations(self, samples: Sequence[Sequence[Any]], step: Any) -> None:
+        """Validation generations, each (input, output, score), of the step that verl logs next."""
+        with self._lock, self.guard("validation generations could not be recorded"):
+            self._at(int(step))
+            self._samples += [sample for sample in samples if len(sample) >= 3]
+
+    def log(self, data: Mapping[str, Any], step: Any) -> None:
+        """A call of ``Tracking.log``."""
+        if self.recorder.closed:
+            return
+        with self._lock, self.guard("what verl logs could not be recorded"):
+            self._at(int(step))
+            mine = [batch for batch in self._batches if not batch.names.isdisjoint(data)]
+            self._batches = [batch for batch in self._batches if batch not in mine]
+            self._rows += mine
+            self._reported |= data
+            self._calls += 1
+            if mine and self._calls == 1 and not self._parts:
+                self._end()
+
+    def _at(self, number: int) -> None:
+        """A step is open; another one is not any more."""
+        if self._number is not None and number != self._number:
+            self._end()
+        self._number = number
+
+    def _end(self) -> None:
+        """The open step ends."""
+        if self._number is None:
+            return
+        log, number = self.recorder, self._number
+        rows, reported, samples = self._rows, self._reported, self._samples
+        self._number, self._calls, self._rows, self._reported, self._samples = None, 0, [], {}, []
+        last = log.last_step
+        if last is not None and number <= last:  # verl goes back, or logs more of a step
+            self._parts = self._parts or number == last
+            log.rewind(number - 1)
+        with log.step(number):
+            for batch in rows:
+                with log.batch():
+                    self._observe(batch)
+            if samples and "val_output" in log.plan.sources:
+                texts = {"val_input": 0, "val_output": 1}
+                log.observe(
+                    **{name: [str(sample[place]) for sample in samples] for name, place in texts.items()},
+                    val_score=[sample[2] for sample in samples],
+                )
+            self._report(reported, {name for batch in rows for name in batch.names})
+        if not log.plan.modes["train"].every:  # `every: trainer`: each step that is logged
+            log.flush()
+
+    def _observe(self, batch: Batch) -> None:
+        log = self.recorder
+        needed = log.plan.sources
+        together = {name: value for name, value in {**batch.tensors, **batch.numbers}.items() if name in needed}
+        try:
+            log.observe(**together)
+        except InputError:  # of one column: the others count
+            self._each(together)
+        self._each(batch.others)
+
+    def _each(self, signals: Mapping[str, Any]) -> None:
+        for name, value in signals.items():
+            with self.recorder.guard(f"the column `{name}` of verl's batch", "it is left out"):
+                self.recorder.observe(**{name: value})
+
+    def _report(self, reported: Mapping[str, Any], computed: Collection[str]) -> None:
+        """Numbers that verl has computed, but those that declog computes of the same batch."""
+        log = self.recorder
+        for name, value in reported.items():
+            number = _number(value)
+            if number is None:
+                self._leave_out(name, "it is no number")
+                continue
+            if name in log.plan.sources:
+                with log.guard(f"`{name}` of verl", "it is left out"):
+                    log.observe(**{name: number})
+            made = name in self._named or any(each.fullmatch(name) for each in self._patterns)
+            if not (made and (name in computed or name in log.plan.known)):
+                log.log_metric(name, number)
+
+    def _leave_out(self, name: str, why: str) -> None:
+        if name not in self._left_out:
+            self._left_out.add(name)
+            logger.warning("`%s` is left out: %s", name, why)
+
+
+def _number(value: Any) -> float | int | None:
+    """A number, also one in an array or a tensor; None for anything else."""
+    if hasattr(value, "item") and math.prod(value.shape) == 1:
+        value = value.item()
+    return value if isinstance(value, int | float) else None
