@@ -38,11 +38,11 @@ def latest() -> Run | None:
 def profile(config: Any) -> declog.Composed:
     """The profile that verl's configuration names: its node ``declog``, else the preset ``verl_ppo``."""
     node = None if config is None else config.get("declog")
-    if type(node) is not dict:
-        return declog.compose(PRESET if node is None else node)
+    composed = declog.compose(PRESET if node is None else node)
     # What `~declog.metrics.kl` took out is not said any more in the process that trains: the preset's alerts ask.
-    gone = declog.profile_of(PRESET)["metrics"].keys() - (node.get("metrics") or {}).keys()
-    return declog.compose({**node, "metrics": {**(node.get("metrics") or {}), **dict.fromkeys(sorted(gone))}})
+    metrics = composed.data.get("metrics") or {}
+    gone = declog.profile_of(PRESET)["metrics"].keys() - metrics.keys() if node is not None else ()
+    return replace(composed, data={**composed.data, "metrics": {**metrics, **dict.fromkeys(sorted(gone))}})
 
 
 def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[str] = ()) -> Run:
