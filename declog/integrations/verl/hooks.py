@@ -1,4 +1,4 @@
-"""What of verl calls declog: functions and methods of three of its modules, wrapped as soon as those are imported.
+"""What of verl calls declog: functions and methods of four of its modules, wrapped as soon as those are imported.
 
 A module that is imported already is wrapped at once, and so are the functions that others have taken from it. Each of
 verl's functions is called once and as ever, whatever declog's part of it does. Imports neither verl nor torch.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -179,6 +180,39 @@ def _stored(found: run.Run, result: Any, keys: Any, partition_id: Any, *args: An
     found.stored(keys, functools.partial(kwargs["kv_batch_get"], keys=keys, partition_id=partition_id))
 
 
+# -- verl.trainer.ppo.ray_trainer
+
+
+def _trainer(module: ModuleType) -> None:
+    """The legacy trainers end no Tracking, and Ray ends their process without what Python does at an exit."""
+    trainer: Any = module.RayPPOTrainer
+    _fit(trainer)
+    before = trainer.__init_subclass__
+
+    def of_a_subclass(made: Any, **kwargs: Any) -> None:
+        before(**kwargs)
+        if "fit" in vars(made):
+            _fit(made)
+
+    trainer.__init_subclass__ = classmethod(of_a_subclass)
+
+
+def _fit(trainer: Any) -> None:
+    own = trainer.fit
+
+    @functools.wraps(own)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with run.closing():
+            return own(self, *args, **kwargs)
+
+    @functools.wraps(own)
+    async def fit_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with run.closing():
+            return await own(self, *args, **kwargs)
+
+    trainer.fit = fit_async if inspect.iscoroutinefunction(own) else fit
+
+
 # -- verl.utils.config
 
 
@@ -197,5 +231,6 @@ def _config(module: ModuleType) -> None:
 WRAPPED: dict[str, Callable[[ModuleType], None]] = {
     "verl.utils.tracking": _tracking,
     "verl.trainer.ppo.metric_utils": _metrics,
+    "verl.trainer.ppo.ray_trainer": _trainer,
     "verl.utils.config": _config,
 }

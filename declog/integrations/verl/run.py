@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from declog.integrations.verl import columns
 logger = logging.getLogger("declog")
 PRESET = "verl_ppo"
 FOLDER = "declog"  # below verl's checkpoints
+VAL = "val"  # the mode of validation generations
 MOST = 256  # batches that wait for their step's call
 TRACKERS = ("wandb", "trackio")  # kinds of sinks that have a project and a name, and verl's names of them
 
@@ -33,6 +33,18 @@ _open: list[Run] = []  # those of this process that are not closed
 def latest() -> Run | None:
     """The run of the latest ``Tracking`` of this process; None where there is none."""
     return _open[-1] if _open else None
+
+
+@contextmanager
+def closing() -> Iterator[None]:
+    """A block at whose end training is over."""
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        for run in list(_open):
+            run.close(failed=failed)
 
 
 def profile(config: Any) -> declog.Composed:
@@ -99,7 +111,6 @@ class Run:
         self._calls = 0  # of Tracking.log for it
         self._rows: list[Batch] = []
         self._reported: dict[str, Any] = {}
-        self._samples: list[Sequence[Any]] = []
         self._parts = False  # whether a step came in several calls
         self._left_out: set[str] = set()
         templates = [item.template for op in log.plan.outputs if op.shown for item in op.names]
@@ -177,10 +188,15 @@ class Run:
     # -- what verl logs
 
     def generations(self, samples: Sequence[Sequence[Any]], step: Any) -> None:
-        """Validation generations, each (input, output, score), of the step that verl logs next."""
-        with self._lock, self.guard("validation generations could not be recorded"):
-            self._at(int(step))
-            self._samples += [sample for sample in samples if len(sample) >= 3]
+        """Validation generations, each (input, output, score), of a step."""
+        log, found = self.recorder, [sample for sample in samples if len(sample) >= 3]
+        if not found or VAL not in log.plan.modes or "val_output" not in log.plan.sources:
+            return
+        with self._lock, self.guard("validation generations could not be recorded"), log.mode(VAL, int(step)):
+            log.observe(
+                val_input=[str(sample[0]) for sample in found], val_output=[str(sample[1]) for sample in found],
+                val_score=[sample[2] for sample in found],
+            )  # fmt: skip
 
     def log(self, data: Mapping[str, Any], step: Any) -> None:
         """A call of ``Tracking.log``."""
@@ -207,8 +223,8 @@ class Run:
         if self._number is None:
             return
         log, number = self.recorder, self._number
-        rows, reported, samples = self._rows, self._reported, self._samples
-        self._number, self._calls, self._rows, self._reported, self._samples = None, 0, [], {}, []
+        rows, reported = self._rows, self._reported
+        self._number, self._calls, self._rows, self._reported = None, 0, [], {}
         last = log.last_step
         if last is not None and number <= last:  # verl goes back, or logs more of a step
             self._parts = self._parts or number == last
@@ -217,12 +233,6 @@ class Run:
             for batch in rows:
                 with log.batch():
                     self._observe(batch)
-            if samples and "val_output" in log.plan.sources:
-                texts = {"val_input": 0, "val_output": 1}
-                log.observe(
-                    **{name: [str(sample[place]) for sample in samples] for name, place in texts.items()},
-                    val_score=[sample[2] for sample in samples],
-                )
             self._report(reported, {name for batch in rows for name in batch.names})
         if not log.plan.modes["train"].every:  # `every: trainer`: each step that is logged
             log.flush()
@@ -242,29 +252,23 @@ class Run:
             with self.recorder.guard(f"the column `{name}` of verl's batch", "it is left out"):
                 self.recorder.observe(**{name: value})
 
-    def _report(self, reported: Mapping[str, Any], computed: Collection[str]) -> None:
+    def _report(self, reported: Mapping[str, Any], computed: Set[str]) -> None:
         """Numbers that verl has computed, but those that declog computes of the same batch."""
         log = self.recorder
-        for name, value in reported.items():
-            number = _number(value)
-            if number is None:
-                self._leave_out(name, "it is no number")
-                continue
-            if name in log.plan.sources:
-                with log.guard(f"`{name}` of verl", "it is left out"):
-                    log.observe(**{name: number})
-            made = name in self._named or any(each.fullmatch(name) for each in self._patterns)
-            if not (made and (name in computed or name in log.plan.known)):
-                log.log_metric(name, number)
+        made = {name for name in reported if self._made(name)}
+        rest = log.scalars({name: value for name, value in reported.items() if name not in made & computed})
+        for name in rest:
+            self._leave_out(name, "it is no number")
+        for name in (
+            (reported.keys() & log.plan.known) - made - rest.keys()
+        ):  # a signal of the profile's: its number, too
+            log.log_metric(name, reported[name])
+
+    def _made(self, name: str) -> bool:
+        """Whether a metric of the profile has the name."""
+        return name in self._named or any(each.fullmatch(name) for each in self._patterns)
 
     def _leave_out(self, name: str, why: str) -> None:
         if name not in self._left_out:
             self._left_out.add(name)
             logger.warning("`%s` is left out: %s", name, why)
-
-
-def _number(value: Any) -> float | int | None:
-    """A number, also one in an array or a tensor; None for anything else."""
-    if hasattr(value, "item") and math.prod(value.shape) == 1:
-        value = value.item()
-    return value if isinstance(value, int | float) else None

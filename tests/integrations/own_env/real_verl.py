@@ -264,12 +264,12 @@ def test_the_legacy_trainer(here: Path, capsys: pytest.CaptureFixture[str]) -> N
 
     Trainer().fit()
     capsys.readouterr()
-    expected = {
-        entry["step"]: entry["data"] for entry in map(json.loads, Path("p/e.jsonl").read_text().splitlines())
-    }
+    expected = {entry["step"]: entry["data"] for entry in map(json.loads, Path("p/e.jsonl").read_text().splitlines())}
     found = lines(Path("checkpoints/p/e"))
     assert found.keys() == expected.keys() == {0, 1, 2, 3}
-    assert {step: differences(values, found[step]) for step, values in expected.items()} == dict.fromkeys(expected, {})
+    assert {step: differences(values, found[step]) for step, values in expected.items()} == {
+        step: {} for step in expected
+    }
     assert [found[step]["acc"] for step in (1, 2, 3)] == [each.non_tensor_batch["acc"].mean() for each in kept]
     rows = Path("checkpoints/p/e/declog/jsonl/tables/generations.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [0, 0, 2, 2, 3, 3]
@@ -283,8 +283,9 @@ def test_hydra_and_verls_checks() -> None:
 
     assert config.validate_config.__wrapped__ is not None
     made = configuration("+declog=verl_ppo", "~declog.metrics.score", "+declog.metrics.p90='p90(score)'")
-    from declog.integrations.verl import run
     from omegaconf import OmegaConf
+
+    from declog.integrations.verl import run
 
     plain = OmegaConf.to_container(made, resolve=True)
     names = [{op.id for op in declog.plan(run.profile(each)).outputs} for each in (made, plain)]

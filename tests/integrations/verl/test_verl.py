@@ -164,7 +164,7 @@ def test_more_of_a_step_that_has_ended(verl: Any) -> None:
 
 
 def test_validation_generations(verl: Any) -> None:
-    """They are rows of a table, of the step that verl logs next; those without a score are left out."""
+    """They are rows of a table, at their step; those without a score are left out."""
     log = tracking()
     generations = importlib.import_module("verl.utils.tracking").ValidationGenerationsLogger()
     generations.log(["console"], [("q", "a", 1.0), ("p", "b", 0.0)], 0)
@@ -249,7 +249,7 @@ def test_one_wrong_column(verl: Any, caplog: pytest.LogCaptureFixture) -> None:
     """It is left out and reported, and training goes on; all others count."""
     log = tracking(
         "+signals.acc={axis: completion, optional: true}", "+metrics.acc={expr: acc}",
-        "+signals.prompts={axis: token, phase: batch, optional: true}", "+metrics.prompts=mean(prompts)",
+        "+signals.prompts={axis: token, optional: true}", "+metrics.prompts=mean(prompts)",
     )  # fmt: skip
     log.log({**computed(batch(verl, [1.0, 0.0], acc=["right", "wrong"])), "odd": "text", "none": None}, step=1)
     log.finish()
