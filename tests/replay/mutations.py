@@ -56,6 +56,7 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
 }
 # Presets whose own tests are few, since others compare every value.
 ELSEWHERE: Mapping[str, str] = {
+    "verl_ppo": "with what verl computes: tests/integrations/own_env",
     "trl_rloo": "with what TRL logged: tests/engine/windows/test_trl.py",
     "trl_async_grpo": "with what TRL's trainer computes: tests/integrations/trl",
     "ppo": "with numpy, of a whole run: tests/integrations/test_ppo_example.py",

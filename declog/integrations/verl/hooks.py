@@ -189,7 +189,7 @@ def _trainer(module: ModuleType) -> None:
     _fit(trainer)
     before = trainer.__init_subclass__
 
-    def of_a_subclass(made: Any, **kwargs: Any) -> None:
+    def of_a_subclass(made: Any, /, **kwargs: Any) -> None:
         before(**kwargs)
         if "fit" in vars(made):
             _fit(made)

@@ -225,7 +225,7 @@ def test_the_legacy_trainer(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     )  # fmt: skip
     kept: list[DataProto] = []
 
-    class Trainer(RayPPOTrainer):
+    class Trainer(RayPPOTrainer):  # type: ignore[misc]  # verl is not typed here
         def __init__(self) -> None:
             self.config = config
             self.tokenizer = SimpleNamespace(eos_token_id=0, pad_token_id=0, decode=lambda ids, **_: f"text {len(ids)}")
@@ -235,7 +235,7 @@ def test_the_legacy_trainer(here: Path, capsys: pytest.CaptureFixture[str]) -> N
             self.checkpoint_manager = SimpleNamespace(update_weights=print, sleep_replicas=lambda: None)
             self.resource_pool_manager = SimpleNamespace(get_n_gpus=lambda: 4)
             self.actor_rollout_wg = SimpleNamespace()
-            self.train_dataset = []
+            self.train_dataset: list[Any] = []
             self.train_dataloader = [self.rows(4) for _ in range(3)]
             self.val_dataloader = [self.rows(4)]
             self.total_training_steps = 3
