@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnknownSignalError,
         UsageError,
     )
+    from declog.integrations.tee import tee
     from declog.integrations.trainers import callback
     from declog.integrations.trl import attach, detach
     from declog.language.functions import function
@@ -52,6 +53,7 @@ _HOMES = {
             "CommError CompositionError ConfigError DeclogError InputError MissingSignalError "
             "PlanMismatchError SinkError UnknownSignalError UsageError"
         ),
+        "integrations.tee": ("tee"),
         "integrations.trainers": ("callback"),
         "integrations.trl": ("attach detach"),
         "language.functions": ("function"),
@@ -75,7 +77,7 @@ __all__ = [
     "Packet", "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach",
     "bind", "callback", "column", "compile", "compose", "current", "detach", "function", "log_extra", "log_metric",
     "merge", "observe", "plan", "presets", "profile_of", "read", "reducer", "reward", "rows", "scalars", "start",
-    "timer", "validate",
+    "tee", "timer", "validate",
 ]  # fmt: skip
 
 

@@ -90,6 +90,15 @@ class Background:
         """Wait until all that was handed over is done."""
         self._worker.call(lambda: None, self.close_s).check()
 
+    def written(self, wait_s: float) -> bool:
+        """Whether all that was handed over is in the sinks, which is waited for."""
+
+        def flush() -> bool:
+            return all([runner.flush(wait_s) for runner in self._runners.values()])
+
+        task = self._worker.call(flush, wait_s)
+        return task.done.is_set() and task.error is None and bool(task.result)
+
     def _queued(self) -> dict[str, float]:
         """What the sinks' queues say about themselves."""
         runners = self._runners.values()

@@ -243,6 +243,11 @@ class Recorder:
         self._session.flush(here(self), answer)
         return None if answer is None else answer.wait()
 
+    def written(self, wait_s: float = 30.0) -> bool:
+        """Whether the sinks have written all log events so far, waiting at most so many seconds for them."""
+        self._alive()
+        return self._background.written(wait_s)
+
     def wrap(self, step_function: Callable[P, R]) -> Callable[P, R]:
         """The step function, observed: the call is a step, numbered from 0, and its result is observed.
 

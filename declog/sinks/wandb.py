@@ -14,9 +14,12 @@ Images in a column ``prompt`` are in a column ``prompt_images`` beside it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import weakref
+from collections.abc import Iterator
+from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
@@ -35,7 +38,18 @@ KEY_BYTES = 90  # wandb adds a step and two digests to make a file's name
 TYPES = {DType.INT: int, DType.FLOAT: float, DType.BOOL: bool, DType.TEXT: str, DType.OBJECT: str}
 
 
+_teed: ContextVar[Any] = ContextVar("_teed", default=None)  # the run that a sink of this context takes
 _opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs of wandb's that sinks opened: each is its recorder's own
+
+
+@contextlib.contextmanager
+def open_run(run: Any) -> Iterator[None]:
+    """Within it, sinks take this run, into which nobody else logs numbers; whoever opened it finishes it."""
+    token = _teed.set(run)
+    try:
+        yield
+    finally:
+        _teed.reset(token)
 
 
 class WandbSink(BaseSink):
@@ -68,10 +82,12 @@ class WandbSink(BaseSink):
         self._options = {"entity": entity, "id": id, "group": group, "mode": mode}
         self._project, self._name = project, name
         self._run: Any = None
-        self._given: Any = None
         self._owned = False
         self._own_steps = False
         self._before = OURS  # a table's name
+        self._given: Any = None
+        if (run := _teed.get()) is not None:
+            self._take(run, own=True)
         self._open_row: tuple[int, int, frozenset[str]] = (-1, -1, frozenset())
         self._defined: set[str] = set()
         self._pictured: dict[str, dict[str, str]] = {}
@@ -81,11 +97,14 @@ class WandbSink(BaseSink):
     def on(cls, run: Any, *, own: bool) -> WandbSink:
         """A sink on a run that somebody else opened, and will finish; ``own``: nobody else logs into it."""
         sink = cls()
-        sink._given = run
-        if own:
-            sink._own_steps, sink._before = True, ""
-            _opened.add(run)
+        sink._take(run, own=own)
         return sink
+
+    def _take(self, run: Any, *, own: bool) -> None:
+        self._given = run
+        if own:
+            self._own_steps, self._before = True, ""
+            _opened.add(run)
 
     def open(self, run: RunInfo) -> None:
         """Join or start the run, and send the run config once."""
