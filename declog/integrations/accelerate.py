@@ -7,8 +7,7 @@ there is what there is. A loop whose processes have rows of their own calls ``st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,9 +40,9 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
     ``output_dir`` are those of ``declog.start``. What is wrong with the profile raises ``ConfigError`` here.
 
     ``accelerator.log(values, step=k)`` observes what the profile declares as signals, a list or tensor of completions
-    among it, and logs any other number under its name. Calls of one ``step`` are one step, which ends where a call
-    has a later one, and at ``end_training``. A call of an earlier step counts for the open one. ``init_trackers``'
-    config is the run config's ``accelerate``.
+    among it, and logs any other number under its name, as ``Recorder.scalars`` does. Calls of one ``step`` are one
+    step, and what was observed before the first of them is of it. A call of an earlier step counts for the last one.
+    ``init_trackers``' config is the run config's ``accelerate``.
     """
 
     name = "declog"
@@ -59,7 +58,6 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
         declog.plan(self._config)
         self._sinks, self._output_dir = sinks, output_dir
         self._recorder: declog.Recorder | None = None
-        self._step: AbstractContextManager[Any] | None = None
         self._number: int | None = None
 
     @property
@@ -81,46 +79,19 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
         if log.closed:
             return
         last = -1 if self._number is None else self._number
-        number = last + 1 if step is None else step
-        if self._number is None or number > last:
-            self._end()
-            self._step, self._number = log.step(number), number
-            self._step.__enter__()
+        self._number = max(last, last + 1 if step is None else step)
         with log.guard("what the loop logs could not be recorded"):
-            known = {name: value for name, value in values.items() if name in log.plan.known}
-            if known:
-                log.observe(**known)
-            for name, value in _numbers({name: value for name, value in values.items() if name not in known}):
-                log.log_metric(name, value)
+            log.scalars(values, self._number)
 
     @on_main_process  # type: ignore[untyped-decorator]
     def finish(self) -> None:
-        """End the open step and close the recorder."""
+        """Close the recorder."""
         if self._recorder is not None:
-            self._end()
             self._recorder.close()
 
     def _begun(self) -> declog.Recorder:
         if self._recorder is None:
             self._recorder = declog.start(
-                self._config, sinks=self._sinks, output_dir=self._output_dir, rank=0, world_size=1
+                self._config, sinks=self._sinks, output_dir=self._output_dir, rank=0, world_size=1, steps="commit"
             )
         return self._recorder
-
-    def _end(self) -> None:
-        if self._step is not None and self._recorder is not None:
-            step, self._step = self._step, None
-            if self._recorder.closed:
-                return
-            step.__exit__(None, None, None)
-            if not self._recorder.plan.modes["train"].every:  # `every: trainer`: each step that is logged
-                self._recorder.flush()
-
-
-def _numbers(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """What is no text, those of a mapping under its name."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{before}{name}/")
-        elif value is not None and not isinstance(value, str):
-            yield f"{before}{name}", value

@@ -82,7 +82,9 @@ class _Tee:
         atexit.register(self._drain)  # runs after the recorder's own
         mine: Sequence[Sink] = () if logger is None else (self._mine,)
         alone = {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}
-        self.recorder: declog.Recorder = declog.start(config, sinks=[*mine, *sinks], **{**alone, **options})
+        self.recorder: declog.Recorder = declog.start(
+            config, sinks=[*mine, *sinks], **{"steps": "commit", **alone, **options}
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wraps, name)
@@ -108,12 +110,12 @@ class _Tee:
         method = getattr(self._wraps, how) if hasattr(type(self._wraps), how) else None
         return None if method is None else method(*args, **kwargs)
 
-    def _take(self, values: Mapping[str, Any], step: Any, *, commit: bool = False, between: str = "/") -> dict[str, Any]:
+    def _take(self, values: Mapping[str, Any], step: Any, *, commit: bool = False) -> dict[str, Any]:
         """Give the numbers to the recorder; returns what is none."""
         if self.recorder.closed:
             return dict(values)
         with self.recorder.guard("what the loop logs could not be recorded"):
-            return self.recorder.scalars(values, step, commit=commit, between=between)
+            return self.recorder.scalars(values, step, commit=commit)
         return {}
 
     def _drain(self) -> None:
@@ -193,7 +195,9 @@ class WriterTee(_Tee):
     def __init__(self, writer: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
         super().__init__(writer, config, sinks, options)
 
-    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None, *args: Any, **kwargs: Any) -> None:
+    def add_scalar(
+        self, tag: str, scalar_value: Any, global_step: int | None = None, *args: Any, **kwargs: Any
+    ) -> None:
         """Record a number."""
         self._drain()
         earlier = global_step is None or (self._step is not None and global_step < self._step)
@@ -230,6 +234,10 @@ class RunTee:
     number go to the run as they are, in their row; where there are such, the rows before are waited for.
     """
 
+    _run: Any
+    _row: int
+    recorder: declog.Recorder | None
+
     def __init__(self, run: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
         from declog.sinks.wandb import WandbSink, open_run
 
@@ -241,7 +249,7 @@ class RunTee:
         recorder: declog.Recorder | None = None
         if not run.disabled:  # it logs nothing, as on the ranks that have no run
             with block:
-                recorder = declog.start(config, sinks=[*mine, *sinks], **{**alone, **options})
+                recorder = declog.start(config, sinks=[*mine, *sinks], **{"steps": "commit", **alone, **options})
         self.__dict__.update(_run=run, _row=int(run.step) if recorder is not None else 0, recorder=recorder)
 
     def __getattr__(self, name: str) -> Any:

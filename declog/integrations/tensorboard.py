@@ -16,6 +16,6 @@ import declog
 __all__ = ["SummaryWriter"]
 
 
-def SummaryWriter(*args: Any, **kwargs: Any) -> Any:  # noqa: N802  (torch's name)
+def SummaryWriter(*args: Any, **kwargs: Any) -> Any:
     """A writer as torch makes it, teed."""
     return declog.tee(tensorboard.SummaryWriter(*args, **kwargs))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from numbers import Real
@@ -187,9 +186,7 @@ class _Loop:
         known = {name: value for name, value in numbers.items() if name in log.plan.known}
         if known and log.in_step:
             log.observe(**known)
-        for name, value in numbers.items():
-            if main and name not in known and not math.isnan(value):
-                log.log_metric(name, value)
+        log.scalars({name: value for name, value in numbers.items() if main and name not in known})
 
     def _checkpoint(self, args: Any, step: int) -> Path:
         """Where the training that is resumed was saved."""

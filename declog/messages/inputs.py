@@ -294,6 +294,8 @@ CODES = {
     "DL510.driver": ("a driver records nothing: its actors do", "merge what they export"),
     "DL510.entered": ("{scope} is entered twice", "ask the recorder for another one"),
     "DL510.export": ("`export` is for actors", 'declog.start(..., role="actor", rank=, world_size=)'),
+    "DL510.tee": ("a {type} is no logger that `tee` knows",
+        "give the module `wandb`, a SummaryWriter, or an object with `log(values, step)` or `log_metrics`"),
     "DL510.fork": ("a fork of the run's process has no state", "call it where declog.start was called"),
     "DL510.in_fork": ("process {process} is a fork of the run's: what is observed here is not logged",
         "return the values to the process that called declog.start, and observe them there"),

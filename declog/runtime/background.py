@@ -94,7 +94,7 @@ class Background:
         """Whether all that was handed over is in the sinks, which is waited for."""
 
         def flush() -> bool:
-            return all([runner.flush(wait_s) for runner in self._runners.values()])
+            return all(runner.flush(wait_s) for runner in self._runners.values())
 
         task = self._worker.call(flush, wait_s)
         return task.done.is_set() and task.error is None and bool(task.result)

@@ -1,0 +1,213 @@
+"""Loops that log by a logger of their own, teed: wandb, ``log(values, step)``, ``log_metrics``, SummaryWriter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
+
+import declog
+from declog.testing import MemorySink
+from tests import forks
+from tests.sinks.wandb_reader import read_runs
+
+# What a loop does with wandb; only the first line is another one where it is teed.
+LOOP = """
+{line}
+import numpy as np
+
+with wandb.init(project="mine", config={{"lr": 0.1}}) as run:
+    wandb.config.update({{"seed": 1}})
+    wandb.define_metric("val/*", step_metric="epoch")
+    for step in range(0, 60, 10):
+        wandb.log({{"train/loss": 1 / (step + 1), "rollout/seconds": step}}, step=step)
+        wandb.log({{"nested": {{"reward": step, "deep": {{"kl": 1}}}}}}, step=step)
+        wandb.log({{"actor/entropy": np.float32(step), "note": "a text", "list": [1, 2]}}, step=step)
+        if step % 20 == 0:
+            image = wandb.Image(np.full((4, 4, 3), step, np.uint8))
+            table = wandb.Table(columns=["step"], data=[[step]])
+            wandb.log({{"image": image, "table": table, "histogram": wandb.Histogram([1, 2, 3])}}, step=step)
+    wandb.log({{"val/accuracy": 0.5, "epoch": 1}})
+    wandb.log({{"val/accuracy": 0.75, "epoch": 2}})
+    wandb.log({{"val/accuracy": 0.8}}, commit=False)
+    run.log({{"epoch": 3}})
+    wandb.log({{"train/loss": float("nan")}}, step=1000)
+    run.summary["best"] = 0.8
+"""
+SLIM = {"train/loss", "nested.reward", "nested.deep.kl", "actor/entropy", "val/accuracy", "epoch"}
+
+
+def looped(folder: Path, line: str) -> Any:
+    """The run of wandb's."""
+    folder.mkdir()
+    env = {"WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "WANDB_SILENT": "true", "HOME": str(folder)}
+    done = forks.run(["-c", LOOP.format(line=line)], cwd=folder, env=forks.environment(env))
+    assert done.returncode == 0, done.stderr
+    (run,) = read_runs(folder)
+    return run
+
+
+def rows(run: Any) -> list[dict[str, Any]]:
+    """wandb's rows without clocks, a nested mapping's names joined as wandb shows them, a file by its type."""
+
+    def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            if isinstance(value, Mapping) and "_type" not in value:
+                found |= flat(value, f"{before}{name}.")
+            elif name not in ("_timestamp", "_runtime"):
+                found[before + name] = value["_type"] if isinstance(value, Mapping) else value
+        return found
+
+    return [{name: "nan" if value != value else value for name, value in flat(row).items()} for row in run.rows]
+
+
+@pytest.mark.slow
+def test_one_import_is_changed(tmp_path: Path) -> None:
+    """wandb has the same rows, with fewer numbers: those of the slim profile; parquet has all numbers of the loop."""
+    plain = looped(tmp_path / "plain", "import wandb")
+    teed = looped(tmp_path / "teed", "from declog.integrations import wandb")
+    numbers = {
+        name for row in rows(plain) for name, value in row.items()
+        if isinstance(value, float | int) and name[0] != "_"
+    }  # fmt: skip
+    dropped = numbers - SLIM
+    assert dropped == {"rollout/seconds"}
+    expected = [{name: value for name, value in row.items() if name not in dropped} for row in rows(plain)]
+    expected[-1]["nonfinite/logged"] = 1
+    assert rows(teed) == expected
+    assert (teed.config["lr"], teed.config["seed"], teed.metrics, teed.finished) == (0.1, 1, plain.metrics, True)
+    assert [name for name, _, _ in teed.alerts] == ["broken"]
+
+    (folder,) = (tmp_path / "teed" / "outputs" / "tee").iterdir()
+    found = declog.read(folder).scalars.rows()
+    kept = {(row["step"], row["name"]): row["value"] for row in found if row["name"] != "nonfinite/logged"}
+    logged = {
+        (row["_step"], name): value for row in rows(plain) for name, value in row.items()
+        if name in numbers and value != "nan"
+    }  # fmt: skip
+    assert math.isnan(kept.pop((1000, "train/loss")))
+    assert kept == pytest.approx(logged)
+
+
+class Logger:
+    """A trainer's logger: keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.closed = False
+
+    def log(self, data: Mapping[str, Any], step: int) -> None:
+        self.calls.append((dict(data), step))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Metrics:
+    """The shape of NeMo-RL's loggers."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def log_metrics(
+        self, metrics: dict[str, Any], step: int, prefix: str | None = "", step_metric: str | None = None,
+        step_finished: bool = False,
+    ) -> None:  # fmt: skip
+        self.calls.append((dict(metrics), step, prefix, step_finished))
+
+
+def test_an_object_that_logs(tmp_path: Path) -> None:
+    """It gets the slim profile, once per step, and at once what is no number; other sinks get everything."""
+    logger, full = Logger(), MemorySink()
+    overrides = ["sinks=null", "profile=slim"]
+    with declog.tee(logger, "tee", overrides, sinks=[full], output_dir=tmp_path) as log:
+        for step in range(3):
+            log.log({"loss": torch.tensor(float(step)), "seconds": 2, "text": "a"}, step)
+            log.log({"reward": np.float32(step)}, step=step)
+        assert log.calls is logger.calls
+    texts = [call for call in logger.calls if "text" in call[0]]
+    numbers = [call for call in logger.calls if "text" not in call[0]]
+    assert texts == [({"text": "a"}, step) for step in range(3)]
+    assert numbers == [({"loss": step, "reward": step}, step) for step in range(3)]
+    assert logger.closed
+
+
+def test_log_metrics_with_a_prefix(tmp_path: Path) -> None:
+    """The prefix stands before the names; the rest goes on with it, as it was called."""
+    logger, figure = Metrics(), object()
+    log = declog.tee(logger, "tee", ["sinks=null", "profile=full"], output_dir=tmp_path)
+    for step in range(2):
+        log.log_metrics({"loss": step, "figure": figure}, step, prefix="train")
+        log.log_metrics({"seconds": 3.0}, step, "timing", step_finished=True)
+    log.finish()
+    expected = [({"train/loss": step, "timing/seconds": 3.0}, step, "", False) for step in range(2)]
+    assert [call for call in logger.calls if "figure" not in call[0]] == expected
+    assert [call for call in logger.calls if "figure" in call[0]] == [
+        ({"figure": figure}, step, "train", False) for step in range(2)
+    ]
+
+
+def test_a_logger_of_its_own(tmp_path: Path) -> None:
+    """Without a logger it is one, for loops that only want an object with ``log``; without steps each call is one."""
+    log = declog.tee(None, output_dir=tmp_path)
+    for step in range(3):
+        log.log({"loss": step})
+    log.close()
+    found = declog.read(tmp_path).scalars.rows()
+    assert [(row["step"], row["name"], row["value"]) for row in found] == [(step, "loss", step) for step in range(3)]
+    log.log({"loss": 4})  # after its end it takes nothing
+
+
+def test_what_is_observed_is_of_the_step_that_is_logged(tmp_path: Path) -> None:
+    """Rows that come before a step's first call are of it, whatever is open until the next."""
+    profile = {
+        "signals": {"reward": "completion"},
+        "metrics": {"reward": "mean(reward)", "kl": {"from": "actor/kl", "title": "KL"}},
+        "alerts": {"kl": "> 0.5"},
+    }
+    sink = MemorySink()
+    with declog.tee(None, profile, sinks=[sink], output_dir=tmp_path) as log:
+        for step in range(1, 4):
+            declog.observe(reward=[float(step)] * 2)
+            log.log({"actor/kl": step / 4, "loss": step}, step)
+            log.log({"more": 1}, step)
+    assert sink.scalars == {
+        step: {"reward": step, "actor/kl": step / 4, "loss": step, "more": 1} for step in range(1, 4)
+    }
+    assert [(step, alert.text) for step, alert in sink.alerts] == [(3, "kl is 0.75: kl > 0.5")]
+
+
+def test_a_summary_writer(tmp_path: Path) -> None:
+    """Its file has the slim profile, texts and histograms; a tag with an axis of its own keeps it there."""
+    full = MemorySink()
+    profile = ["sinks=null", "profiles.slim.include.quality=*loss* val/*"]
+    with declog.tee(SummaryWriter(str(tmp_path / "board")), "tee", profile, sinks=[], output_dir=tmp_path) as writer:
+        for step in range(5, 8):
+            writer.add_scalar("train/loss", 1 / step, step)
+            writer.add_scalars("time", {"load": step, "train": 2}, step)
+            writer.add_text("sample", "a text", step)
+            writer.add_histogram("rewards", np.arange(5), step)
+            writer.add_scalar("val/accuracy", 0.5, step - 5)
+    board = EventAccumulator(str(tmp_path / "board"))
+    board.Reload()
+    tags = board.Tags()
+    assert (sorted(tags["scalars"]), tags["histograms"]) == (["train/loss", "val/accuracy"], ["rewards"])
+    assert [(each.step, each.value) for each in board.Scalars("train/loss")] == [
+        (step, pytest.approx(1 / step)) for step in range(5, 8)
+    ]
+    assert [(each.step, each.value) for each in board.Scalars("val/accuracy")][:1] == [(0, 0.5)]
+    assert full.scalars == {}
+
+
+def test_a_logger_of_no_known_shape() -> None:
+    """It is refused, with what would be one."""
+    with pytest.raises(declog.UsageError, match="a int is no logger that `tee` knows"):
+        declog.tee(3)
