@@ -51,7 +51,7 @@ ROOMS = (
     Room("testing", "errors runtime replay"),
     Room("report", "errors sinks runs", "numpy", lazily="yaml"),
     Room("__init__", "config"),
-    Room("integrations", "errors sinks __init__", "accelerate axolotl pydantic swift torch transformers"),
+    Room("integrations", "errors sinks __init__", "accelerate axolotl pydantic swift torch transformers wandb"),
     Room(
         "cli __main__",
         "errors sinks runs report language plans engine compiler config api replay",
