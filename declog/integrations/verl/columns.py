@@ -11,12 +11,15 @@ from typing import Any
 
 VARIANCE = ("sum_pi_squared", "old_log_probs", "rollout_is_weights")  # what verl's variance proxies are made of
 PADDING = "pad"  # begins the keys of rows that a v1 trainer fills a batch up with
+MASK = "response_mask"
 LENGTHS = ("prompt_length", "response_length")
 
 
 def tensors(batch: Any, needed: Set[str]) -> dict[str, Any]:
     """The needed columns that are tensors, [completions, tokens] or [completions], and what is counted of them."""
     found = {name: _padded(batch.batch[name]) for name in needed if name in batch.batch.keys()}  # noqa: SIM118
+    if MASK in found:  # of whichever dtype
+        found[MASK] = found[MASK].bool()
     widths = {"max_prompt_length": "prompts", "max_response_length": "responses"}
     found |= {name: batch.batch[column].shape[-1] for name, column in widths.items() if name in needed}
     if not found.keys() >= needed & set(LENGTHS):
@@ -46,37 +49,32 @@ class Stored:
     def __init__(self, keys: Sequence[str], get: Callable[..., Any], absent: set[str]) -> None:
         self._keys, self._get, self._absent = keys, get, absent
 
-    def columns(self, needed: Set[str], rows: int) -> dict[str, Any]:
-        """The needed columns that there are, of the batch's rows."""
+    def column(self, name: str, rows: int) -> Any:
+        """A column of the batch's rows, as a tensor or a list; None where there is none."""
         mine = [place for place, key in enumerate(self._keys) if not key.startswith(PADDING)]
         if len(mine) != rows:
             mine = list(range(len(self._keys)))
-        if len(mine) != rows:
-            return {}
-        found: dict[str, Any] = {}
-        if "uid" in needed:
-            found["uid"] = [self._keys[place].rsplit("_", 2)[0] for place in mine]
-        for name in sorted(needed - found.keys() - self._absent):
-            column = self._read(name)
-            if column is None:
-                self._absent.add(name)
-            elif isinstance(column, list):
-                found[name] = [column[place] for place in mine]
-            else:
-                found[name] = column[mine]
-        return found
+        if name in self._absent or len(mine) != rows:
+            return None
+        if name == "uid":
+            return [self._keys[place].rsplit("_", 2)[0] for place in mine]
+        column = self._read(name)
+        if column is None:
+            self._absent.add(name)
+            return None
+        return [column[place] for place in mine] if isinstance(column, list) else column[mine]
 
     def _read(self, name: str) -> Any:
         """A column, padded, or a list; else what rewards said beside their score; None where there is neither."""
         try:
-            column = self._get(select_fields=[name])[name]
+            column = self._get(select_fields=[name]).pop(name)
         except (ValueError, KeyError):
             return self._said(name)
         return _padded(column) if hasattr(column, "is_nested") else column.tolist()
 
     def _said(self, name: str) -> list[Any] | None:
         try:
-            rows = self._get(select_fields=["extra_fields"])["extra_fields"].tolist()
+            rows = self._get(select_fields=["extra_fields"]).pop("extra_fields").tolist()
         except (ValueError, KeyError):
             return None
         said = [row.get("reward_extra_info", {}) if isinstance(row, Mapping) else {} for row in rows]

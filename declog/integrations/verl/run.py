@@ -151,9 +151,12 @@ class Run:
             found.tensors = columns.tensors(batch, needed)
             found.others = columns.others(batch, needed)
             if self._stored is not None:
-                more = needed - found.tensors.keys() - found.others.keys() - set(columns.VARIANCE)
-                found.others |= self._stored.columns(more, found.rows)
-                self._stored = None
+                stored, self._stored = self._stored, None
+                for name in sorted(needed - found.tensors.keys() - found.others.keys() - set(columns.VARIANCE)):
+                    with self.recorder.guard(f"the column `{name}` of verl's store", "it is left out"):
+                        column = stored.column(name, found.rows)
+                        if column is not None:
+                            found.others[name] = column
             self._batches.append(found)
             if len(self._batches) > MOST:
                 del self._batches[0]

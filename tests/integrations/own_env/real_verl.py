@@ -275,6 +275,81 @@ def test_the_legacy_trainer(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [json.loads(row)["step"] for row in rows] == [0, 0, 2, 2, 3, 3]
 
 
+@pytest.mark.skipif(not NEW, reason="it is of 0.9")
+def test_the_v1_trainer(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its `_compute_metrics`, whole, on a fake of its store: few columns, without padding, in rows of other order."""
+    import tensordict
+    from transfer_queue import KVBatchMeta
+    from verl.trainer.ppo.v1 import trainer_base
+
+    lengths = [(2, 3), (1, 1), (2, 2), (1, 2), (7, 1)]  # of prompts and responses; the last one fills up the batch
+    scores = [1.0, 0.0, 0.5, 0.5, 0.0]
+    keys = ["a_0_0", "b_0_0", "a_1_0", "b_1_0", "pad12_0_0"]
+
+    def nested(values: list[float], place: int = 1) -> torch.Tensor:
+        rows = [torch.zeros(length[place]) for length in lengths]
+        for row, value in zip(rows, values, strict=True):
+            row[0] = value
+        return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+    columns = {
+        "prompts": nested([1.0] * 5, 0), "responses": nested([1.0] * 5), "response_mask": nested([1.0] * 5),
+        "advantages": nested(scores), "returns": nested(scores), "rm_scores": nested(scores),
+    }  # fmt: skip
+    others: dict[str, list[Any]] = {
+        "num_turns": [2, 4, 2, 6, 0], "data_source": ["x", "x", "y", "y", "x"],
+        "extra_fields": [{"reward_extra_info": {"acc": value > 0.5}} for value in scores],
+    }  # fmt: skip
+    asked = []
+
+    def kv_batch_get(keys: list[str], partition_id: str, select_fields: list[str]) -> Any:
+        asked.append(select_fields)
+        absent = set(select_fields) - columns.keys() - others.keys() - {"values", "token_level_rewards"}
+        if absent:
+            raise ValueError(f"no {absent}")
+        found = tensordict.TensorDict(
+            {name: columns[name] for name in select_fields if name in columns}, batch_size=[5]
+        )
+        for name in set(select_fields) & others.keys():
+            found.set(name, tensordict.NonTensorStack(*others[name]))
+        return found
+
+    monkeypatch.setattr(trainer_base.tq, "kv_batch_get", kv_batch_get)
+    config = configuration(
+        "+declog=verl_ppo", "declog/sinks=[jsonl]", "trainer.project_name=p", "trainer.experiment_name=e",
+        "+declog.signals.acc={axis: completion, optional: true}", "+declog.metrics.acc={expr: acc}",
+        "+declog.signals.data_source={axis: completion, type: text, optional: true}",
+        "+declog.metrics.by_source={expr: score, by: data_source, name: 'score/{label}'}",
+    )  # fmt: skip
+
+    class Trainer(trainer_base.PPOTrainer):  # type: ignore[misc]  # verl is not typed here
+        def __init__(self) -> None:
+            self.config, self.use_critic = config, False
+            self._rollout_moe_lb_metrics_accumulator = None
+
+        def _get_n_gpus_for_throughput(self) -> int:
+            return 2
+
+    Trainer.__abstractmethods__ = frozenset()
+    from omegaconf import OmegaConf
+
+    trainer, timing = Trainer(), {"gen": 1.0, "step": 4.0, "update_actor": 2.0}
+    log = Tracking("p", "e", "console", OmegaConf.to_container(config, resolve=True))
+    expected = {}
+    for step in (1, 2):
+        tags = [{"min_global_steps": 0, "max_global_steps": 0, "is_padding": key.startswith("pad")} for key in keys]
+        meta = KVBatchMeta(keys=keys, tags=tags, partition_id="train")
+        expected[step] = {"actor/grad_norm": 0.5}
+        trainer._compute_metrics(meta, expected[step], timing, global_steps=step, epoch=0)
+        log.log(data=expected[step], step=step)
+    end(log)
+    found = lines(Path("checkpoints/p/e"))
+    assert [differences(values, found[step]) for step, values in expected.items()] == [{}] * 2
+    own = {"acc": 0.25, "score/x": 0.5, "score/y": 0.5, "groups/equal_scores": 0.0, "num_turns/mean": 3.5}
+    assert differences(own, found[2]) == {}
+    assert [asked.count([name]) for name in ("tool_call_counts", "data_source")] == [1, 2]
+
+
 def test_hydra_and_verls_checks() -> None:
     """`+declog=...` on verl's command line is the profile; one that is wrong ends the program before Ray starts."""
     if importlib.util.find_spec("verl.utils.config") is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def verl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 def config(*overrides: str, preset: str = "verl_ppo") -> Values:
     """A trainer's configuration, as Hydra makes it with ``+declog=...``."""
-    few = ["sinks=[jsonl]", "profiles.full.self_metrics=false", "tests=null"]
+    few = ["sinks=[jsonl]", "++profiles.full.self_metrics=false", "tests=null"]
     profile = declog.profile_of(declog.compose(preset, [*few, *overrides]))
     return {"trainer": {"default_local_dir": "checkpoints"}, "declog": profile}
 
@@ -163,6 +163,27 @@ def test_more_of_a_step_that_has_ended(verl: Any) -> None:
     assert dict(log.declog.recorder.failures) == {}
 
 
+def test_a_profile_that_knows_no_column(verl: Any) -> None:
+    """All numbers are verl's own, each step's its own log event; windows of several steps are the profile's matter."""
+    log = tracking(preset="trainer")
+    expected = [(step, {**computed(batch(verl, [1.0, 0.0])), "mine": float(step)}) for step in (1, 2)]
+    for step, data in expected:
+        log.log(data, step=step)
+    log.finish()
+    assert (lines(), dict(log.declog.recorder.failures)) == (expected, {})
+
+
+def test_a_window_of_steps(verl: Any) -> None:
+    """What is computed is of all its batches; what passes is averaged."""
+    log = tracking("every=2")
+    for step, scores in ((1, [1.0, 0.0, 0.0]), (2, [1.0])):
+        log.log({**computed(batch(verl, scores)), "mine": float(step)}, step=step)
+    log.finish()
+    ((step, values),) = lines()
+    names = ("critic/score/mean", "critic/score/max", "mine", "perf/throughput")
+    assert (step, [values[name] for name in names]) == (2, [0.5, 1.0, 1.5, (12 + 3) / 8])
+
+
 def test_validation_generations(verl: Any) -> None:
     """They are rows of a table, at their step; those without a score are left out."""
     log = tracking()
@@ -205,7 +226,7 @@ def test_a_batch_of_a_v1_trainer(verl: Any) -> None:
         def tolist(self) -> list[Any]:
             return list(self)
 
-    def stored(keys: Sequence[str], partition_id: str, select_fields: list[str]) -> Mapping[str, Any]:
+    def stored(keys: Sequence[str], partition_id: str, select_fields: list[str]) -> Values:
         asked.append(select_fields)
         columns = {
             "data_source": Column(["x", "y", "pad"]),
