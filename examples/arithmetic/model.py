@@ -1,4 +1,4 @@
-"""A small decoder-only transformer, and how to sample from it. Nothing is imported but torch."""
+"""A small decoder-only transformer, how to sample from it, and what it says of tokens. Nothing is imported but torch."""
 
 from __future__ import annotations
 
@@ -77,3 +77,13 @@ def sample(policy: Policy, prompts: torch.Tensor, length: int) -> torch.Tensor:
         probabilities = policy(tokens)[:, -1].softmax(-1)
         tokens = torch.cat([tokens, torch.multinomial(probabilities, 1)], dim=1)
     return tokens
+
+
+def token_statistics(logits: torch.Tensor, tokens: torch.Tensor, prompt: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each token behind a prompt of so many its log-probability, and the entropy of what it was drawn from.
+
+    ``logits`` [rows, positions - 1, vocabulary] are those of ``tokens[:, :-1]``.
+    """
+    distribution = logits[:, prompt - 1 :].log_softmax(-1)
+    logprobs = distribution.gather(-1, tokens[:, prompt:].unsqueeze(-1)).squeeze(-1)
+    return logprobs, -(distribution.exp() * distribution).sum(-1)

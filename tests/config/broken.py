@@ -52,6 +52,20 @@ main()
 """
 
 
+APPLICATIONS = """
+import contextlib, io, json, os, runpy, sys
+
+printed = []
+for folder, overrides in json.load(sys.stdin):
+    os.chdir(folder)
+    sys.argv = ["train.py", *overrides]
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        runpy.run_path(f"{folder}/train.py", run_name="__main__")
+    printed.append(output.getvalue())
+print(json.dumps(printed))
+"""
+
+
 @dataclass(frozen=True)
 class Case:
     """One mistake. ``files`` and ``fixed`` hold sections by name, ``overrides`` among them."""
@@ -147,15 +161,15 @@ def shipped_lines(text: str) -> str:
 
 
 def in_applications(files: Sequence[Mapping[str, str]]) -> list[str]:
-    """The same in applications of a user's own, each a process."""
-    return list(map(_in_application, files))
-
-
-def _in_application(files: Mapping[str, str]) -> str:
+    """The same in applications of a user's own, one after the other in a process."""
     with tempfile.TemporaryDirectory() as folder:
-        _write({**files, "train.py": APPLICATION}, Path(folder))
-        overrides = files.get("overrides", "").splitlines()
-        return shipped_lines(_run(["train.py", *overrides], Path(folder)))
+        places = [Path(folder, str(number)) for number in range(len(files))]
+        for place, each in zip(places, files, strict=True):
+            _write({**each, "train.py": APPLICATION}, place)
+        overrides = [each.get("overrides", "").splitlines() for each in files]
+        given = json.dumps([[str(place), words] for place, words in zip(places, overrides, strict=True)])
+        found: list[str] = json.loads(_run(["-c", APPLICATIONS], Path(folder), given).splitlines()[-1])
+        return list(map(shipped_lines, found))
 
 
 def beside_a_package(files: Sequence[Mapping[str, str]]) -> list[str]:

@@ -21,10 +21,18 @@ HERE = [case for case in CASES if not kind(case)]
 def test_a_mistake_is_reported_and_mended(case: Case, found: Found) -> None:
     """Line, column, carets, cause and fix are those of the committed text; the mended profile has nothing wrong."""
     if kind(case):
-        assert shown([case.files, case.mended], kind(case)) == [case.error, WELL]
+        assert elsewhere(kind(case))[str(case)] == (case.error, WELL)
     else:
         reported = shipped_lines(f"{declog.ConfigError(found(str(case)))}\n")
         assert (reported, written_once(tuple(case.mended.items()))) == (case.error, WELL)
+
+
+@cache
+def elsewhere(where: str) -> dict[str, tuple[str, str]]:
+    """What the cases that run there give, before and after, all in one process."""
+    some = [case for case in CASES if kind(case) == where]
+    texts = shown([files for case in some for files in (case.files, case.mended)], where)
+    return {str(case): pair for case, pair in zip(some, zip(texts[::2], texts[1::2], strict=True), strict=True)}
 
 
 @cache
