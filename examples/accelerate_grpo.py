@@ -14,9 +14,9 @@ import hydra
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from arithmetic.model import Policy, sample
+from arithmetic.model import Policy, sample, token_statistics
 from arithmetic.policy_gradient import GRPO
-from arithmetic.tasks import END, PROMPT_LENGTH, REWARDS, VOCABULARY, decode, draw_sums, encode
+from arithmetic.tasks import PROMPT_LENGTH, VOCABULARY, draw_sums, encode, scored
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from torch import Tensor
@@ -58,11 +58,11 @@ def train_step(
     """One rollout, and one gradient step on it, accumulated over its micro-batches."""
     tokens, mask, rewards = rollout(cfg, accelerator.unwrap_model(policy))
     with torch.no_grad():
-        old_logprobs, _ = token_statistics(accelerator.unwrap_model(policy), tokens)
+        old_logprobs, _ = token_statistics(accelerator.unwrap_model(policy)(tokens[:, :-1]), tokens, PROMPT_LENGTH)
     advantages = algorithm.advantages(rewards, mask, old_logprobs, old_logprobs)
     for rows in torch.arange(len(tokens)).chunk(cfg.accumulate):
         with accelerator.accumulate(policy):
-            logprobs, entropy = token_statistics(policy, tokens[rows])
+            logprobs, entropy = token_statistics(policy(tokens[rows, :-1]), tokens[rows], PROMPT_LENGTH)
             part = mask[rows]
             loss = algorithm.loss(advantages[rows], part, logprobs, old_logprobs[rows], old_logprobs[rows])
             accelerator.backward(loss)
@@ -83,29 +83,18 @@ def train_step(
 def rollout(cfg: DictConfig, policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
     """This process's completions, [n, prompt + completion] and their mask, and the weighted reward of each."""
     drawn = [each for each in draw_sums(cfg.prompts, cfg.largest_operand) for _ in range(cfg.group_size)]
-    prompts, answers = [prompt for prompt, _ in drawn], [answer for _, answer in drawn]
-    tokens = sample(policy, encode(prompts), cfg.completion_length)
-    completions = decode(tokens[:, PROMPT_LENGTH:])
-    length = torch.tensor([len(text) for text in completions])
+    tokens = sample(policy, encode([prompt for prompt, _ in drawn]), cfg.completion_length)
     weights = dict(cfg.reward_weights)
-    rewards = {name: torch.tensor(REWARDS[name](prompts, completions, answers)) for name in weights}
+    found = scored(drawn, tokens, weights)
     declog.observe(
-        prompt=prompts,
-        completion=completions,
-        rewards=rewards,
+        prompt=found.prompts,
+        completion=found.completions,
+        rewards=found.rewards,
         reward_weights=weights,
-        length=length,
-        truncated=torch.tensor([not text.endswith(END) for text in completions]),
+        length=found.length,
+        truncated=found.truncated,
     )
-    mask = torch.arange(cfg.completion_length) < length.unsqueeze(1)
-    return tokens, mask, torch.stack([weights[name] * rewards[name] for name in weights]).sum(0)
-
-
-def token_statistics(policy: torch.nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of each completion token and entropy of the distribution it was drawn from."""
-    distribution = policy(tokens[:, :-1])[:, PROMPT_LENGTH - 1 :].log_softmax(-1)
-    logprobs = distribution.gather(-1, tokens[:, PROMPT_LENGTH:].unsqueeze(-1)).squeeze(-1)
-    return logprobs, -(distribution.exp() * distribution).sum(-1)
+    return tokens, found.mask, torch.stack([weights[name] * found.rewards[name] for name in weights]).sum(0)
 
 
 if __name__ == "__main__":

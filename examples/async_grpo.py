@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import hydra
 import torch
-from arithmetic.model import Policy, sample
+from arithmetic.model import Policy, sample, token_statistics
 from arithmetic.policy_gradient import GRPO
-from arithmetic.tasks import END, PROMPT_LENGTH, REWARDS, VOCABULARY, decode, draw_sums, encode
+from arithmetic.tasks import PROMPT_LENGTH, VOCABULARY, Scored, draw_sums, encode, scored
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -74,19 +74,15 @@ class Trainer:
         while True:
             version = self.version
             await asyncio.sleep(0)  # as a request to an inference engine would
-            ((prompt, answer),) = draw_sums(1, self.cfg.largest_operand)
-            tokens, completions = self.sampled(self.sampler, [prompt] * self.cfg.group_size)
-            rewards = self.rewards([prompt] * len(completions), completions, [answer] * len(completions))
-            length = torch.tensor([len(text) for text in completions])
+            tokens, found = self.sampled(self.sampler, draw_sums(1, self.cfg.largest_operand) * self.cfg.group_size)
             packet = declog.rows(
-                prompt=[prompt] * len(completions), completion=completions, rewards=rewards, length=length,
-                truncated=[not text.endswith(END) for text in completions],
+                prompt=found.prompts, completion=found.completions, rewards=found.rewards, length=found.length,
+                truncated=found.truncated,
             )  # fmt: skip
-            mask = torch.arange(self.cfg.completion_length) < length.unsqueeze(1)
-            reward = torch.stack([self.cfg.reward_weights[name] * rewards[name] for name in rewards]).sum(0)
+            reward = torch.stack([self.cfg.reward_weights[name] * each for name, each in found.rewards.items()]).sum(0)
             with torch.no_grad():
-                logprobs = token_logprobs(self.sampler, tokens)
-            await self.done.put(Group(tokens, mask, logprobs, reward, version, packet))
+                logprobs, _ = token_statistics(self.sampler(tokens[:, :-1]), tokens, PROMPT_LENGTH)
+            await self.done.put(Group(tokens, found.mask, logprobs, reward, version, packet))
 
     async def fresh(self) -> list[Group]:
         """The next groups that are not too old."""
@@ -106,7 +102,7 @@ class Trainer:
             torch.cat([getattr(group, name) for group in groups]) for name in ("tokens", "mask", "logprobs", "reward")
         )
         advantages = self.algorithm.advantages(reward, mask, old_logprobs, old_logprobs)
-        logprobs = token_logprobs(self.policy, tokens)
+        logprobs, _ = token_statistics(self.policy(tokens[:, :-1]), tokens, PROMPT_LENGTH)
         loss = self.algorithm.loss(advantages, mask, logprobs, old_logprobs, old_logprobs)
         self.optimizer.zero_grad()
         loss.backward()
@@ -122,30 +118,16 @@ class Trainer:
         with self.log.mode("eval", step=step):
             for _ in range(self.cfg.evaluations):
                 await asyncio.sleep(0)
-                drawn = draw_sums(self.cfg.group_size, self.cfg.largest_operand)
-                prompts, answers = [prompt for prompt, _ in drawn], [answer for _, answer in drawn]
-                _, completions = self.sampled(policy, prompts)
+                _, found = self.sampled(policy, draw_sums(self.cfg.group_size, self.cfg.largest_operand))
                 declog.observe(
-                    prompt=prompts, completion=completions, rewards=self.rewards(prompts, completions, answers),
-                    length=[len(text) for text in completions],
-                    truncated=[not text.endswith(END) for text in completions],
+                    prompt=found.prompts, completion=found.completions, rewards=found.rewards, length=found.length,
+                    truncated=found.truncated,
                 )  # fmt: skip
 
-    def sampled(self, policy: Policy, prompts: list[str]) -> tuple[Tensor, list[str]]:
-        """Token ids, and the completions as text."""
-        tokens = sample(policy, encode(prompts), self.cfg.completion_length)
-        return tokens, decode(tokens[:, PROMPT_LENGTH:])
-
-    def rewards(self, prompts: list[str], completions: list[str], answers: list[int]) -> dict[str, Tensor]:
-        """What each reward function gives."""
-        return {name: torch.tensor(REWARDS[name](prompts, completions, answers)) for name in self.cfg.reward_weights}
-
-
-def token_logprobs(policy: Policy, tokens: Tensor) -> Tensor:
-    """Log-probability of each completion token."""
-    distribution = policy(tokens[:, :-1])[:, PROMPT_LENGTH - 1 :].log_softmax(-1)
-    logprobs: Tensor = distribution.gather(-1, tokens[:, PROMPT_LENGTH:].unsqueeze(-1)).squeeze(-1)
-    return logprobs
+    def sampled(self, policy: Policy, drawn: list[tuple[str, int]]) -> tuple[Tensor, Scored]:
+        """Token ids of a completion for each prompt, and what they are worth."""
+        tokens = sample(policy, encode([prompt for prompt, _ in drawn]), self.cfg.completion_length)
+        return tokens, scored(drawn, tokens, self.cfg.reward_weights)
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="async_grpo")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import hydra
 import torch
-from arithmetic.model import Policy, sample
+from arithmetic.model import Policy, sample, token_statistics
 from arithmetic.policy_gradient import ALGORITHMS, GRPO
 from arithmetic.report import report
-from arithmetic.tasks import END, PROMPT_LENGTH, REWARDS, VOCABULARY, decode, draw_sums, encode
+from arithmetic.tasks import PROMPT_LENGTH, VOCABULARY, draw_sums, encode, scored
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -61,26 +61,23 @@ def main(cfg: DictConfig) -> None:
 def generate(cfg: DictConfig, policy: Policy, reference: Policy, algorithm: GRPO) -> Rollout:
     """Sample a group of completions for each prompt and score them."""
     drawn = [each for each in draw_sums(cfg.prompts, cfg.largest_operand) for _ in range(cfg.group_size)]
-    prompts, answers = [prompt for prompt, _ in drawn], [answer for _, answer in drawn]
-    tokens = sample(policy, encode(prompts), cfg.completion_length)
-    completions = decode(tokens[:, PROMPT_LENGTH:])
-    length = torch.tensor([len(text) for text in completions])
-    mask = torch.arange(cfg.completion_length) < length.unsqueeze(1)
+    tokens = sample(policy, encode([prompt for prompt, _ in drawn]), cfg.completion_length)
     weights = dict(cfg.reward_weights)
-    rewards = {name: torch.tensor(REWARDS[name](prompts, completions, answers)) for name in weights}
+    found = scored(drawn, tokens, weights)
     declog.observe(
-        prompt=prompts,
-        completion=completions,
-        rewards=rewards,
+        prompt=found.prompts,
+        completion=found.completions,
+        rewards=found.rewards,
         reward_weights=weights,
-        length=length,
-        truncated=torch.tensor([not text.endswith(END) for text in completions]),
+        length=found.length,
+        truncated=found.truncated,
     )
 
-    logprobs, _ = token_statistics(policy, tokens)
-    ref_logprobs, _ = token_statistics(reference, tokens)
-    reward = torch.stack([weights[name] * rewards[name] for name in weights]).sum(0)
-    return Rollout(tokens, mask, logprobs, ref_logprobs, algorithm.advantages(reward, mask, logprobs, ref_logprobs))
+    logprobs, _ = token_statistics(policy(tokens[:, :-1]), tokens, PROMPT_LENGTH)
+    ref_logprobs, _ = token_statistics(reference(tokens[:, :-1]), tokens, PROMPT_LENGTH)
+    reward = torch.stack([weights[name] * found.rewards[name] for name in weights]).sum(0)
+    advantages = algorithm.advantages(reward, found.mask, logprobs, ref_logprobs)
+    return Rollout(tokens, found.mask, logprobs, ref_logprobs, advantages)
 
 
 def update(
@@ -91,7 +88,8 @@ def update(
     for rows in [slice(start, start + cfg.minibatch) for start in starts] * cfg.epochs:
         mask, advantages = rollout.mask[rows], rollout.advantages[rows]
         old_logprobs, ref_logprobs = rollout.logprobs[rows], rollout.ref_logprobs[rows]
-        logprobs, entropy = token_statistics(policy, rollout.tokens[rows])
+        tokens = rollout.tokens[rows]
+        logprobs, entropy = token_statistics(policy(tokens[:, :-1]), tokens, PROMPT_LENGTH)
         loss = algorithm.loss(advantages, mask, logprobs, old_logprobs, ref_logprobs)
         optimizer.zero_grad()
         loss.backward()
@@ -108,13 +106,6 @@ def update(
             grad_norm=grad_norm,
             learning_rate=optimizer.param_groups[0]["lr"],
         )
-
-
-def token_statistics(policy: Policy, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of each completion token and entropy of the distribution it was drawn from."""
-    distribution = policy(tokens[:, :-1])[:, PROMPT_LENGTH - 1 :].log_softmax(-1)
-    logprobs = distribution.gather(-1, tokens[:, PROMPT_LENGTH:].unsqueeze(-1)).squeeze(-1)
-    return logprobs, -(distribution.exp() * distribution).sum(-1)
 
 
 if __name__ == "__main__":

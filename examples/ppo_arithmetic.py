@@ -15,10 +15,10 @@ from pathlib import Path
 
 import hydra
 import torch
-from arithmetic.model import ActorCritic, sample
+from arithmetic.model import ActorCritic, sample, token_statistics
 from arithmetic.ppo import PPO, value_mask
 from arithmetic.report import report
-from arithmetic.tasks import END, PROMPT_LENGTH, REWARDS, VOCABULARY, decode, draw_sums, encode
+from arithmetic.tasks import PROMPT_LENGTH, VOCABULARY, draw_sums, encode, scored
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -73,28 +73,24 @@ def main(cfg: DictConfig) -> None:
 def generate(cfg: DictConfig, policy: ActorCritic, reference: ActorCritic, algorithm: PPO) -> Rollout:
     """Sample a completion for each prompt, score it, and say how much better each token was than expected."""
     drawn = draw_sums(cfg.prompts, cfg.largest_operand)
-    prompts, answers = [prompt for prompt, _ in drawn], [answer for _, answer in drawn]
-    tokens = sample(policy, encode(prompts), cfg.completion_length)
-    completions = decode(tokens[:, PROMPT_LENGTH:])
-    length = torch.tensor([len(text) for text in completions])
-    mask = torch.arange(cfg.completion_length) < length.unsqueeze(1)
-    rewards = {name: torch.tensor(REWARDS[name](prompts, completions, answers)) for name in cfg.reward_weights}
-    truncated = torch.tensor([not text.endswith(END) for text in completions])
-    scores = torch.stack([weight * rewards[name] for name, weight in cfg.reward_weights.items()]).sum(0)
-    scores = scores - cfg.missing_eos_penalty * truncated
+    tokens = sample(policy, encode([prompt for prompt, _ in drawn]), cfg.completion_length)
+    found = scored(drawn, tokens, cfg.reward_weights)
+    mask = found.mask
+    scores = torch.stack([weight * found.rewards[name] for name, weight in cfg.reward_weights.items()]).sum(0)
+    scores = scores - cfg.missing_eos_penalty * found.truncated
 
-    logprobs, _, values = token_statistics(policy, tokens)
-    ref_logprobs, _, _ = token_statistics(reference, tokens)
+    logprobs, _, values = statistics(policy, tokens)
+    ref_logprobs, _, _ = statistics(reference, tokens)
     values = values * value_mask(mask)
     shaped = algorithm.rewards(scores, logprobs, ref_logprobs, mask)
     advantages, returns = algorithm.advantages(shaped, values, mask)
     declog.observe(
-        prompt=prompts,
-        completion=completions,
-        rewards=rewards,
+        prompt=found.prompts,
+        completion=found.completions,
+        rewards=found.rewards,
         reward=scores,
-        length=length,
-        truncated=truncated,
+        length=found.length,
+        truncated=found.truncated,
         tokens=tokens[:, PROMPT_LENGTH:].masked_fill(~mask, -1),
         completion_mask=mask,
         value_mask=value_mask(mask),
@@ -116,7 +112,7 @@ def update(
         for rows in torch.randperm(len(rollout.tokens)).split(cfg.minibatch):
             mask, advantages, returns = rollout.mask[rows], rollout.advantages[rows], rollout.returns[rows]
             old_logprobs, old_values = rollout.logprobs[rows], rollout.values[rows]
-            logprobs, entropy, values = token_statistics(policy, rollout.tokens[rows])
+            logprobs, entropy, values = statistics(policy, rollout.tokens[rows])
             loss = algorithm.loss(advantages, returns, mask, logprobs, old_logprobs, values, old_values)
             optimizer.zero_grad()
             loss.backward()
@@ -139,12 +135,10 @@ def update(
     return seen
 
 
-def token_statistics(policy: ActorCritic, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def statistics(policy: ActorCritic, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of each completion token its log-probability, the entropy of its distribution, and the value."""
     logits, values = policy.both(tokens[:, :-1])
-    distribution = logits[:, PROMPT_LENGTH - 1 :].log_softmax(-1)
-    logprobs = distribution.gather(-1, tokens[:, PROMPT_LENGTH:].unsqueeze(-1)).squeeze(-1)
-    return logprobs, -(distribution.exp() * distribution).sum(-1), values[:, PROMPT_LENGTH - 1 :]
+    return *token_statistics(logits, tokens, PROMPT_LENGTH), values[:, PROMPT_LENGTH - 1 :]
 
 
 if __name__ == "__main__":

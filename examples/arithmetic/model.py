@@ -1,4 +1,4 @@
-"""A small decoder-only transformer, how to sample from it, and what it says of tokens. Nothing is imported but torch."""
+"""A small decoder-only transformer, sampling from it, and statistics of tokens. Nothing is imported but torch."""
 
 from __future__ import annotations
 

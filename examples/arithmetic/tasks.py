@@ -8,7 +8,8 @@ Nothing is imported but torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -64,3 +65,28 @@ REWARDS: dict[str, RewardFunction] = {
     "format": well_formed,
     "length": fitting_length,
 }
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Completions [n, prompt + completion] of prompts, as text, with their mask by completion token and rewards [n]."""
+
+    prompts: Sequence[str]
+    completions: Sequence[str]
+    length: torch.Tensor
+    truncated: torch.Tensor
+    mask: torch.Tensor
+    rewards: dict[str, torch.Tensor]
+
+
+def scored(drawn: Sequence[tuple[str, int]], tokens: torch.Tensor, rewards: Iterable[str]) -> Scored:
+    """What the named reward functions give for ``tokens``, which continue the prompts of ``drawn``."""
+    prompts, answers = [prompt for prompt, _ in drawn], [answer for _, answer in drawn]
+    completions = decode(tokens[:, PROMPT_LENGTH:])
+    length = torch.tensor([len(text) for text in completions])
+    return Scored(
+        prompts, completions, length,
+        truncated=torch.tensor([not text.endswith(END) for text in completions]),
+        mask=torch.arange(tokens.shape[1] - PROMPT_LENGTH) < length.unsqueeze(1),
+        rewards={name: torch.tensor(REWARDS[name](prompts, completions, answers)) for name in rewards},
+    )  # fmt: skip
