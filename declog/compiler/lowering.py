@@ -6,27 +6,17 @@ text is; the rest is evaluated over the rows of all ranks. What is left over is 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from declog.compiler.draft import Draft
-from declog.compiler.scopes import signal_node
+from declog.compiler.draft import Draft, SwitchedOff
+from declog.compiler.scopes import signal_node, token_mask
 from declog.language.absence import asks
 from declog.language.dtypes import AXES, Axis, DType
 from declog.language.moments import FORMULAS
-from declog.language.nodes import (
-    CARRIED,
-    FOLD,
-    JOIN,
-    LEAVES,
-    LOGGED,
-    SIGNAL,
-    TEXTVALUE,
-    Node,
-    counts_tokens,
-    reads_other_ranks,
-    walk,
-)
+from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, LOGGED, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import (
     FilterOp,
     FoldOp,
@@ -137,7 +127,7 @@ class _Lowering:
             return self._join(node, phase)
         if node.op == "prev":
             return self._previous(node, phase)
-        if counts_tokens(node):
+        if self._sums_mask(node):
             return self._column(FOLD, node, self.fold(phase, None, frozenset(node.args), ("n",)), stat="count")
         if node.over is Axis.TOKEN:
             (arg,) = node.args
@@ -186,6 +176,22 @@ class _Lowering:
                 if leaf.type.dtype is DType.TEXT:
                     self.travels.add((one, str(ids)))
         return self._column(CARRIED, node, name)
+
+    @cached_property
+    def masks(self) -> frozenset[str]:
+        """The signals that say which tokens exist."""
+        found = {mask for node in self.draft.nodes.values() if isinstance(node, Node) for mask in node.mask}
+        with suppress(SwitchedOff):
+            found |= token_mask(self.draft)
+        leaves = (leaf for leaf in walk(*found) if leaf.op == SIGNAL)
+        return frozenset(str(leaf.param("name")) for leaf in leaves)
+
+    def _sums_mask(self, node: Node) -> bool:
+        """Whether it is how many tokens there are of a mask, which is 0 where there is no room for any."""
+        if node.op != "sum" or node.over is not Axis.TOKEN:
+            return False
+        (arg,) = node.args
+        return arg.op == SIGNAL and arg.type.dtype is DType.BOOL and not arg.mask and arg.param("name") in self.masks
 
     def _column(self, op: str, node: Node, name: str, **params: Any) -> Node:
         """The column that stands for a value which is computed elsewhere."""
@@ -373,8 +379,6 @@ def _events(work: _Lowering) -> None:
     by_phase: dict[str, list[SignalOp]] = {}
     places = {name: order for order, name in enumerate(draft.signals)}
     needed = work.recorded | work.folded
-    masks = {str(leaf.param("name")) for one in draft.nodes.values() if isinstance(one, Node)
-             for leaf in walk(*one.mask) if leaf.op == SIGNAL}  # fmt: skip
     for phase, name in sorted(needed | work.wished, key=lambda place: places[place[1]]):
         spec, node = draft.signals[name], signal_node(draft, name)
         assert isinstance(node, Node) and spec.axis is not None
@@ -386,7 +390,7 @@ def _events(work: _Lowering) -> None:
             optional=spec.optional or (phase, name) not in needed,
             recorded=(phase, name) in work.recorded | work.wished, folded=(phase, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
-            unmasked=spec.axis == "token" and not node.mask and name not in masks,
+            unmasked=spec.axis == "token" and not node.mask and name not in work.masks,
             any=spec.any,
         )  # fmt: skip
         by_phase.setdefault(phase, []).append(op)

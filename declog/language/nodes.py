@@ -184,14 +184,6 @@ def reads_other_ranks(node: Node, split: bool) -> bool:
     return False
 
 
-def counts_tokens(node: Node) -> bool:
-    """Whether a sum over tokens is of a mask: how many there are, which of no tokens is 0."""
-    if node.op != "sum" or node.over is not Axis.TOKEN:
-        return False
-    (arg,) = node.args
-    return arg.op == SIGNAL and arg.type.dtype is DType.BOOL and not arg.mask
-
-
 def walk(*roots: Node) -> Iterator[Node]:
     """Every node below the roots once, arguments before what uses them; masks are not entered."""
     seen: set[int] = set()

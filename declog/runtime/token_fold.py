@@ -23,7 +23,7 @@ from declog.language.absence import COMPARISONS, Absence, elementwise
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.language.moments import FORMULAS
-from declog.language.nodes import Node
+from declog.language.nodes import Node, walk
 from declog.plans.ops import FoldOp
 from declog.runtime.tensors import HALF, INTEGERS
 from declog.runtime.token_layout import Layout, Packed, Padded
@@ -97,7 +97,7 @@ class TokenView:
         masks = [self.absent(item) for item in node.mask] if of_mask else []
         gone = [self.absent(arg) for arg in node.args]
         if node.op in ("size", "index") or node.over is Axis.TOKEN:
-            if any(part is True for part in (*masks, *gone)):
+            if any(part is True for part in (*masks, *gone)) or (node.args and self.nowhere(node.args[0])):
                 return True
             return False if not gone or gone[0] is False else self._without(gone[0], tuple(node.args[0].mask))
         if all(part is False for part in gone):
@@ -105,6 +105,13 @@ class TokenView:
         found = self._passed_on(node, gone)
         # of a batch without the signal one answer is enough, and it is known without waiting for a device
         return bool(found) if isinstance(found, Tensor) and not found.ndim and found.is_cpu else found
+
+    def nowhere(self, node: Node) -> bool:
+        """Whether nothing says which tokens a value has: no mask, no lengths, and none of the signals that it reads."""
+        if node.mask or isinstance(self.layout, Packed):
+            return False
+        read = [leaf for leaf in walk(node) if leaf.op == "signal" and leaf.type.axis is Axis.TOKEN]
+        return all(leaf.param("name") not in self._signals for leaf in read)
 
     def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
         """Where an elementwise value lacks something, by where its arguments do."""
@@ -366,8 +373,10 @@ def _fold(
     for op in ops:
         what: Sequence[Node] = op.mask
         try:
-            if not whole and any(
-                view.absent(node) is True for node in (*op.mask, *(() if op.expr is None else (op.expr,)))
+            values = tuple(node for node in (op.expr, op.of) if node is not None)
+            if not whole and (
+                any(view.absent(node) is True for node in (*op.mask, *values))
+                or (not op.mask and any(map(view.nowhere, values)))
             ):
                 continue  # an optional signal did not come
             mask = view.mask(op.mask)

@@ -191,7 +191,8 @@ class Expressions:
                 if not exact:
                     found += [("distinct_n", text, 1)]
                     if self.groups and self.whole:  # texts of a group must be on one rank
-                        found += [("len", ("majority", text))]
+                        found += [("len", ("majority", text)), ("jaccard", text)]
+                        found += [("distinct_of", text, self.random.randint(1, 2))]
             for name in self.names("completion", ("float",), event, True):
                 found += [("column", ("signal", name), self.random.choice(MEMBERS)), ("columns", ("signal", name))]
         if found:
@@ -199,7 +200,16 @@ class Expressions:
             drawn = ("pass_at", "pass_all", "best_at", "majority_at")
             if picked[0] in drawn:
                 picked = ("index", "completion") if exact else picked
-            if picked[0] in ("name", "columns", "index", "size", *drawn, "len"):  # some are coarser, or constant
+            if picked[0] in (
+                "name",
+                "columns",
+                "index",
+                "size",
+                *drawn,
+                "len",
+                "distinct_of",
+                "jaccard",
+            ):  # some are coarser, or constant
                 return ("+", self.number("completion", event, 0, exact=True), picked)
             return picked
         return self.number("completion", event, 0, exact=exact)

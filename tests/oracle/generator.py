@@ -47,6 +47,7 @@ class Generator:
         self.joined = len(self.events) > 1
         self.by_ids = self.joined and self.maybe(0.75)
         self.has_ids = self.by_ids or self.maybe(0.2)
+        self.named_rows = self.maybe(0.3)
         self.grouping = self.random.choice(("no", "size", "size", "of", "of"))
         self.split = self.random.choice(("none", "none", "batches", "ranks")) if self.grouping != "no" else "none"
         if self.joined:
@@ -92,8 +93,8 @@ class Generator:
                     continue
                 if name == "g" and (self.grouping == "no" or self.split != "none" or (self.joined and event == last)):
                     continue
-                if (name == "w" and self.tokens == "packed") or (name == "uo" and self.tokens == "all"):
-                    continue  # of `mask: all` the tokens are those of what came
+                if name == "w" and self.tokens == "packed":
+                    continue
                 if name == "x" or self.maybe(0.6):
                     self.signals[f"{name}_{event}" if event == "rollout" else name] = {**spec, "event": event}
         self.shared: list[str] = []
@@ -109,7 +110,8 @@ class Generator:
             self.signals["mask_w"] = {"axis": "token", "type": "bool", "mask": "all", "event": last, "apart": True}
         if self.has_ids:
             axes["completion"] = {"ids": "row"}
-            self.signals["row"] = {"axis": "completion", "type": "int", "event": last, "apart": True}
+            kind = "text" if self.named_rows else "int"
+            self.signals["row"] = {"axis": "completion", "type": kind, "event": last, "apart": True}
             self.shared.append("row")
         if self.grouping == "of":
             kind = self.random.choice(("int", "text"))
@@ -167,7 +169,7 @@ class Generator:
                 raise AssertionError
         return made
 
-    def layout(self) -> list[list[tuple[list[int], list[Any]]]]:
+    def layout(self) -> list[list[tuple[list[Any], list[Any]]]]:
         """By rank and batch: the rows' ids and the groups they belong to."""
         random = self.random
         most = 1 if self.joined and not self.by_ids else 3
@@ -176,7 +178,8 @@ class Generator:
             batches = [batches[0]] * self.ranks
         textual = self.signals.get("gid", {}).get("type") == "text"
         names = (f"group {name}" if textual else name for name in random.sample(range(1000), 400))
-        ids = iter(random.sample(range(2000), 1500))
+        numbers = random.sample(range(2000), 1500)
+        ids = iter([f"row {number}" for number in numbers] if self.named_rows else numbers)
         sizes = [[random.randint(0, 3) for _ in range(count)] for count in batches]
         made = [[self.rows(groups, names) for groups in rank] for rank in sizes]
         if self.split == "batches":
@@ -239,7 +242,7 @@ class Generator:
     def count(self, batch: Batch) -> int:
         return len(next(value for name, value in batch.items() if name.startswith("x")))
 
-    def batch(self, event: str, ids: list[int], groups: list[Any]) -> dict[str, Any]:
+    def batch(self, event: str, ids: list[Any], groups: list[Any]) -> dict[str, Any]:
         """One batch of a rank."""
         rows, random = len(ids), self.random
         width = random.randint(1, 4)

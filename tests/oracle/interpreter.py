@@ -14,6 +14,7 @@ from tests.oracle.values import (
     OPERATIONS,
     aggregate,
     distinct,
+    jaccard,
     majority,
     majority_at,
     number,
@@ -154,6 +155,13 @@ class World:
         count = len((masks or reads)[0])
         return [at._replace(token=place) for place in range(count) if all(mask[place] for mask in masks)]
 
+    def nowhere(self, tree: Tree, at: Point) -> bool:
+        """Whether nothing says which tokens exist for a tree: of `mask: all` the tokens are those of what came."""
+        if self.lengths is not None or masks_of(tree, self.signals, self.mask):
+            return False
+        read = [name for name in signals_of(tree) if self.signals[name]["axis"] == "token"]
+        return all(self.observed(name, at) is ABSENT for name in read)
+
     def moved(self, at: Point, event: str | None) -> Point:
         """The same completion at an earlier event."""
         if event in (None, at.event):
@@ -263,6 +271,11 @@ class World:
             case "majority_at":
                 found = [[self.value(item, row) for row in self.group(at)] for item in args[:2]]
                 return majority_at(found[0], found[1], args[2] if len(args) > 2 else None)
+            case "distinct_of" | "jaccard":
+                found = [self.value(args[0], row) for row in self.group(at)]
+                if all(item is ABSENT for item in found):
+                    return ABSENT
+                return jaccard(found) if op == "jaccard" else distinct(found, args[1])
             case "pass_at" | "majority":
                 found = [self.value(args[0], row) for row in self.group(at)]
                 return majority(found) if op == "majority" else pass_at(found, args[1])
@@ -340,6 +353,8 @@ class World:
                 return ABSENT
         elif over == "token":
             points = self.tokens([tree], at)
+            if not points and self.nowhere(tree, at):
+                return ABSENT
             if not points and any(self.observed(item, at) is ABSENT for item in needed(tree)):
                 return ABSENT
         else:

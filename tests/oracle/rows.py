@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +28,13 @@ def hashed(seed: int, *keys: int) -> int:
     for key in keys:
         state = mix(state ^ mix((key + GOLDEN) & WORD))
     return state
+
+
+def numbered(row: int | str) -> int:
+    """A row's id, or the 64 bits of a text's digest."""
+    if isinstance(row, int):
+        return row
+    return int.from_bytes(hashlib.blake2b(row.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 class Tables:
@@ -135,13 +143,13 @@ class Tables:
     def tie(self) -> Callable[[Point], Any]:
         """By (step, batch, rank, row), or by (step, id)."""
         if self.ids:
-            return lambda at: (at.block, self.world.observed(self.ids, at))
+            return lambda at: (at.block, numbered(self.world.observed(self.ids, at)))
         return lambda at: at
 
     def hashed(self, spec: dict[str, Any], at: Point) -> int:
         """A row's hash."""
         number = self.case.blocks[at.block].number
         if self.ids:
-            return hashed(spec.get("seed", 0), number, self.world.observed(self.ids, at))
+            return hashed(spec.get("seed", 0), number, numbered(self.world.observed(self.ids, at)))
         here = [other for other in self.every_point if other[:4] == at[:4]]
         return hashed(spec.get("seed", 0), number, at.batch, at.rank, here.index(at))

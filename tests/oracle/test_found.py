@@ -174,3 +174,42 @@ def test_empty_goes_on_over_steps_without_the_rows_of_its_phase(reduce: str) -> 
     nothing = {"m/a": -1, "m/b": -1}
     expected = {0: nothing, 1: {"x": 1, **nothing}}
     assert record({"signals": signals, "metrics": metrics}, steps).scalars == expected
+
+
+@pytest.mark.parametrize("others", [{}, {"u": "mean(u)"}])
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("present(uo)", {}),
+        ("sum(present(uo), over=token)", {}),
+        ("not (present(uo) and uo > 0)", {}),
+        ("present(uo) or u > 2", {"m": 0.5}),
+        ("sum(present(uo) or u > 2, over=token)", {"m": 1.0}),
+    ],
+)
+def test_tokens_of_mask_all_are_those_of_what_an_expression_reads(
+    metric: str, expected: dict[str, float], others: dict[str, str]
+) -> None:
+    """Whatever else a profile has metrics of: where nothing of it came, nobody knows which tokens there are."""
+    signals = {"x": ROWS, "u": {"axis": "token"}, "uo": {"axis": "token", "optional": True}}
+    profile = {"axes": {"token": {"mask": "all"}}, "signals": signals, "metrics": {"m": f"mean({metric})", **others}}
+    found = values({**profile, "metrics": {**profile["metrics"], "x": "mean(x)"}}, [[{"x": [1.0], "u": [[1.0, 3.0]]}]])
+    assert {name: value for name, value in found.items() if name == "m"} == expected
+
+
+def test_no_tokens_of_a_value_are_no_tokens_of_a_mask() -> None:
+    """Their sum is missing, where a length would be 0."""
+    signals = {"lens": {**ROWS, "type": "int"}, "k": {"axis": "token", "type": "bool"}}
+    profile = {"axes": {"token": {"lengths": "lens"}}, "signals": signals, "metrics": {"m": "max(sum(k, over=token))"}}
+    assert values(profile, [[{"lens": [0, 1], "k": [[], [False]]}]]) == {"m": 0}
+    shown = values(profile, [[{"lens": [0], "k": [[]]}]])
+    assert (str(shown["m"]), shown["nonfinite/m"]) == ("nan", 1)
+
+
+@pytest.mark.parametrize("place", ["left", "right"])
+def test_members_are_not_those_of_what_one_value_is_made_of(place: str) -> None:
+    """A family and one value of another family's members."""
+    expr = "f + sum(h, over=column)" if place == "left" else "sum(h, over=column) + f"
+    signals = {"f": FAMILY, "h": {"axis": "step", "family": True}}
+    steps: Steps = [[{"f": {"a": [1.0]}, "h": {"a": 1.0, "b": 2.0}}]]
+    assert logged({"expr": expr}, steps, **signals) == {0: {"m/a": 4.0}}

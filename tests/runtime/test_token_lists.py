@@ -61,7 +61,7 @@ def test_great_integers_of_several_lengths_are_refused() -> None:
 def test_lists_of_no_tokens_have_the_type_that_is_declared(name: str, rows: int) -> None:
     """Of no completions, or of completions without tokens, beside others that have some."""
     metrics = {"m": {"expr": f"count({name}, over=token)", "reduce": ["sum", "count"]}, "size": "sum(size(token))"}
-    nothing = {name: [[]] * rows, "mask": [[]] * rows}
+    nothing: dict[str, Any] = {name: [[]] * rows, "mask": [[]] * rows}
     assert values([nothing], metrics) == ({"m/sum": 0, "m/count": rows, "size": 0} if rows else {})
     some = {name: [[], [1]], "mask": [[], [True]]}
     assert values([some], metrics) == {"m/sum": 1, "m/count": 2, "size": 1}
