@@ -386,7 +386,7 @@ def _events(work: _Lowering) -> None:
             draft.report("DL310.split_group", (*draft.signal_paths[name], "axis"), name=name)
         op = SignalOp(
             name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis],
-            family=bool(spec.family), members=spec.members, phase=phase,
+            family=bool(spec.family), members=spec.members, phase=phase, homes=spec.phases,
             optional=spec.optional or (phase, name) not in needed,
             recorded=(phase, name) in work.recorded | work.wished, folded=(phase, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,

@@ -39,6 +39,7 @@ class SignalOp:
     unmasked: bool = False  # per token, and nothing says which tokens exist
     any: bool = False  # a family of what no other signal is
     members: tuple[str, ...] = ()  # the only ones of a family that there are
+    homes: tuple[str, ...] = ()  # the phases that it names
 
     # what every `observe` asks of a signal, ready to read: its column's key, its shape by name, what rows are, and
     # whether a float is recorded as it is

@@ -274,9 +274,10 @@ class Intake:
         sources, homes = self._plan.sources, self._plan.homes
         asked = {source: sources[source] for source in signals if source not in homes and source in sources}
         here = {homes[source] for source in signals if source in homes}
-        if here:  # a value per step has no rows that could belong to another phase
+        if here:  # a value per step has no rows that could belong to another phase, unless it is one of this phase
             return {
-                source: [op for op in ops if op.phase in here] or [op for op in ops if op.axis is Axis.STEP]
+                source: [op for op in ops if op.phase in here]
+                or [op for op in ops if op.axis is Axis.STEP and here.isdisjoint(op.homes)]
                 for source, ops in asked.items()
             }
         if all(len(ops) == 1 for ops in asked.values()):

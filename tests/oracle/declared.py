@@ -353,6 +353,7 @@ class Declared:
         tables: dict[str, Any] = {}
         for place in range(self.random.choice((0, 1, 1, 2))):
             event = self.random.choice(self.events)
+            self.draw.several = False  # the first column says of which event the table is
             kinds = (
                 ["completion"] * 4
                 + (["group"] if self.draw.can("group", event) else [])
@@ -360,6 +361,7 @@ class Declared:
             )
             rows = self.random.choice(kinds)
             columns: dict[str, Tree] = {"c0": self.draw.leaf(rows, event) or self.draw.number(rows, event, 0)}
+            self.draw.several = True
             for at in range(1, self.random.randint(2, 5)):
                 columns[f"c{at}"] = self.column(rows, event)
             schema = {

@@ -32,6 +32,7 @@ class Expressions:
     ) -> None:
         self.random, self.signals, self.order = random, signals, order
         self.groups, self.whole, self.sized = groups, whole, sized
+        self.several = True  # whether what is of several events may be read
         self.joins = True  # whether what is per completion may be of an earlier event, too
 
     def maybe(self, share: float) -> bool:
@@ -47,7 +48,7 @@ class Expressions:
             name
             for name, spec in self.signals.items()
             if spec["axis"] == axis and spec.get("type", "float") in kinds and bool(spec.get("family")) is family
-            and spec.get("event") in events and not spec.get("apart")
+            and (spec.get("event") in events or (self.several and spec.get("several"))) and not spec.get("apart")
         ]  # fmt: skip
 
     def leaf(self, axis: str, event: str, kinds: tuple[str, ...] = ("float", "int")) -> Tree | None:

@@ -79,7 +79,9 @@ class Generator:
     def written(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         """A signal as the profile has it: with its phase where there are several, and it is not shared."""
         kept = {key: value for key, value in spec.items() if key in KEYS}
-        return {**kept, "phase": spec["event"]} if self.joined and name not in self.shared else kept
+        if spec.get("several"):
+            kept["phase"] = {"first": self.events[0], "then": self.events[1]}
+        return {**kept, "phase": spec["event"]} if "event" in spec and self.joined else kept
 
     # ---- signals
 
@@ -98,6 +100,9 @@ class Generator:
                 if name == "x" or self.maybe(0.6):
                     self.signals[f"{name}_{event}" if event == "rollout" else name] = {**spec, "event": event}
         self.shared: list[str] = []
+        for name, axis in (("v", "completion"), ("vs", "step")):
+            if self.joined and self.maybe(0.4):
+                self.signals[name] = {"axis": axis, "several": True}
         if self.tokens in ("mask", "packed mask"):
             axes["token"] = {"mask": "mask"}
             self.signals["mask"] = {"axis": "token", "type": "bool", "event": last, "apart": True}

@@ -155,8 +155,7 @@ class Metrics:
         world, exprs = self.world, trees["expr"]
         world.window = blocks
         read = [*exprs, *(trees[key] for key in ("where", "weight", "by") if key in trees)]
-        event = world.event_of(*read)
-        assert event
+        event = world.event_of(*read) or self.case.trees["events"][0]
         axis = world.axis(exprs[0])
         for block in blocks:
             for at in world.points(axis, event, block, read):
@@ -245,7 +244,7 @@ class Metrics:
     def pieces(self, trees: Mapping[str, Any], blocks: list[int], pool: Any) -> list[Piece]:
         """The pieces of a window that there are, whether or not anything counts in them."""
         event = self.world.event_of(*trees["expr"], *(trees[key] for key in ("where", "weight", "by") if key in trees))
-        assert event
+        event = event or self.case.trees["events"][0]
         points = [at for block in blocks for at in self.world.points("step", event, block, [])]
         if self.spec_ranks == "main":
             firsts = [at for block in blocks for at in self.world.points("batch", event, block, [])]
