@@ -213,3 +213,23 @@ def test_members_are_not_those_of_what_one_value_is_made_of(place: str) -> None:
     signals = {"f": FAMILY, "h": {"axis": "step", "family": True}}
     steps: Steps = [[{"f": {"a": [1.0]}, "h": {"a": 1.0, "b": 2.0}}]]
     assert logged({"expr": expr}, steps, **signals) == {0: {"m/a": 4.0}}
+
+
+@pytest.mark.parametrize("read", [{}, {"early": "mean(v + x)"}])
+def test_a_value_of_a_step_that_names_a_phase_is_not_of_another(read: dict[str, str]) -> None:
+    """Observed with the rollout, it is no batch of the update, also where only the update needs it."""
+    phases = {"first": "rollout", "then": "update"}
+    signals = {
+        "x": {**ROWS, "phase": "rollout"}, "y": {**ROWS, "phase": "update"}, "v": {"axis": "step", "phase": phases},
+    }  # fmt: skip
+    metrics = {"m": "sum(v * y)", "n": {"expr": "y", "reduce": "count"}, "x": "mean(x)", **read}
+    steps: Steps = [[{"x": [1.0], "v": 5.0}, {"y": [1.0, 2.0], "v": 2.0}]]
+    found = record({"signals": signals, "metrics": metrics}, steps).scalars[0]
+    assert found == {"m": 6.0, "n": 2, "x": 1.0, **({"early": 6.0} if read else {})}
+
+
+def test_a_member_counts_in_the_windows_in_which_it_comes() -> None:
+    """An average of counts begins with it, and does not fall where it is not."""
+    steps: Steps = [[{"f": {"a": [1.0]}}], [{"f": {"a": [1.0], "b": [1.0]}}], [{"f": {"a": [1.0]}}]]
+    found = logged({"expr": "f", "reduce": "count", "ema": 0.5}, steps, f=FAMILY)
+    assert found == {0: {"m/a": 1.0}, 1: {"m/a": 1.0, "m/b": 1.0}, 2: {"m/a": 1.0, "m/b": 1.0}}

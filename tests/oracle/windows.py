@@ -193,7 +193,8 @@ class Metrics:
         pool = POOLS[spec.get("pool", "step" if "ema" in spec else "window")]
         found: dict[str, dict[Piece, list[Any]]] = {}
         for member in members:
-            rows = list(self.rows(trees, blocks, member))
+            known = self.with_member(name, trees["expr"][0], member) if family and carried(spec) else blocks
+            rows = [row for row in self.rows(trees, blocks, member) if row[0].block in known]
             kept: dict[Any, str] = {}
             for window in [blocks] if not goes_on(spec) else self.past(name):
                 labels = [label for at, *_, label in rows if at.block in window]
@@ -229,6 +230,15 @@ class Metrics:
             cell: pieces for cell in dict.fromkeys([*cells, *names])
             if (pieces := over_run(spec, cells.get(cell, {}), window))
         }  # fmt: skip
+
+    def with_member(self, name: str, tree: Tree, member: str) -> list[int]:
+        """The steps of the windows in which a member comes."""
+        whole, found = self.world.window, list[int]()
+        for self.world.window in self.past(name):
+            if member in self.world.members(tree):
+                found += self.world.window
+        self.world.window = whole
+        return found
 
     def last_whole(self, name: str, found: dict[str, dict[Piece, list[Any]]]) -> dict[str, dict[Piece, list[Any]]]:
         """The rows without those of earlier windows in which a value was missing: these have no last value."""
