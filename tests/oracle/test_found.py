@@ -192,8 +192,9 @@ def test_tokens_of_mask_all_are_those_of_what_an_expression_reads(
 ) -> None:
     """Whatever else a profile has metrics of: where nothing of it came, nobody knows which tokens there are."""
     signals = {"x": ROWS, "u": {"axis": "token"}, "uo": {"axis": "token", "optional": True}}
-    profile = {"axes": {"token": {"mask": "all"}}, "signals": signals, "metrics": {"m": f"mean({metric})", **others}}
-    found = values({**profile, "metrics": {**profile["metrics"], "x": "mean(x)"}}, [[{"x": [1.0], "u": [[1.0, 3.0]]}]])
+    metrics = {"m": f"mean({metric})", "x": "mean(x)", **others}
+    profile = {"axes": {"token": {"mask": "all"}}, "signals": signals, "metrics": metrics}
+    found = values(profile, [[{"x": [1.0], "u": [[1.0, 3.0]]}]])
     assert {name: value for name, value in found.items() if name == "m"} == expected
 
 

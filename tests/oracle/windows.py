@@ -234,9 +234,10 @@ class Metrics:
     def with_member(self, name: str, tree: Tree, member: str) -> list[int]:
         """The steps of the windows in which a member comes."""
         whole, found = self.world.window, list[int]()
-        for self.world.window in self.past(name):
+        for window in self.past(name):
+            self.world.window = window
             if member in self.world.members(tree):
-                found += self.world.window
+                found += window
         self.world.window = whole
         return found
 
