@@ -155,6 +155,33 @@ def test_log_metrics_with_a_prefix(tmp_path: Path) -> None:
     ]
 
 
+class Tracking:
+    """The shape of SkyRL's tracker, with its wandb."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
+        self.calls.append((dict(data), step, commit))
+
+    def finish(self) -> None:
+        self.calls.append(("finished",))
+
+
+def test_a_tracker_that_commits(tmp_path: Path) -> None:
+    """Calls of a step until the one that commits are one step; one that comes after it is late, and counted."""
+    tracker = Tracking()
+    log = declog.tee(tracker, "tee", ["sinks=null", "profile=full"], output_dir=tmp_path)
+    for step in (10, 11):
+        log.log({"reward/avg": step}, step=step, commit=False)
+        log.log({"timing/train": 2}, step=step, commit=True)
+    log.log({"late": 1}, step=11)
+    log.finish()
+    assert tracker.calls[:2] == [({"reward/avg": step, "timing/train": 2}, step, False) for step in (10, 11)]
+    assert tracker.calls[-1] == ("finished",)
+    assert log.recorder.failures == {"[DL513] rows came for a step whose window is closed": 1}
+
+
 def test_a_logger_of_its_own(tmp_path: Path) -> None:
     """Without a logger it is one, for loops that only want an object with ``log``; without steps each call is one."""
     log = declog.tee(None, output_dir=tmp_path)

@@ -1,0 +1,75 @@
+"""slime's rollouts and evaluations through declog, by two options of slime's:
+
+    --custom-rollout-log-function-path examples.slime_log.rollout
+    --custom-eval-rollout-log-function-path examples.slime_log.evaluation
+
+They run in slime's RolloutManager, one process, which gives them every sample. What slime has computed of a rollout
+(`extra`) passes through under its names; all else is computed of the samples. Both return False: slime's own logging
+goes on; with True it would be off. The profile is the preset `grpo` with slime's groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import declog
+
+PROFILE = "grpo"
+OVERRIDES = (
+    "sinks=[parquet]",
+    "axes.group={size: null, of: group}",
+    "signals.group={axis: completion, type: int, phase: rollout, optional: true}",
+    "signals.data_source={axis: completion, type: text, phase: rollout, optional: true}",
+    "signals.aborted={axis: completion, type: bool, phase: rollout, optional: true}",
+    "signals.rollout_seconds={axis: step, phase: rollout, optional: true}",
+    "metrics.aborted=mean(aborted)",
+    "metrics.rollout_seconds=mean(rollout_seconds)",
+    "metrics.by_source={expr: reward, by: data_source, name: 'reward/{label}'}",
+)
+
+
+@cache
+def recorder() -> declog.Recorder:
+    """The run's, started by the first rollout; the end of the process closes it."""
+    return declog.start(PROFILE, OVERRIDES, rank=0, world_size=1)
+
+
+def rollout(
+    rollout_id: int, args: Any, samples: Sequence[Any], extra: Mapping[str, Any] | None, seconds: float
+) -> bool:
+    """One step: what was generated for it."""
+    log = recorder()
+    if log.last_step is not None and rollout_id <= log.last_step:  # slime goes back to a checkpoint
+        log.rewind(rollout_id - 1)
+    with log.step(rollout_id):
+        log.observe(columns(args, samples), rollout_seconds=seconds)
+        log.scalars(extra or {})
+    return False
+
+
+def evaluation(rollout_id: int, args: Any, data: Mapping[str, Mapping[str, Any]], extra: Any) -> bool:
+    """All data sets of one evaluation."""
+    log = recorder()
+    with log.mode("eval", step=rollout_id):
+        for name, found in data.items():
+            rewards = found["rewards"]
+            samples = found.get("samples")
+            rows = columns(args, samples) if samples else {"group": [*range(len(rewards))]}
+            log.observe({**rows, "reward": rewards, "data_source": [name] * len(rewards)})
+        log.scalars(extra or {})
+    return False
+
+
+def columns(args: Any, samples: Sequence[Any]) -> dict[str, Any]:
+    """Signals of slime's samples, one row each."""
+    return {
+        "prompt": [sample.prompt if isinstance(sample.prompt, str) else str(sample.prompt) for sample in samples],
+        "completion": [sample.response for sample in samples],
+        "reward": [sample.get_reward_value(args) for sample in samples],
+        "length": [sample.effective_response_length for sample in samples],
+        "truncated": [sample.status.name == "TRUNCATED" for sample in samples],
+        "aborted": [sample.status.name == "ABORTED" for sample in samples],
+        "group": [place if sample.group_index is None else sample.group_index for place, sample in enumerate(samples)],
+    }
