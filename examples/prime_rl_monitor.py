@@ -41,7 +41,7 @@ PROFILE: dict[str, Any] = {
 }  # fmt: skip
 
 
-class DeclogMonitor(Monitor):
+class DeclogMonitor(Monitor):  # type: ignore[misc]  # not typed here
     """On rank 0, as all of prime-rl's monitors."""
 
     log_: declog.Recorder

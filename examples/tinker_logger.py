@@ -19,7 +19,7 @@ import declog
 OVERRIDES = ("modes.eval.prefix=eval/",)
 
 
-class DeclogLogger(ml_log.Logger):
+class DeclogLogger(ml_log.Logger):  # type: ignore[misc]  # not typed here
     """A profile, alerts and sinks for what tinker-cookbook logs."""
 
     def __init__(self, config: Any = "tee", overrides: tuple[str, ...] = OVERRIDES, **options: Any) -> None:

@@ -41,7 +41,12 @@ STORES = (  # what the v1 trainers import, since 0.9
     "TransferQueue==0.1.11 pyzmq==27.3.0 msgspec==0.22.0 aiohttp==3.14.5 aiohappyeyeballs==2.7.1 aiosignal==1.4.0"
     " frozenlist==1.8.0 multidict==7.2.1 propcache==0.5.4 yarl==1.25.1"
 )
+TINKERS = (
+    "tinker==0.38.0 chz==0.4.0 blobfile==3.3.0 lxml==6.1.3 pycryptodomex==3.24.2 tiktoken==0.14.0 termcolor==3.3.0"
+    " cloudpickle==3.1.2 aiohttp==3.14.5"
+)
 ENVIRONMENTS = (
+    Environment("tinker-0.6.1", f"tinker_cookbook==0.6.1 {TINKERS}", "real_tinker.py"),
     Environment("verl-0.9.1", f"verl==0.9.1 {VERLS} {STORES}", "real_verl.py"),
     *(Environment(f"verl-{each}", f"verl=={each} {VERLS}", "real_verl.py") for each in ("0.8.0", "0.7.1", "0.6.1")),
 )
