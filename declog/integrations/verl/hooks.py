@@ -98,23 +98,28 @@ def _made(
     tracking: Any, own: Callable[..., Any], project_name: Any, experiment_name: Any, default_backend: Any = "console",
     config: Any = None, **others: Any,
 ) -> None:  # fmt: skip
-    tracking.declog = None  # also where verl's own part fails
     own(project_name, experiment_name, default_backend, config, **others)
     tracking.declog = run.begin(project_name, experiment_name, config, default_backend)
 
 
 def _logged(tracking: Any, own: Callable[..., Any], data: Any, step: Any, backend: Any = None, **others: Any) -> None:
     own(data, step, backend, **others)
-    if backend is None or BACKEND in backend:
-        tracking.declog.log(data, step)
+    if (found := _run(tracking)) is not None and (backend is None or BACKEND in backend):
+        found.log(data, step)
 
 
 def _finished(tracking: Any, own: Callable[..., Any], exit_code: int = 0, **others: Any) -> None:
     try:
         own(**({"exit_code": exit_code} if exit_code else {}), **others)
     finally:
-        if "declog" in vars(tracking) and tracking.declog is not None:
-            tracking.declog.close(failed=bool(exit_code))
+        if (found := _run(tracking)) is not None:
+            found.close(failed=bool(exit_code))
+
+
+def _run(tracking: Any) -> run.Run | None:
+    """None where it was not made as verl's are, or could not be made."""
+    found: run.Run | None = vars(tracking).get("declog")
+    return found
 
 
 def _generations(logger: Any, own: Callable[..., Any], loggers: Any, samples: Any, step: Any) -> None:

@@ -293,6 +293,27 @@ def test_a_wrong_profile(verl: Any) -> None:
         tracking_of("project", "experiment", "console", wrong)
 
 
+def test_a_tracking_of_ones_own(verl: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """One without a configuration has the preset; one that verl's `__init__` did not make has no run, and goes on."""
+    module = importlib.import_module("verl.utils.tracking")
+    log = module.Tracking("project", "experiment")
+    log.log({"mine": float("nan")}, step=1)
+    log.finish()
+    folder = log.declog.recorder.output_dir
+    assert (folder.parts[-3:-1], log.declog.recorder.plan.name) == (("outputs", "verl_ppo"), "verl_ppo")
+    found = {row["name"]: row["value"] for row in declog.read(folder).scalars.rows()}
+    assert np.isnan(found["mine"])
+
+    class Own(module.Tracking):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            self.logged: list[tuple[int, Values]] = []
+
+    own = Own()
+    own.log({"mine": 1.0}, step=1)
+    own.finish()
+    assert own.logged == [(1, {"mine": 1.0})]
+
+
 def test_names_of_the_run(verl: Any) -> None:
     """`trainer.logger` may name declog; its trackers get verl's project and experiment, unless they join verl's run."""
     log = tracking(backends=["console", "declog"])
