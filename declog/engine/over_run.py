@@ -163,7 +163,7 @@ def _latest(whole: State, state: State) -> State:
     """All rows, of which those are missing that are so in the window that came last."""
     empty = replace(whole, lacking=np.zeros_like(whole.lacking), expected=np.zeros_like(whole.expected))
     nothing = replace(empty, moments=Moments.empty(whole.lacking.shape), rows=np.zeros_like(whole.rows))
-    return replace(whole, lacking=nothing.merge(state).lacking)
+    return replace(whole, lacking=nothing.merge(state).among(tuple(map(str, whole.labels))).lacking)
 
 
 def _of_pieces(window: Cells) -> State:

@@ -245,3 +245,18 @@ def test_no_real_label_takes_the_name_of_the_rest(tmp_path: Path) -> None:
 
     assert body([["a", "a", "b"], ["_other"]])[1] == {"a": 2, "_other": 2}
     assert body([["_other"], ["b"]])[1] == {"_other": 1, "__other": 1}
+
+
+def test_labels_that_are_numbers_show_what_is_missing_as_their_own(tmp_path: Path) -> None:
+    """Their order as numbers is not that of their names."""
+    seen = {"expr": "x", "reduce": "max", "cumulative": True, "nan": "propagate", "by": "who", "name": "{label}"}
+    config = profile({"x": ROWS, "who": {**ROWS, "type": "int"}}, {"seen": seen})
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(x=[1.0, None, 3.0], who=[-9, -3, 10])
+
+    found = run(config, body, tmp_path).scalars[0]
+    assert {name: str(value) for name, value in found.items()} == {
+        "-9": "1.0", "-3": "nan", "10": "3.0", "nonfinite/seen": "1",
+    }  # fmt: skip
