@@ -118,8 +118,11 @@ def clashes(config: Composed) -> list[Problem]:
         return []
     with current_hydra():
         loader = config_loader(origin.config_dir)
+        shipped = list(shipped_sources(loader))
+        if len({source.path for source, _ in shipped}) < 2:
+            return []  # declog's own alone
         homes: dict[str, dict[str, ConfigSource]] = {}  # by their files: a package may be on the search path twice
-        for source, group in shipped_sources(loader):
+        for source, group in shipped:
             for name in source.list(group, ObjectType.CONFIG):
                 found = source_file(source, f"{group}/{name}")
                 file = name if found is None else str(FilePath(found[0]).resolve())
