@@ -1,8 +1,7 @@
-"""Data packed for a page: gzip in base64, numbers byte by byte so that they compress."""
+"""Data packed for a page: gzip as plain characters, numbers byte by byte so that they compress."""
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 import math
@@ -12,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEVEL = 9
+# what stands in HTML as it is: 13 bits are two of these 91, which takes 8 % less than base64
+DIGITS = np.frombuffer(bytes(code for code in range(33, 127) if chr(code) not in "<>&"), np.uint8)
+WEIGHTS = (1 << np.arange(12, -1, -1)).astype(np.uint16)
 
 
 class Blobs:
@@ -19,15 +21,26 @@ class Blobs:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.sizes: list[int] = []  # in bytes, before they were characters
 
     def add(self, data: bytes) -> int:
         """Keep some bytes; returns their number."""
-        self.texts.append(base64.b64encode(gzip.compress(data, LEVEL, mtime=0)).decode("ascii"))
+        packed = gzip.compress(data, LEVEL, mtime=0)
+        self.texts.append(characters(packed))
+        self.sizes.append(len(packed))
         return len(self.texts) - 1
 
     def add_json(self, value: Any) -> int:
         """Keep a value as JSON; what JSON has no word for is null, or a text."""
         return self.add(json_bytes(value))
+
+
+def characters(data: bytes) -> str:
+    """Bytes as characters: each 13 bits, the first the highest, as a number of two digits; zeros at the end."""
+    bits = np.unpackbits(np.frombuffer(data, np.uint8))
+    values = np.pad(bits, (0, -len(bits) % 13)).reshape(-1, 13) @ WEIGHTS
+    digits: bytes = DIGITS[np.stack(np.divmod(values, len(DIGITS)), axis=1)].tobytes()
+    return digits.decode("ascii")
 
 
 def shuffled(values: NDArray[Any]) -> bytes:
@@ -37,14 +50,18 @@ def shuffled(values: NDArray[Any]) -> bytes:
 
 
 def narrowed(values: NDArray[np.float64]) -> NDArray[Any]:
-    """As float32, whose seven digits are more than a curve shows, unless integers would lose some."""
+    """As float32 of 16 significant bits, more than a curve or a label shows; integers stay what they are."""
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     finite = np.isfinite(values)
-    exact = (narrow.astype(np.float64) == values) | ~finite
     whole = finite & (values == np.round(values))
-    lost = (whole & ~exact) | (finite & ~np.isfinite(narrow)) | (finite & (values != 0) & (np.abs(narrow) < 1e-37))
-    return values if lost.any() else narrow
+    if whole[finite].all():
+        return narrow if (narrow[finite] == values[finite]).all() else values
+    if (finite & ~np.isfinite(narrow)).any() or (finite & (values != 0) & (np.abs(narrow) < 1e-37)).any():
+        return values
+    bits = narrow.view(np.uint32)
+    rounded = ((bits + np.uint32(0x7F)) & np.uint32(0xFFFFFF00)).view(np.float32)  # the last byte compresses away
+    return np.where(np.isfinite(rounded) & finite, rounded, narrow)
 
 
 def json_bytes(value: Any) -> bytes:

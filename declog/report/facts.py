@@ -29,7 +29,7 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
     plan = run.plan
     scalars = run.scalars.arrow()
     curves = series(scalars, Meanings(plan), blobs)
-    tables = list(_tables(run, plan, blobs)) if samples else []
+    tables = sorted(_tables(run, plan, blobs), key=lambda one: -one["rows"]) if samples else []
     reads = {one["id"]: one["reads"] for one in plan.get("alerts", [])}
     alerts = [
         {**{key: row[key] for key in ("step", "name", "level", "text")}, "reads": reads.get(row["name"], [])}

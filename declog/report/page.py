@@ -32,7 +32,7 @@ def write(path: Path, run: Run, other: Run | None = None, *, samples: bool = Tru
 
 
 def document(run: Run, other: Run | None = None, *, samples: bool = True) -> str:
-    """The page. What it holds of the run is JSON and base64, which no browser takes for markup."""
+    """The page. What it holds of the run is JSON and digits, which no browser takes for markup."""
     blobs = Blobs()
     runs = [one for one in (run, other) if one is not None]
     named = zip(runs, labels(runs), strict=True)
@@ -51,8 +51,8 @@ def document(run: Run, other: Run | None = None, *, samples: bool = True) -> str
     for character in "<>&":
         data = data.replace(character, f"\\u{ord(character):04x}")
     held = "\n".join(
-        f'<script type="application/octet-stream" id="b{number}">{text}</script>'
-        for number, text in enumerate(blobs.texts)
+        f'<script type="application/octet-stream" id="b{number}" data-size="{size}">{text}</script>'
+        for number, (text, size) in enumerate(zip(blobs.texts, blobs.sizes, strict=True))
     )
     title = html.escape(" and ".join(dict.fromkeys(one.name for one in runs)))
     return f"""<!doctype html>

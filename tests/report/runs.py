@@ -112,6 +112,8 @@ def long(folder: Path, *, steps: int = 5_000, names: int = 60, samples: int = 2_
     """A run as its parquet files have it: random walks, and completions of words."""
     rng = np.random.default_rng(0)
     walks = np.cumsum(rng.normal(size=(steps, names)), axis=0)
+    chance = 1 / np.arange(10, 2_010)
+    chance /= chance.sum()  # as words of a language are
     words = [f"{'aeiou'[i % 5]}{''.join(rng.choice(list('bcdfglmnprst'), 4))}" for i in range(2_000)]
     sink = ParquetSink()
     sink.open(RunInfo("long", "long-1", folder, "0" * 16, sink="parquet"))
@@ -121,7 +123,7 @@ def long(folder: Path, *, steps: int = 5_000, names: int = 60, samples: int = 2_
         scalars = tuple(Scalar(f"part{i % 6}/value{i}", float(walks[step, i]), f"value{i}") for i in range(names))
         tables: tuple[Table, ...] = ()
         if step % (steps // (samples // 20)) == 0:
-            texts = [" ".join(rng.choice(words, characters // 6)) for _ in range(20)]
+            texts = [" ".join(rng.choice(words, characters // 6, p=chance)) for _ in range(20)]
             data = {"prompt": [f"prompt {step}"] * 20, "completion": texts, "reward": rng.normal(size=20).tolist()}
             tables = (Table("samples", "samples", columns, data, 20),)
         events.append((step, Records(time=float(step), scalars=scalars, tables=tables)))

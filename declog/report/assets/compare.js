@@ -9,8 +9,8 @@ function compared() {
       el("p", {}, el("i", { class: `swatch ${index ? "other" : ""}` }), el("b", { textContent: visible(run.label) }), ` ${subtitle(run)}`));
   }
   const value = (one) => (one == null ? el("span", { class: "dim", textContent: "not set" }) : el("code", { textContent: visible(one) }));
-  const rows = REPORT.differences.map(({ key, values, place }) =>
-    el("tr", {}, el("td", {}, el("code", { textContent: visible(key) })), ...values.map((one) => el("td", {}, value(one))), el("td", { class: "dim", textContent: place ?? "" })));
+  const rows = REPORT.differences.map(({ key, values }) =>
+    el("tr", {}, el("td", {}, el("code", { textContent: visible(key) })), ...values.map((one) => el("td", {}, value(one)))));
   $("#differences").append(rows.length
     ? table([["Configuration"], [visible(RUN.label)], [visible(OTHER.label)]], rows)
     : el("p", { textContent: "Their configurations are equal." }));

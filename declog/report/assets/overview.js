@@ -57,7 +57,12 @@ function badgesOf(run) {
 
   const dropped = seriesOf(run, "declog/dropped");
   if (dropped) badges.push(last(dropped) ? ["error", `${number(last(dropped))} events dropped`] : ["ok", "nothing dropped"]);
-  for (const [sink, count] of Object.entries(run.failures)) badges.push(["error", `${sink}: ${plural(count, "log event")} not written`]);
+  const failures = Object.entries(run.failures);
+  const times = (count) => (count > 1 ? ` (${count} times)` : "");
+  if (failures.length) {
+    const all = failures.map(([what, count]) => what + times(count)).join("\n");
+    badges.push(["error", `declog reported ${plural(failures.length, "failure")}`, all]);
+  }
 
   for (const at of run.resumed) badges.push(["", `resumed at step ${at}`]);
   badges.push(["", plural(run.series.length, "curve")]);

@@ -248,14 +248,21 @@ function rowHead(row, mates, side) {
   return el("div", { class: "head" },
     state.table.score ? scoreBadge(scoreOf(row)) : null,
     el("b", { textContent: where(row) }),
-    el("span", { class: "dim", textContent: `row ${row}` }),
+    el("span", { class: "dim", textContent: placeInStep(row) }),
     el("span", { class: "space" }),
     mates.length > 1 ? el("button", { class: "btn", type: "button", "aria-pressed": String(side), textContent: `group of ${mates.length} side by side`, onclick: toggleSide }) : null,
     el("button", { class: "btn", type: "button", textContent: "link", title: "a link to this row", onclick: copy }));
 }
 
+/** Which group and row of its step a row is, where the table says so. */
+function placeInStep(row) {
+  const { group, row: number } = state.columns;
+  const words = [["group", group], ["row", number]].filter(([, column]) => column?.[row] != null);
+  return words.map(([word, column]) => `${word} ${column[row]}`).join(", ");
+}
+
 function rowFacts(row) {
-  const hidden = new Set(["step", "mode", "declog_step", "run_id", "declog_run_id", state.table.score]);
+  const hidden = new Set(["step", "mode", "group", "row", "declog_step", "run_id", "declog_run_id", state.table.score]);
   const facts = state.table.plain.filter((name) => !hidden.has(name));
   const value = (one) => (typeof one === "number" ? number(one) : visible(String(one ?? "–")));
   return el("div", { class: "facts" }, facts.map((name) => el("div", { class: "fact" }, el("span", { textContent: visible(name) }), value(state.columns[name][row]))));

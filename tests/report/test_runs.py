@@ -1,0 +1,208 @@
+"""Reports of runs of every kind: empty, cut off, going on, resumed, of some ranks only, and two side by side."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.cli import main
+from declog.report import page as reports
+from declog.report.facts import differences
+from declog.runs.run import read
+from tests.report import runs
+from tests.report.conftest import Open, Opened
+
+TINY = ["sinks=[jsonl]", "axes.group.size=2"]
+
+
+def written(folder: Path, other: Path | None = None, **options: Any) -> Path:
+    """The report of a run, in a file."""
+    reports.write(folder / "report.html", read(folder), None if other is None else read(other), **options)
+    return folder / "report.html"
+
+
+def held(file: Path) -> tuple[str, dict[str, Any]]:
+    """All that a file holds, decoded, and its facts."""
+    text = file.read_text(encoding="utf-8")
+    blobs = re.findall(r'data-size="(\d+)">([^<]*)<', text)
+    facts = json.loads(re.findall(r'id="meta">([^<]*)<', text)[0])
+    decoded = [gzip.decompress(unpacked(blob, int(size))).decode("utf-8", "replace") for size, blob in blobs]
+    return "\n".join([json.dumps(facts, ensure_ascii=False), *decoded]), facts
+
+
+def unpacked(text: str, size: int) -> bytes:
+    """The bytes that characters stand for, computed as one great number."""
+    digits = [chr(code) for code in range(33, 127) if chr(code) not in "<>&"]
+    values = [digits.index(one) * 91 + digits.index(two) for one, two in zip(text[::2], text[1::2], strict=True)]
+    bits = "".join(f"{value:013b}" for value in values)
+    return bytes(int(bits[at : at + 8], 2) for at in range(0, 8 * size, 8))
+
+
+def badges(found: Opened) -> list[str]:
+    """The badges of a page, which must have been shown in silence."""
+    assert found.said == []
+    return found.page.locator(".badge").all_inner_texts()
+
+
+def log_one(log: declog.Recorder, step: int, rank: int = 0) -> None:
+    """One step of two rows."""
+    with log.step(step):
+        log.observe(rewards={"a": [float(rank), 1.0 + step]}, completion=["one", "two"])
+
+
+def test_an_empty_run(tmp_path: Path, opened: Open) -> None:
+    """Nothing was logged yet, and the page says so."""
+    log = declog.start("grpo", TINY, output_dir=tmp_path / "run")
+    found = opened(written(tmp_path / "run"))
+    log.close()
+    assert found.page.inner_text("#alerts") == "Nothing was logged yet."
+    assert badges(found)[0].startswith("still running, as of ")
+    assert found.page.locator("section:visible").count() == 1
+
+
+def test_a_run_that_goes_on_and_one_whose_end_is_cut_off(tmp_path: Path, opened: Open) -> None:
+    """What is there is shown; of a torn last line it is said that it is left out, and a dead run is called that."""
+    log = declog.start("grpo", TINY, output_dir=tmp_path / "run")
+    for step in range(4):
+        log_one(log, step)
+    log.flush(30)
+    found = opened(written(tmp_path / "run"))
+    assert badges(found)[0].startswith("still running")
+    assert "steps 0\u20133" in found.page.inner_text("#sub")
+    shutil.copytree(tmp_path / "run", tmp_path / "dead", ignore=shutil.ignore_patterns("run.lock"))
+    log.close()
+    scalars = tmp_path / "dead" / "jsonl" / "scalars.jsonl"
+    os.truncate(scalars, scalars.stat().st_size - 5)
+    found = opened(written(tmp_path / "dead"))
+    assert badges(found)[0].startswith("ended without a word")
+    assert "steps 0\u20132" in found.page.inner_text("#sub")
+    assert [badge for badge in badges(found) if "is left out: it is cut off" in badge]
+
+
+def test_a_resumed_run(tmp_path: Path, opened: Open) -> None:
+    """Is one run, and says where it was taken up."""
+    log = declog.start("grpo", TINY, output_dir=tmp_path / "run")
+    for step in range(5):
+        log_one(log, step)
+        if step == 3:
+            state = log.state_dict()
+    log.close()
+    log = declog.start("grpo", TINY, resume=state)
+    for step in range(4, 8):
+        log_one(log, step)
+    log.close()
+    found = opened(written(tmp_path / "run"))
+    assert "resumed at step 4" in badges(found)
+    assert found.page.get_attribute(".plot .canvas", "aria-label") == "reward: 8 steps, last 4, least 0.5, greatest 4"
+
+
+def test_ranks_that_are_missing(tmp_path: Path, opened: Open) -> None:
+    """A value of fewer ranks is counted at the head."""
+    actors = [declog.start("grpo", TINY, role="actor", rank=rank, world_size=2) for rank in range(2)]
+    with declog.start("grpo", TINY, role="driver", world_size=2, output_dir=tmp_path / "run") as driver:
+        for step in range(3):
+            for rank, log in enumerate(actors):
+                log_one(log, step, rank)
+        exported = [log.export() for log in actors]
+        driver.merge(exported[:1])
+        for log in actors:
+            log.close()
+    found = opened(written(tmp_path / "run"))
+    assert "2 ranks" in found.page.inner_text("#sub")
+    assert {"partial: ranks missing at 3 steps", "declog reported 1 failure"} <= set(badges(found))
+
+
+@pytest.mark.parametrize("sink", ["jsonl", "parquet"])
+def test_one_sink_is_enough(sink: str, tmp_path: Path) -> None:
+    """The page of a run that wrote either is that of one that wrote both, but for the order in which it was read."""
+    folder = runs.small(tmp_path / "run", steps=12)
+    whole = held(written(folder))[1]["runs"][0]
+    shutil.rmtree(folder / sink)
+    half = held(written(folder))[1]["runs"][0]
+
+    def series(run: dict[str, Any]) -> dict[tuple[str, str], tuple[int, str, str]]:
+        return {(one["name"], one["mode"]): (one["count"], one["formula"], one["title"]) for one in run["series"]}
+
+    assert series(half) == series(whole)
+    assert [(one["rows"], one["main"], one["score"]) for one in half["tables"]] == [(96 + 8, "completion", "reward")]
+    assert half["core"] == whole["core"]
+    assert half["alerts"] == whole["alerts"]
+
+
+def test_two_runs_compared(tmp_path: Path, opened: Open) -> None:
+    """Their curves lie in the same charts, and what differs in their configurations is listed."""
+    one = runs.small(tmp_path / "one", steps=12)
+    other = runs.small(
+        tmp_path / "other", "constants.beta=0.1", "metrics.only=max(reward)", "~metrics.grad_norm", steps=8, seed=3
+    )
+    found = opened(written(one, other))
+    page = found.page
+    changed = [row for row in page.inner_text("#differences").split("\n") if row]
+    assert "constants.beta\t0.04\t0.1" in changed
+    assert [row.split("\t")[1:] for row in changed if row.startswith("metrics.only.reduce")] == [["not set", "max"]]
+    keys = [difference["key"] for difference in differences(read(one), read(other))]
+    assert all(key.startswith(("constants.beta", "metrics.only", "metrics.grad_norm")) for key in keys)
+    names = page.eval_on_selector_all(".plot", "all => all.map((one) => one.dataset.name)")
+    assert [name for name in names if name == "only"] == ["only"]
+    assert "only in other" in page.inner_text(".plot[data-name=only] .legend")
+    kl = page.inner_text(".plot[data-name=kl] .legend").split()
+    assert (kl[0], kl[3]) == ("one", "other")
+    assert badges(found)
+    assert page.inner_text("#results tbody tr >> nth=0") != ""
+    assert [label.split(" (")[0] for label in page.locator("#bytable option").all_inner_texts()] == [
+        "samples \u00b7 one", "samples \u00b7 other",
+    ]  # fmt: skip
+
+
+def test_samples_are_left_out_and_redactions_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text of a table with `--no-samples`; nothing that was redacted, nor what the environment gave, with them."""
+    monkeypatch.setenv("TOKEN", runs.SECRET)
+    overrides = [
+        *TINY, "schemas.samples.completion.redact={phone: '[0-9]{3}-[0-9]{4}'}", "filters.extremes.top=2",
+        "run_config.token=${oc.env:TOKEN}", "metrics.reward.help=by ${oc.env:TOKEN}",
+    ]  # fmt: skip
+    with declog.start("grpo", overrides, output_dir=tmp_path / "run") as log, log.step(0):
+        log.observe(rewards={"a": [0.0, 1.0]}, prompt=["who?", "who?"], completion=["call 555-1234", "nobody"])
+    whole, _ = held(written(tmp_path / "run"))
+    assert "call [phone]" in whole
+    assert "555-1234" not in whole
+    assert runs.SECRET not in whole
+    assert "by ${oc.env:TOKEN}" in whole
+    without, facts = held(written(tmp_path / "run", samples=False))
+    assert ("[phone]" in without, "nobody" in without) == (False, False)
+    assert facts["runs"][0]["tables"] == []
+
+
+def test_a_long_run_is_small(tmp_path: Path, opened: Open) -> None:
+    """5,000 steps of 60 scalars with 2,000 samples: at most 5 MB, and it says how soon it is shown."""
+    folder = runs.long(tmp_path / "long")
+    file = written(folder)
+    found = opened(file)
+    print(f"{file.stat().st_size / 1e6:.2f} MB, shown after {found.page.get_attribute('html', 'data-ready')} ms")
+    assert file.stat().st_size <= 5_000_000
+    assert found.page.inner_text("#found") == "2000 of 2000"
+    assert found.said == []
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Says where the file is, as text and as data; a folder without a run is an error, as is no folder."""
+    monkeypatch.chdir(tmp_path)
+    with declog.start("grpo", TINY, output_dir=tmp_path / "run") as log:
+        log_one(log, 0)
+    assert main(["report", "run"]) == 0
+    assert re.fullmatch(r"report     run/report\.html \(\d\.\d MB\): .*\n", capsys.readouterr().out)
+    assert main(["report", "run", "--no-samples", "--output", "a.html", "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"file": "a.html", "bytes": (tmp_path / "a.html").stat().st_size}
+    assert main(["report", "nowhere"]) == 2
+    assert "DL607" in capsys.readouterr().err
+    assert main(["report", "run", "--output", "nowhere/a.html"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
