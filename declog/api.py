@@ -105,6 +105,7 @@ def start(
     on_sigterm: Literal["close"] | None = None,
     capture: bool | Mapping[str, Any] | None = None,
     steps: Literal["blocks", "commit"] = "blocks",
+    tokenizer: Any = None,
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
     columns: RowFunctions = COLUMNS,
@@ -122,6 +123,9 @@ def start(
     with the profile raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
     different plans: ``PlanMismatchError``.
 
+    ``tokenizer`` makes texts of token ids, for columns of `type: tokens`: a tokenizer of transformers, tokenizers or
+    tiktoken, or a function from a list of ids to a list of texts. Without one, the ids stand there.
+
     ``steps="commit"``: no `with log.step(k):`, but ``log.commit(k)`` after all that belongs to step k.
 
     ``output_dir`` is the run's folder. Where neither it nor the profile names one, the run gets a new one:
@@ -133,6 +137,7 @@ def start(
     (both need ``world_size``, the number of actors, and an actor its ``rank``). ``on_sigterm="close"`` closes the
     recorder when the process gets SIGTERM, before it ends as it would have: only for the main thread.
     """
+    from declog.engine.token_texts import with_texts
     from declog.runtime import opening
     from declog.runtime.sigterm import close_on_sigterm
 
@@ -145,6 +150,7 @@ def start(
         made = make(profiles=(composed.profile,))
     if capture is not None:
         made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
+    made = with_texts(made, tokenizer)
     modules = [entry.run.__module__ for registry in (functions, reductions, columns) for entry in registry]
     start = opening.Start(
         sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,

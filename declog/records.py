@@ -102,12 +102,17 @@ def images_in(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[t
 
 @dataclass(frozen=True)
 class Column:
-    """A table column's contract. ``role``: its text is a message of the row's conversation, and who says it."""
+    """A table column's contract. ``role``: its text is a message of the row's conversation, and who says it.
+
+    ``tokens``: its objects are tokens, ``{"tokens": ["Hel", "lo"], "logprob": [-0.1, None]}``, lists of one length, and
+    the names of all of them but the first; None for other columns.
+    """
 
     name: str
     type: DType
     nullable: bool = True
     role: str | None = None
+    tokens: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", DType(self.type))  # a sink's test may give the plain word

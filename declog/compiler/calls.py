@@ -58,16 +58,16 @@ def column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> 
 def _type(draft: Draft, function: RowFunction, name: str, spec: ColumnSpec, path: Path) -> DType | None:
     """The declared type, or what the function's annotation says; the two must agree."""
     promised = function.returns
-    if spec.type is None and promised is None:
+    if spec.dtype is None and promised is None:
         draft.report("DL203.column_type", path, name=name)
-    if spec.type is None or promised is None or promised == spec.type:
-        return spec.type or promised
-    if (promised, spec.type) != (DType.INT, DType.FLOAT) and spec.type is not DType.OBJECT:
+    if spec.dtype is None or promised is None or promised == spec.dtype:
+        return spec.dtype or promised
+    if (promised, spec.dtype) != (DType.INT, DType.FLOAT) and spec.dtype is not DType.OBJECT:
         draft.report(
-            "DL305.column_returns", (*path, "type"), name=name, type=spec.type, function=function.name,
+            "DL305.column_returns", (*path, "type"), name=name, type=spec.dtype, function=function.name,
             returned=promised,
         )  # fmt: skip
-    return spec.type
+    return spec.dtype
 
 
 def _arguments(draft: Draft, function: RowFunction, name: str, row: Axis, path: Path) -> tuple[tuple[str, Node], ...]:

@@ -18,6 +18,7 @@ from declog.language.dtypes import AXES, Axis, DType
 from declog.language.moments import FORMULAS
 from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, LOGGED, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import (
+    ColumnOp,
     FilterOp,
     FoldOp,
     JoinOp,
@@ -27,9 +28,10 @@ from declog.plans.ops import (
     PreviousOp,
     SignalOp,
     TableOp,
+    TokensOp,
 )
 
-_STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist")
+_STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist", "trace")
 Place = tuple[str, str]  # a phase, and a signal that is needed in it
 _GROUPED = frozenset({"index", "size", "pass_at"})
 
@@ -41,7 +43,8 @@ def _reads_groups(node: Node) -> bool:
     return node.type.axis is Axis.GROUP or node.op in _GROUPED
 
 
-_FoldKey = tuple[str, int | None, int | None, frozenset[int]]  # phase, indices of `expr` and `of`, those of the mask
+# phase, indices of `expr` and `of`, those of the mask, and what is traced
+_FoldKey = tuple[str, int | None, int | None, frozenset[int], tuple[int, int] | None]
 
 
 @dataclass
@@ -61,11 +64,17 @@ class _Lowering:
     # -- folds
 
     def fold(
-        self, phase: str, expr: Node | None, mask: frozenset[Node], stats: tuple[str, ...], of: Node | None = None
+        self,
+        phase: str,
+        expr: Node | None,
+        mask: frozenset[Node],
+        stats: tuple[str, ...],
+        of: Node | None = None,
+        trace: tuple[int, int] | None = None,
     ) -> str:
         """The name of the fold of a per-token expression, with these statistics among its columns."""
         places = [None if node is None else node.index for node in (expr, of)]
-        key = (phase, places[0], places[1], frozenset(node.index for node in mask))
+        key = (phase, places[0], places[1], frozenset(node.index for node in mask), trace)
         if key not in self.folds:
             self.fold_names[key] = f"fold{len(self.folds)}"
             self.folds[key] = (expr, of, mask, set())
@@ -87,6 +96,7 @@ class _Lowering:
                 mask=tuple(sorted(mask, key=lambda node: node.index)),
                 stats=tuple(stat for stat in _STATS if stat in stats),
                 of=of,
+                trace=key[4],
             )
             for key, (expr, of, mask, stats) in self.folds.items()
         ]
@@ -274,7 +284,9 @@ def _table(work: _Lowering, table: TableOp) -> TableOp:
     if table.axis is Axis.GROUP:
         work.grouped.add(table.phase)
     columns = tuple(
-        replace(
+        _tokens(work, column, table.phase)
+        if column.tokens is not None
+        else replace(
             column,
             expr=None if column.expr is None else work.picked(column.expr, table.phase),
             args=tuple((name, work.picked(node, table.phase)) for name, node in column.args),
@@ -290,6 +302,24 @@ def _table(work: _Lowering, table: TableOp) -> TableOp:
         if node.op in (SIGNAL, TEXTVALUE) and node.type.dtype in (DType.TEXT, DType.OBJECT)
     )
     return replace(table, columns=columns, filter=chosen, texts=tuple(texts))
+
+
+def _tokens(work: _Lowering, column: ColumnOp, phase: str) -> ColumnOp:
+    """A column of tokens: of values per token the first and the last are recorded, as a column of rows of them."""
+    tokens, own = column.tokens, column.expr
+    assert tokens is not None and own is not None
+    tokens = replace(tokens, margin=TokensOp.MARGIN if column.redact else 0)
+
+    def lowered(node: Node) -> Node:
+        if node.type.axis is not Axis.TOKEN:
+            return work.picked(node, phase)
+        mask = own.mask if own.type.axis is Axis.TOKEN else node.mask
+        name = work.fold(phase, node, mask, ("trace",), trace=tokens.recorded)
+        type = replace(node.type, dtype=DType.OBJECT, axis=Axis.COMPLETION)
+        return work.draft.pool.make(TEXTVALUE, type=type, name=f"{name}.trace")
+
+    values = tuple((name, lowered(node)) for name, node in tokens.values)
+    return replace(column, expr=lowered(own), tokens=replace(tokens, values=values))
 
 
 def _filter(work: _Lowering, op: FilterOp, table: TableOp) -> FilterOp:

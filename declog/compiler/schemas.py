@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from declog.compiler import calls
+from declog.compiler import calls, token_columns
 from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.metrics import FIELDS
 from declog.compiler.scopes import SignalScope
@@ -43,6 +43,9 @@ def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -
             patterns.pattern(pattern)
         except patterns.PatternError as error:
             draft.report("DL202.pattern", (*path, "redact", key), error=error, fix=error.fix)
+    if spec.type == "tokens":
+        return token_columns.column(draft, name, spec, row, path)
+    token_columns.refused_elsewhere(draft, spec, path)
     given = [key for key in ("expr", "call", "undeclared") if getattr(spec, key) is not None]
     if len(given) > 1:
         shown = " and ".join(f"`{key}`" for key in given)
@@ -80,7 +83,7 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: tupl
 def _typed_column(
     draft: Draft, name: str, spec: ColumnSpec, node: Node, row: Axis, path: tuple[str, ...]
 ) -> ColumnOp | None:
-    type = spec.type or node.type.dtype
+    type = spec.dtype or node.type.dtype
     if not needs_axis(node.type, row):
         draft.report(
             "DL310.column", path, name=name, axis=per(node.type.axis),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.engine import token_cells
 from declog.engine.cell_values import CONVERT, fits, natural, plain, returned, row_bytes, shortened
 from declog.engine.evaluator import View
 from declog.engine.filters import Rows, Selection, reasons, select
@@ -78,6 +79,8 @@ class Tables:
             yield from self._extras(column, op, view.frame, rows) if column.keeps else ()
         elif column.call is not None:
             yield self._made(column, op, column.template, self._called(column, op, view, rows))
+        elif column.tokens is not None:
+            yield self._made(column, op, column.template, self._tokens(column, op, view, rows))
         elif column.family:
             yield from self._family(column, op, view, rows)
         else:
@@ -86,11 +89,27 @@ class Tables:
             yield self._made(column, op, column.template, values)
 
     def _made(self, column: ColumnOp, op: TableOp, name: str, values: list[Any], *, runtime: bool = False) -> _Made:
-        if column.redact or column.max_chars:
+        if (column.redact or column.max_chars) and column.tokens is None:
             values = [shortened(column, item) for item in values]
         if not column.nullable and any(item is None for item in values):
             raise RuntimeFailure.of("DL509.null", column=column.id, table=op.id)
-        return _Made(Column(name, column.type, column.nullable, column.role), values, runtime)
+        tokens = None if column.tokens is None else tuple(name for name, _ in column.tokens.values)
+        return _Made(Column(name, column.type, column.nullable, column.role, tokens), values, runtime)
+
+    def _tokens(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
+        """Each row's tokens; null where pieces and values are not of the same ones, which is reported."""
+        assert column.tokens is not None and column.expr is not None
+        own = list(view.picked(column.expr, op.axis, rows))
+        values = {name: list(view.picked(node, op.axis, rows)) for name, node in column.tokens.values}
+        made: list[Any] = []
+        for row in range(len(rows)):
+            try:
+                made.append(token_cells.cell(column, own[row], {name: items[row] for name, items in values.items()}))
+            except ValueError as error:
+                text = "the table `%s`: the column `%s` is null where it has %s (said once)"
+                self._warn(("tokens", op.id, column.id), text, op.id, column.id, error)
+                made.append(None)
+        return made
 
     def _family(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_Made]:
         """A column per member. One that came before, and not in this window, is null where it may be."""

@@ -253,4 +253,5 @@ def _size(frame: Frame) -> int:
         numbers
         + texts
         + sum(len(item) for _, values in frame.texts.values() for item in values if isinstance(item, str))
+        + sum(item.nbytes for _, values in frame.texts.values() for item in values if isinstance(item, np.ndarray))
     )

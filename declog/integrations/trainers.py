@@ -66,6 +66,7 @@ class _Loop:
         self._output_dir = output_dir
         self._wait_s = wait_s
         self._start_s = start_s
+        self._tokenizer: Any = None
         self._epochs = declog.profile_of(config).get("every") == "epoch"
         self._step: AbstractContextManager[Any] | None = None
         self._mode: AbstractContextManager[Any] | None = None
@@ -84,6 +85,7 @@ class _Loop:
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.recorder is not None and self.recorder.closed:  # a notebook's cell that is run again
             self.recorder = self._step = self._mode = None
+        self._tokenizer = kwargs.get("processing_class")
         log = self._log(args)
         self._leave()
         if state.global_step and not log.closed and log.last_step != state.global_step:  # not where it trains on
@@ -177,7 +179,7 @@ class _Loop:
             self.recorder = declog.start(
                 self._config, sinks=self._sinks, rank=args.process_index, world_size=args.world_size,
                 output_dir=folder if made.append else None, base_dir=None if made.append else folder,
-                wait_s=self._wait_s, start_s=self._start_s,
+                wait_s=self._wait_s, start_s=self._start_s, tokenizer=self._tokenizer,
             )  # fmt: skip
         return self.recorder
 

@@ -58,6 +58,11 @@ class Pattern:
         """Whether it is found anywhere in the text."""
         return self._compiled.search(text.encode("utf-8", "surrogatepass")) is not None
 
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where it is found: from which character until which."""
+        found = self._compiled.finditer(_whole(text))
+        return [(one.start(), one.end() - len("".join(filter(None, one.groups())))) for one in found]
+
     def replaced(self, text: str, shown: str) -> str:
         """The text with ``shown`` in each place where the pattern is found. A lone surrogate becomes U+FFFD."""
         whole = _whole(text)

@@ -18,6 +18,7 @@ from declog.language.model import Model, Scalar, refused
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
 Every = int | Literal["trainer", "epoch"]
+ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 AxisName = Literal["step", "group", "completion", "token"]
 Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
 Combine = Literal["mean", "min", "max", "sum", "last", "var"]
@@ -307,7 +308,8 @@ class ColumnSpec(Model):
     """One column of a schema: its type is a contract."""
 
     _plain, _plain_type = "type", str
-    type: DType | None = None
+    type: ColumnType | None = None
+    """`tokens`: a completion's tokens as pieces of text, with `values` of each."""
     name: str | None = None
     expr: Scalar | None = None
     call: str | None = None
@@ -316,6 +318,10 @@ class ColumnSpec(Model):
     """Whether a value may be missing."""
     max_chars: Length | None = None
     """Longer texts are cut, also inside lists and maps; `{head: 500, tail: 1500}` keeps so much of both ends."""
+    values: dict[str, Scalar] = {}
+    """Of `tokens`: what is known of each token, by name; `logprob: logprobs`."""
+    max_tokens: Length | None = None
+    """Of `tokens`: how many of them; the default is `{head: 128, tail: 384}`."""
     redact: dict[str, str] = {}
     """Regular expressions whose matches are replaced by `[label]`, also inside lists and maps."""
     undeclared: Literal["keep", "drop", "error"] | None = None
@@ -323,6 +329,11 @@ class ColumnSpec(Model):
     role: Literal["system", "user", "assistant", "tool"] | None = None
     """Who says the text, where rows are shown as conversations."""
     help: str = ""
+
+    @property
+    def dtype(self) -> DType | None:
+        """The type, where it is not of tokens."""
+        return None if self.type in (None, "tokens") else DType(self.type)
 
 
 class TableSpec(Model):

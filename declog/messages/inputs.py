@@ -330,6 +330,8 @@ CODES = {
     "DL510.trainer": ("{type} has no `{needed}`: it is no trainer of transformers",
         "call declog.start, and observe in the loop"),
     "DL510.twice": ("`{name}` is given twice in one call", "give each signal once; calls again for another batch"),
+    "DL510.tokenizer": ("`tokenizer` is {type}, which neither decodes nor can be called",
+        "a tokenizer, or a function from a list of ids to a list of texts"),
     "DL510.unnamed": ("a value without a name was given: {type}",
         "observe(name=value), or a mapping of names to values"),
     "DL510.version": ("the state has version {version}, and this declog reads {own}", "use the same declog"),

@@ -26,6 +26,7 @@ CODES = {
     ```
     """, {
     "DL402.columns": ("the columns `{other}` and `{name}` are both {what}", "{fix}"),
+    "DL402.tokens": ("`tokens` are the pieces of text themselves", "another name"),
     "DL402.constant": ("`{name}` is a signal and a constant; they share one namespace", "rename one of them"),
     "DL402.metric": ("`{name}` is declared under signals too",
         "drop `axis` here: the metric's default expression is the signal of its id"),

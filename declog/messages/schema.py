@@ -96,6 +96,8 @@ CODES = {
     "DL202.test_gives_nothing": ("nothing is given", "observe: {rewards: {...}}"),
     "DL202.tag": ("a tag is one word, and `{tag}` is several", "tags: [{tags}]"),
     "DL202.take_within": ("`take: group` chooses among groups, and cannot choose within one", "within: step"),
+    "DL202.tokens_only": ("`{key}` is of columns of tokens", "type: tokens, or drop `{key}`"),
+    "DL202.tokens_option": ("a column of tokens has no `{key}`", "{fix}"),
     "DL202.text_only": ("`max_chars` and `redact` are for text", "drop them"),
     "DL202.toml": ("the file is no TOML: {error}", "correct it"),
     "DL202.value": ("{cause}", "{fix}"),

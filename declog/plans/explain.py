@@ -78,6 +78,10 @@ def explain(plan: Plan) -> str:
 def _column(op: ColumnOp) -> str:
     if op.call is not None:
         return f"{op.id} = {op.call.name}({', '.join(name for name, _ in op.args)})"
+    if op.tokens is not None:
+        values = ", ".join(("tokens", *(name for name, _ in op.tokens.values)))
+        ends = {"first": op.tokens.head, "last": op.tokens.tail}
+        return f"{op.id} ({values}: the {' and '.join(f'{end} {count}' for end, count in ends.items() if count)})"
     return f"{op.id} (undeclared columns)" if op.undeclared == "keep" else op.id
 
 
@@ -103,7 +107,9 @@ def completion_bytes(phase: PhaseOp) -> int:
     """How much a phase records per completion; texts and what a family has more of are not counted."""
     signals = [signal for signal in phase.signals if signal.recorded and signal.axis is Axis.COMPLETION]
     size = sum(_BYTES.get(signal.dtype, 0) for signal in signals)
-    return size + sum(8 if stat == "n" else 4 for fold in phase.folds for stat in fold.stats if stat != "hist")
+    size += sum(4 * (sum(fold.trace) + 1) for fold in phase.folds if fold.trace is not None)
+    stats = [stat for fold in phase.folds if fold.trace is None for stat in fold.stats if stat != "hist"]
+    return size + sum(8 if stat == "n" else 4 for stat in stats)
 
 
 def _size(phase: PhaseOp) -> str:

@@ -34,6 +34,7 @@ OWN: Mapping[str, str] = {
     "Plan.given": "what an adapter offers; what is used of it is in the expressions",
     "Plan.requested": "which profiles code requested; what they show is in the ops",
     "Plan.defaulted": "what `metric_defaults` are for; what they made is in the ops",
+    "TokensOp.pieces": "rank 0 makes the texts",
     "MetricOp.about": "words, and what is healthy",
     "FormulaOp.about": "words, and what is healthy",
     "Reduction.help": "words",

@@ -5,11 +5,11 @@ Imports neither the models of the YAML nor the compiler. ``Plan.explain`` (in ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, Node, walk
@@ -63,7 +63,7 @@ class FoldOp:
     """A per-token expression folded on the device to statistics per completion.
 
     ``expr`` None counts the tokens of the mask, those at which ``of`` is absent left out. Its columns are
-    ``{name}.{stat}``.
+    ``{name}.{stat}``. ``trace`` keeps the first and the last so many of its values instead, in a column of rows.
     """
 
     name: str
@@ -72,6 +72,7 @@ class FoldOp:
     mask: tuple[Node, ...]
     stats: tuple[str, ...]  # of n, total, m2, min, max, first, last, and hist: a sketch of the whole batch
     of: Node | None = None
+    trace: tuple[int, int] | None = None  # how many of the first and of the last; its only statistic is `trace`
 
     def column(self, stat: str) -> str:
         """The column that holds a statistic."""
@@ -274,6 +275,29 @@ class FilterOp:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokensOp:
+    """What a column of tokens has beside them: the first and the last so many, and ``values`` of each by name.
+
+    The column's own expression gives their ids, or pieces of text. What is recorded has ``margin`` more at each cut,
+    where something is to be redacted. ``pieces`` makes texts of ids.
+    """
+
+    DEFAULT: ClassVar[tuple[int, int]] = (128, 384)
+    MARGIN: ClassVar[int] = 32
+
+    head: int
+    tail: int
+    values: tuple[tuple[str, Node], ...] = ()
+    margin: int = 0
+    pieces: Callable[[Sequence[int]], list[str]] | None = None
+
+    @property
+    def recorded(self) -> tuple[int, int]:
+        """How many of the first and of the last tokens are recorded."""
+        return self.head + self.margin, self.tail + self.margin
+
+
+@dataclass(frozen=True, kw_only=True)
 class ColumnOp:
     """A column of a table: an ``expr``, a ``call`` with its ``args`` by name, or where columns of ``log_extra`` go."""
 
@@ -289,11 +313,13 @@ class ColumnOp:
     call: RowFunction | None = None
     args: tuple[tuple[str, Node], ...] = ()
     role: str | None = None  # who says the text, in a conversation
+    tokens: TokensOp | None = None  # it is of tokens
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """What the column reads."""
-        return tuple(node for _, node in self.args) if self.expr is None else (self.expr,)
+        values = () if self.tokens is None else tuple(node for _, node in self.tokens.values)
+        return tuple(node for _, node in self.args) if self.expr is None else (self.expr, *values)
 
     @property
     def keeps(self) -> bool:

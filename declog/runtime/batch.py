@@ -264,6 +264,8 @@ class OpenBatch:
             else:
                 pack.keys.append(key)
                 pack.parts.append(column)
+        for key, rows in folded.traces.items():
+            self._texts[key] = (Axis.COMPLETION, Pack(Axis.COMPLETION, [key], [rows]))
         self._sketches += [Pack(Axis.STEP, [key], [counts]) for key, counts in folded.sketches.items()]
 
     def _complete(self, elsewhere: Collection[str]) -> None:

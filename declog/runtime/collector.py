@@ -245,7 +245,8 @@ def _check_columns(phase: PhaseOp, frame: Frame) -> None:
     known |= {op.name: (op.axis, op.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.signals if op.recorded}
     known |= {op.name: (op.expr.type.axis, op.expr.type.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.locals}
     for fold in phase.folds:
-        known |= {fold.column(stat): (Axis.COMPLETION, False) for stat in fold.stats if stat != "hist"}
+        traced = fold.trace is not None
+        known |= {fold.column(stat): (Axis.COMPLETION, traced) for stat in fold.stats if stat != "hist"}
     found = [(name, block.axis, False) for block in frame.blocks for name, _ in block.keys]
     found += [(name, axis, True) for (name, _), (axis, _) in frame.texts.items()]
     for name, axis, text in found:

@@ -89,7 +89,13 @@ def _sparse(packer: Packer, values: NDArray[Any]) -> dict[str, Any]:
         for path, image in images_in(item)
         if (data := image.encoded()) is not None
     ]
+    given = [_listed(item) if isinstance(item, np.ndarray) else item for item in given]  # the tokens of a completion
     return {"rows": len(values), "places": places, "values": given} | ({"images": images} if images else {})
+
+
+def _listed(row: NDArray[Any]) -> list[Any]:
+    """An array as a list; a float32 with no more digits than it holds."""
+    return [float(text) for text in row.astype(str)] if row.dtype == np.float32 else list(row.tolist())
 
 
 def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:

@@ -163,6 +163,12 @@ class TokenView:
         """The tokens of a mask for which a value is reduced: a comparison of a missing value is missing."""
         return self._but(self.undecided(node), node, self.mask(masks))
 
+    def traced(self, node: Node, mask: Tensor | None) -> Tensor:
+        """The value of each token, integers as they are; NaN where it is none of its own mask."""
+        value = torch.broadcast_to(self._tensor(self._spread(node)).to(self._device), self.layout.shape)
+        own = self.mask(tuple(node.mask))
+        return value if own is None or own is mask else _there(own, value)
+
     def given(self, node: Node, mask: Tensor | None) -> Tensor | None:
         """The tokens of a mask at which a value is not absent; all of them where it is absent as a whole."""
         return self._but(self.absent(node), node, mask)
@@ -275,6 +281,7 @@ class Folded:
 
     columns: dict[Key, Tensor] = field(default_factory=dict)
     sketches: dict[Key, Tensor] = field(default_factory=dict)  # each of all the completions
+    traces: dict[Key, Tensor] = field(default_factory=dict)  # each [completions, k]
     failed: dict[str, tuple[str, BaseException]] = field(default_factory=dict)
 
 
@@ -296,6 +303,11 @@ def run(
         name: value.to(device, non_blocking=device.type != "cpu") if value.ndim and value.device != device else value
         for name, value in signals.items()
     }
+    traced = [op for op in ops if op.trace is not None]
+    if traced and len(traced) < len(ops):  # their own blocks, and no cost to the others
+        others = run([op for op in ops if op.trace is None], here, shape, device, lengths, functions)
+        rows = run(traced, here, shape, device, lengths, functions)
+        return Folded(others.columns, others.sketches, rows.traces, {**others.failed, **rows.failed})
     if lengths is not None:
         parts = [_fold(ops, here, Packed(shape, here[lengths]), device, functions)]
     else:
@@ -328,7 +340,8 @@ def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
     sketches = {
         key: torch.stack([part.sketches[key] for part in parts]).sum(0) for key in first.sketches if key not in gone
     }
-    return Folded(columns, sketches, failed)
+    traces = {key: torch.cat([part.traces[key] for part in parts]) for key in first.traces if key not in gone}
+    return Folded(columns, sketches, traces, failed)
 
 
 def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> int:
@@ -381,6 +394,9 @@ def _fold(
                 continue  # an optional signal did not come
             mask = view.mask(op.mask)
             what = () if op.expr is None else (op.expr,)
+            if op.expr is not None and op.trace is not None:
+                folded.traces[op.keys["trace"]] = layout.trace(view.traced(op.expr, mask), mask, *op.trace)
+                continue
             if op.expr is None:
                 found = layout.fold(None, mask if op.of is None else view.given(op.of, mask), op.stats)
             else:

@@ -23,6 +23,7 @@ class Layout(ABC):
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape
+        self._slots: dict[tuple[int, int, int], tuple[Tensor | None, Tensor, Tensor]] = {}
 
     @abstractmethod
     def spread(self, values: Tensor) -> Tensor:
@@ -53,6 +54,37 @@ class Layout(ABC):
         if "hist" in stats:
             found["hist"] = histogram(value, mask)
         return found
+
+    def trace(self, value: Tensor, mask: Tensor | None, head: int, tail: int) -> Tensor:
+        """The first and the last values of the tokens of a mask, and how many there are: ``[completions, k]``.
+
+        ``k`` is ``head + tail + 1``. A completion of no more has them all, one after the other, then NaN or 0.
+        """
+        size = head + tail
+        key = (id(mask), head, tail)
+        if key not in self._slots:
+            self._slots[key] = (
+                mask,
+                *self._slotted(mask, value.device, head, tail),
+            )  # the mask lives as long as its id
+        _, slots, counts = self._slots[key]
+        value = value if value.dtype.is_floating_point else value.long()
+        nothing = math.nan if value.dtype.is_floating_point else 0
+        found = torch.full((len(counts), size + 1), nothing, dtype=value.dtype, device=value.device)
+        found.view(-1).scatter_(0, slots.reshape(-1), value.reshape(-1))
+        found[:, size] = counts
+        return found
+
+    def _slotted(self, mask: Tensor | None, device: torch.device, head: int, tail: int) -> tuple[Tensor, Tensor]:
+        """Where each token goes in what ``trace`` gives, the last place of a row for what is left out; the counts."""
+        size = head + tail
+        exists = torch.ones(self.shape, dtype=torch.bool, device=device) if mask is None else mask
+        places, counts = self.places(exists), self._count(mask, device).to(device)
+        number = self.spread(counts)
+        before = (places < head) | (number <= size)
+        slots = torch.where(before, places, places - number + size)
+        slots = torch.where(exists & (before | (slots >= head)), slots, size)
+        return slots + self.spread(torch.arange(len(counts), device=device)) * (size + 1), counts
 
     @abstractmethod
     def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:

@@ -198,5 +198,6 @@ def _joined(
 def _items(values: list[Any] | Pack) -> list[Any]:
     if isinstance(values, list):
         return values
-    items: list[Any] = values.on_host()[0].tolist()
+    array = values.on_host()[0]
+    items: list[Any] = array.tolist() if array.ndim == 1 else list(array.copy())  # rows of tokens stay arrays
     return items

@@ -20,7 +20,7 @@ version are in the metadata of each file.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -247,6 +247,10 @@ class ParquetSink(BaseSink):
         if column.type is DType.FLOAT:
             # pyarrow refuses integers beyond 2**53 in a float column.
             return pa.float64(), [None if value is None else as_float(value) for value in values]
+        if column.tokens is not None:
+            cells = [None if value is None else _cell(value) for value in values]
+            items = {"tokens": pa.list_(pa.string()), **dict.fromkeys(column.tokens, pa.list_(pa.float64()))}
+            return pa.struct(items), cells
         if column.type is DType.OBJECT:
             objects = pa.field(column.name, pa.string(), metadata=OBJECT)
             return objects, [None if value is None else json_text(value) for value in values]
@@ -265,6 +269,13 @@ class ParquetSink(BaseSink):
             except (self._pa.ArrowException, OverflowError, TypeError) as cause:
                 raise SinkError.of("DL602.parquet_column", name=name, type=type_, cause=cause) from cause
         return self._pa.table(arrays, schema=self._pa.schema(fields))
+
+
+def _cell(value: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """A cell of tokens, its texts as UTF-8 can hold them."""
+    pieces, *values = value
+    found = {pieces: [clean_text(piece) for piece in value[pieces]]}
+    return found | {name: [None if item is None else as_float(item) for item in value[name]] for name in values}
 
 
 def _joined(reasons: Sequence[tuple[str, Exception]]) -> SinkError:

@@ -53,6 +53,7 @@ PROFILE: dict[str, Any] = {
         "reward": {"axis": "completion", "phase": "rollout"}, "text": {"axis": "completion", "type": "text",
         "phase": "rollout"}, "row": {"axis": "completion", "type": "int", "phase": {"a": "rollout", "b": "update"}},
         "kl": {"axis": "token", "phase": "update"}, "mask": {"axis": "token", "type": "bool", "phase": "update"},
+        "ids": {"axis": "token", "type": "int", "phase": "update"},
         "loss": {"axis": "step", "phase": "update"}, "words": "len(text)",
     },
     "metrics": {
@@ -66,8 +67,8 @@ PROFILE: dict[str, Any] = {
     },
     "schemas": {"s": {
         "text": {"type": "text", "redact": {"n": "[0-9]"}}, "word": {"type": "text", "call": "first_word"},
-    }},
-    "tables": {"t": {"schema": "s", "filter": "best"}},
+    }, "tokens": {"ids": {"type": "tokens", "values": {"kl": "kl"}}}},
+    "tables": {"t": {"schema": "s", "filter": "best"}, "tokens": {"schema": "tokens"}},
     "modes": {"train": {}, "eval": {"prefix": "eval_", "every": 3}},
     "alerts": {"high": {"when": "kl.mean > 1", "text": "now {kl.mean}"}},
     "sinks": {"lines": {"kind": "jsonl", "profile": "full"}},

@@ -97,6 +97,7 @@ def attach(
             world_size=trainer.args.world_size,
             wait_s=wait_s,
             start_s=start_s,
+            tokenizer=vars(trainer).get("processing_class"),
         )
     except CommError as error:
         if error.code != "DL603":

@@ -22,11 +22,11 @@ from declog.records import DType
 Tensor = torch.Tensor
 ROW = "declog_row"  # among what a generation returns
 UPDATE = "update"
-BOTH = ("row", "completion_mask", "advantages")
+BOTH = ("row", "completion_mask", "completion_ids", "advantages")
 REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered itself
 OWN = frozenset({
     "row", "prompt_id", "prompt", "completion", "length", "truncated", "rewards", "reward_weights", "completion_mask",
-    "advantages", "num_input_tokens_seen", "tool_calls", "tool_failures", "old_logp_sum", "rollout_logprobs",
+    "completion_ids", "advantages", "num_input_tokens_seen", "tool_calls", "tool_failures", "old_logp_sum", "rollout_logprobs",
     "rollout_ref_logprobs", "sampling_logprobs", "is_ratio", "rank_tokens", "sequence_is_ratio", "logged_total",
     "logged_calls", "logged_nans", "logprobs", "entropy", "old_logprobs", "ref_logprobs", "mb_is_ratio", "loss",
     "steps", "step_time", *REPORTED,
@@ -161,6 +161,7 @@ class Capture:
             "rewards": {name: local[:, place] for place, name in enumerate(names)},
             "reward_weights": dict(zip(names, trainer.reward_weights.tolist(), strict=True)),
             "completion_mask": mask if tool_mask is None else mask * tool_mask,
+            "completion_ids": output["completion_ids"],
             "advantages": output["advantages"],
             "num_input_tokens_seen": int(trainer.state.num_input_tokens_seen),
             "tool_calls": self._tools[0],
@@ -216,6 +217,7 @@ class Capture:
         mask, tool_mask = inputs["completion_mask"], inputs.get("tool_mask")
         signals = {
             "completion_mask": mask if tool_mask is None else mask * tool_mask,
+            "completion_ids": inputs["completion_ids"],
             "advantages": inputs["advantages"],
             "logprobs": logprobs,
             "entropy": entropy,

@@ -13,6 +13,7 @@ from typing import Any
 import PIL.Image
 import pytest
 from datasets import Dataset
+from transformers import AutoTokenizer
 
 import declog
 from declog.records import Image
@@ -219,3 +220,22 @@ def test_a_model_for_images(model: Path, tmp_path: Path) -> None:
     for image, text in found:
         assert (image, text["type"]) == ({"type": "image", "width": 12, "height": 8}, "text")
         assert colour(image) == picture(int(text["text"].removeprefix("say "))).getpixel((0, 0))
+
+
+@pytest.mark.parametrize("method", ["grpo", "rloo"])
+def test_tokens_of_the_best_and_worst_have_what_the_update_knows(method: str, model: Path, tmp_path: Path) -> None:
+    """One constant; the trainer's tokenizer makes the texts, and each token has its values."""
+    case = Case(method, args={"max_steps": 2, "logging_steps": 1, "beta": 0.1})
+    outcome = cases.run(case, model, tmp_path, overrides=["constants.tokens_table=true"])
+    assert outcome.sink is not None
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    words = {tokenizer.decode([id]) for id in range(len(tokenizer))}
+    tables = [table for _, table in outcome.sink.tables("tokens")]
+    names = ["tokens", "logprob", "entropy", *(["kl"] if method == "grpo" else []), "advantage"]
+    assert [list(cell) for table in tables for cell in table.data["tokens"]] == [names] * sum(t.rows for t in tables)
+    for table in tables:
+        for cell, advantage in zip(table.data["tokens"], table.data["advantages"], strict=True):
+            assert {len(values) for values in cell.values()} == {len(cell["tokens"])}
+            assert set(cell["tokens"]) <= words
+            assert all(value <= 0 for value in cell["logprob"])
+            assert {round(value, 5) for value in cell["advantage"]} == {round(advantage, 5)}

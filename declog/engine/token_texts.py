@@ -1,0 +1,132 @@
+"""Token ids as pieces of text: by a tokenizer, or by a user's function. Imports neither torch nor a tokenizer."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+from declog.errors import UsageError
+from declog.language.nodes import TEXTVALUE
+from declog.plans.ops import ColumnOp, Plan
+
+log = logging.getLogger("declog")
+Pieces = Callable[[Sequence[int]], list[str]]
+BROKEN = "\ufffd"  # what bytes become that are no whole character
+LONGEST = 8  # tokens that one character may be of
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What tokenizers of transformers, tokenizers and tiktoken have."""
+
+    def decode(self, ids: Any, /) -> str:
+        """The text of some ids."""
+        ...
+
+
+@runtime_checkable
+class _Words(Protocol):
+    """What transformers' have besides."""
+
+    def convert_ids_to_tokens(self, ids: Any, /) -> Any:
+        """The vocabulary's own words for some ids."""
+        ...
+
+
+def pieces_of(tokenizer: Any) -> Pieces:
+    """What makes pieces of text of ids.
+
+    ``tokenizer`` is a tokenizer, of which a copy is kept, since training uses it on another thread; a processor that
+    has one; or a function from a list of ids to a list of as many texts. Raises ``UsageError`` DL510 for anything else.
+    """
+    inner = vars(tokenizer).get("tokenizer") if hasattr(tokenizer, "__dict__") else None
+    if isinstance(inner, Tokenizer):  # a processor's
+        tokenizer = inner
+    if isinstance(tokenizer, Tokenizer):
+        return _Decoded(_copied(tokenizer))
+    if callable(tokenizer):
+        return _Given(tokenizer)
+    raise UsageError.of("DL510.tokenizer", type=type(tokenizer).__name__)
+
+
+def with_texts(plan: Plan, tokenizer: Any) -> Plan:
+    """The plan with what makes texts of ids, where a column of a table needs that; else it is not looked at."""
+    needed = [
+        column
+        for table in plan.tables
+        for column in table.columns
+        if column.tokens is not None and column.expr is not None and column.expr.op == TEXTVALUE
+    ]
+    if not needed:
+        return plan
+    if tokenizer is None:
+        text = "the column `%s` shows ids and no texts: give `declog.start` the `tokenizer`"
+        log.warning(text, needed[0].id)
+        return plan
+    pieces = pieces_of(tokenizer)
+
+    def made(column: ColumnOp) -> ColumnOp:
+        return replace(column, tokens=column.tokens and replace(column.tokens, pieces=pieces))
+
+    tables = [replace(table, columns=tuple(map(made, table.columns))) for table in plan.tables]
+    return replace(plan, tables=tuple(tables))
+
+
+def _copied(tokenizer: Tokenizer) -> Tokenizer:
+    try:
+        return copy.deepcopy(tokenizer)
+    except Exception as error:  # noqa: BLE001  (whatever it holds that cannot be copied)
+        log.debug("the tokenizer is used as it is, and not as a copy: %s: %s", type(error).__name__, error)
+        return tokenizer
+
+
+class _Given:
+    """A user's function, whose answer is checked."""
+
+    def __init__(self, function: Callable[[list[int]], Sequence[str]]) -> None:
+        self._function = function
+
+    def __call__(self, ids: Sequence[int]) -> list[str]:
+        found = [str(text) for text in self._function(list(ids))]
+        if len(found) != len(ids):
+            raise ValueError(f"{len(ids)} ids, for which `tokenizer` gave {len(found)} texts")
+        return found
+
+
+class _Decoded:
+    """Ids decoded one by one, each once; those that are a character only together, together."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def __call__(self, ids: Sequence[int]) -> list[str]:
+        pieces = [self._piece(id) for id in ids]
+        start = 0
+        while start < len(pieces):
+            if BROKEN not in pieces[start]:
+                start += 1
+                continue
+            for end in range(start + 2, min(start + LONGEST, len(pieces)) + 1):
+                whole = self._tokenizer.decode(list(ids[start:end]))
+                if BROKEN not in whole:
+                    pieces[start:end] = [whole, *[""] * (end - start - 1)]
+                    start = end
+                    break
+            else:
+                start += 1
+        return pieces
+
+    def _piece(self, id: int) -> str:
+        known = self._known.get(id)
+        if known is None:
+            known = self._tokenizer.decode([id])
+            if isinstance(self._tokenizer, _Words) and not known.startswith(" "):
+                (word,) = self._tokenizer.convert_ids_to_tokens([id])
+                if isinstance(word, str) and word.startswith("▁"):  # sentencepiece's blank, which it drops at a start
+                    known = f" {known}"
+            self._known[id] = known
+        return known
