@@ -18,6 +18,7 @@ from declog.language.dtypes import AXES, Axis, DType
 from declog.language.moments import FORMULAS
 from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, LOGGED, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
 from declog.plans.ops import (
+    TRACE,
     ColumnOp,
     FilterOp,
     FoldOp,
@@ -316,7 +317,7 @@ def _tokens(work: _Lowering, column: ColumnOp, phase: str) -> ColumnOp:
         mask = own.mask if own.type.axis is Axis.TOKEN else node.mask
         name = work.fold(phase, node, mask, ("trace",), trace=tokens.recorded)
         type = replace(node.type, dtype=DType.OBJECT, axis=Axis.COMPLETION)
-        return work.draft.pool.make(TEXTVALUE, type=type, name=f"{name}.trace")
+        return work.draft.pool.make(TEXTVALUE, type=type, name=name + TRACE)
 
     values = tuple((name, lowered(node)) for name, node in tokens.values)
     return replace(column, expr=lowered(own), tokens=replace(tokens, values=values))

@@ -18,6 +18,7 @@ from declog.language.row_functions import RowFunction
 from declog.plans import fingerprint
 from declog.records import Level
 
+TRACE = ".trace"  # ends the name of a column of rows of tokens
 MOMENTS = frozenset({"n", "total", "m2", "min", "max"})
 Key = str  # a metric's id, or id.suffix for one of several reductions
 

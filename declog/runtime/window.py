@@ -19,7 +19,7 @@ from declog.engine.frame import Block, Frame, Key, batches_of, texts_of
 from declog.errors import RuntimeFailure, error_text
 from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import Axis, DType
-from declog.plans.ops import Grouping, PhaseOp
+from declog.plans.ops import TRACE, Grouping, PhaseOp
 from declog.runtime.batch import BatchRecord
 from declog.runtime.packs import Pack, land
 
@@ -182,7 +182,7 @@ def _joined(
     texts = {}
     for key, (axis, _) in first.texts.items():
         with guarded(key):
-            values = texts_of([item for record in records for item in _items(record.texts[key][1])])
+            values = texts_of([item for record in records for item in _items(record.texts[key][1], key)])
             if key[0] in integers:  # a list with None in it
                 blocks.append(Block.of_integers(axis, (key,), values))
             else:
@@ -195,9 +195,9 @@ def _joined(
     return Frame(phase.name, batches_of(entries), blocks, texts, grouping)
 
 
-def _items(values: list[Any] | Pack) -> list[Any]:
+def _items(values: list[Any] | Pack, key: Key) -> list[Any]:
     if isinstance(values, list):
         return values
     array = values.on_host()[0]
-    items: list[Any] = array.tolist() if array.ndim == 1 else list(array.copy())  # rows of tokens stay arrays
+    items: list[Any] = list(array.copy()) if key[0].endswith(TRACE) else array.tolist()  # rows of tokens stay arrays
     return items

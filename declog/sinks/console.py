@@ -1,11 +1,12 @@
 """The console sink: one compact block per log event, for a person at a terminal or a log file.
 
-    step 120 · train
-      loss           0.01234   lr                1e-06
+    step 120 · train · 1.8 steps/s
+      loss           0.01234   -0.002  ▇▇▅▄▃▂▂▁
+      lr               1e-06        =  ▄▄▄▄▄▄▄▄
       rewards
-        correct/mean  0.5123   format/mean         nan
+        correct/mean  0.5123 ▲   format/mean         nan
       completions: 2 of 16 rows
-        1 reward 1 · rank 1
+        1 ▲ reward 1 · rank 1
           prompt      What is 2 + 2?
           completion
             assistant → add({"a": 2, "b": 2})
@@ -13,36 +14,39 @@
       ! warn kl_runaway: KL 0.71 left the trust region
 
 Text is formatted here and handed to rich in one piece (its own tables cost the training thread tens of
-milliseconds of the GIL). Colours only on a terminal. Control and format characters are made visible: what a model
-writes must not move the reader's cursor, or turn his lines around.
+milliseconds of the GIL). Colours only on a terminal, where the bars of tqdm stay below. Control and format characters
+are made visible: what a model writes must not move the reader's cursor, or turn his lines around. With ``format: json``
+it is an object for each log event and for each sample, one on a line.
 """
 
 from __future__ import annotations
 
-import math
+import contextlib
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Literal
 
-from declog.messages.visible import visible
-from declog.records import Alert, DType, Number, Records, RunInfo, Scalar, Table
+from declog.messages.visible import visible, visible_json
+from declog.records import Alert, DType, Records, RunInfo, Table
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import Message, is_conversation, spoken
-from declog.sinks._shared import as_float, json_text, require
+from declog.sinks._scalar_lines import BARS, Piece, Trends, number, scalar_lines
+from declog.sinks._shared import json_text, origins, require
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
 ROLE_WIDTH = 9
-GAP = "   "
 STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
-
-Piece = tuple[str, str]
+ENDS = {":top": ("▲ ", "bold green"), ":bottom": ("▼ ", "bold red")}  # what a filter of extremes says of a row
 
 
 class ConsoleSink(BaseSink):
-    """Prints to stdout. ``max_scalars``, ``max_rows`` and ``max_chars`` bound one block.
+    """Prints to stdout. ``max_scalars``, ``max_rows`` and ``max_chars`` bound one block; core metrics are always in it.
 
-    ``width: null`` is the terminal's width, or 100 where there is no terminal.
+    ``width: null`` is the terminal's width, or 100 where there is no terminal. ``format: json`` prints all of it, one
+    object on a line. ``steps`` is how many steps the run will have, where a block should say when it ends.
     """
 
     kind = "console"
@@ -51,10 +55,21 @@ class ConsoleSink(BaseSink):
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, TABLE, ALERT})
 
     def __init__(
-        self, *, max_scalars: int = 24, max_rows: int = 4, max_chars: int = 400, width: int | None = None
+        self,
+        *,
+        max_scalars: int = 24,
+        max_rows: int = 4,
+        max_chars: int = 400,
+        width: int | None = None,
+        format: Literal["text", "json"] = "text",
+        steps: int | None = None,
     ) -> None:
         self._max_scalars, self._max_rows, self._max_chars = max_scalars, max_rows, max_chars
         self._width = width
+        self._json = format == "json"
+        self._steps = steps
+        self._trends = Trends()
+        self._last: tuple[int, float] | None = None  # the step and time of the last log event of training
         self._rich = require("rich.console", kind="console")
         self._text = require("rich.text", kind="console")
         self._console: Any = None
@@ -62,13 +77,23 @@ class ConsoleSink(BaseSink):
     def open(self, run: RunInfo) -> None:
         """Say which run this is."""
         self._console = self._rich.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._trends = Trends.of(run.config)
+        self._trends.bars = _can_show(BARS, self._console.encoding)
+        if self._json:
+            self._lines([{"run_id": run.run_id, "name": run.name, "output_dir": str(run.output_dir)}])
+            return
         self._print([(visible(f"run {run.run_id} · {run.name} · {run.output_dir}") + "\n", "bold")])
 
     def write(self, step: int, records: Records) -> None:
         """Print one block."""
+        if self._json:
+            self._lines(_objects(step, records))
+            return
         width = self._width or (self._console.width if self._console.is_terminal else PLAIN_WIDTH)
-        pieces: list[Piece] = [(visible(f"step {step} · {records.mode}") + "\n", "bold")]
-        pieces += scalar_lines(records.scalars, self._max_scalars, width)
+        title = " · ".join((f"step {step}", records.mode, *self._speed(step, records)))
+        pieces: list[Piece] = [(visible(title) + "\n", "bold")]
+        pieces += scalar_lines(records.scalars, self._max_scalars, width, self._trends, records.mode)
+        self._trends.add(records.mode, records.scalars)
         for table in records.tables:
             pieces += table_cards(table, self._max_rows, self._max_chars, width)
         pieces += [alert_line(alert) for alert in records.alerts]
@@ -80,52 +105,70 @@ class ConsoleSink(BaseSink):
     def _print(self, pieces: Sequence[Piece]) -> None:
         encoding = self._console.encoding
         shown = [(text.encode(encoding, "replace").decode(encoding), style) for text, style in pieces]
-        self._console.print(self._text.Text.assemble(*shown), end="")
+        with _beside_bars(terminal=self._console.is_terminal):
+            self._console.print(self._text.Text.assemble(*shown), end="")
+
+    def _lines(self, objects: Sequence[dict[str, Any]]) -> None:
+        file = self._console.file
+        text = "".join(visible_json(json_text(each)) + "\n" for each in objects)
+        with _beside_bars(terminal=self._console.is_terminal):
+            file.write(text.encode(self._console.encoding, "backslashreplace").decode(self._console.encoding))
+            file.flush()
+
+    def _speed(self, step: int, records: Records) -> Iterator[str]:
+        """Steps per second since the last log event of training, and how long the others take."""
+        if records.mode != "train" or not records.time:
+            return
+        before, self._last = self._last, (step, records.time)
+        if before is None or step <= before[0] or records.time <= before[1]:
+            return
+        speed = (step - before[0]) / (records.time - before[1])
+        yield f"{speed:.3g} steps/s" if speed >= 0.1 else f"{1 / speed:,.3g} s/step"
+        if self._steps is not None and self._steps > step + 1:
+            yield f"{_duration((self._steps - step - 1) / speed)} left"
 
 
-def scalar_lines(scalars: Sequence[Scalar], limit: int, width: int) -> list[Piece]:
-    """Scalars in aligned columns, those with a common first part of their name under a heading of it."""
-    shown = scalars[:limit]
-    heads: dict[str, list[Scalar]] = {}
-    for scalar in shown:
-        heads.setdefault(scalar.name.partition("/")[0], []).append(scalar)
-    alone = [member for members in heads.values() if len(members) == 1 for member in members]
-    pieces = _columns([(scalar.name, scalar) for scalar in alone], width, "  ")
-    for head, members in heads.items():
-        if len(members) > 1:
-            pieces.append((f"  {visible(head)}\n", "bold"))
-            pieces += _columns([(scalar.name.partition("/")[2] or head, scalar) for scalar in members], width, "    ")
-    if len(scalars) > len(shown):
-        pieces.append((f"  and {len(scalars) - len(shown)} more\n", "dim"))
-    if any(scalar.partial for scalar in shown):
-        pieces.append(("  * some ranks are missing from this value\n", "yellow"))
-    return pieces
+def _can_show(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def _columns(cells: Sequence[tuple[str, Scalar]], width: int, indent: str) -> list[Piece]:
-    rows = [(visible(label), number(scalar.value) + "*" * scalar.partial, scalar.value) for label, scalar in cells]
-    if not rows:
-        return []
-    wide_label = max(len(label) for label, _, _ in rows)
-    wide_value = max(9, *(len(text) for _, text, _ in rows))
-    count = max(1, (width - len(indent) + len(GAP)) // (wide_label + 2 + wide_value + len(GAP)))
-    pieces: list[Piece] = []
-    for start in range(0, len(rows), count):
-        line = rows[start : start + count]
-        for place, (label, text, value) in enumerate(line):
-            pieces.append(((GAP if place else indent) + label.ljust(wide_label) + "  ", ""))
-            pieces.append((text.rjust(wide_value), "" if math.isfinite(as_float(value)) else "bold red"))
-        pieces.append(("\n", ""))
-    return pieces
+def _duration(seconds: float) -> str:
+    """``2 h 05 min``, ``5 min`` or ``40 s``."""
+    minutes = round(seconds / 60)
+    if minutes >= 60:
+        return f"{minutes // 60:,} h {minutes % 60:02} min"
+    return f"{minutes} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-def number(value: Number) -> str:
-    """A number for a person: integers in full, floats with four significant digits, ``nan`` and ``inf`` as such."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return f"{value:,}" if abs(value) < 10**15 else f"{as_float(value):.4g}"
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+def _beside_bars(*, terminal: bool) -> AbstractContextManager[Any]:
+    """Where tqdm draws bars on this terminal, they are taken away meanwhile, and drawn again below."""
+    module = sys.modules.get("tqdm")
+    if not terminal or module is None or not len(module.tqdm._instances):
+        return contextlib.nullcontext()
+    guarded: AbstractContextManager[Any] = module.tqdm.external_write_mode(file=sys.stdout)
+    return guarded
+
+
+def _objects(step: int, records: Records) -> list[dict[str, Any]]:
+    """A log event as one object, then each of its samples as one."""
+    stamp = {"step": step, "mode": records.mode}
+    event: dict[str, Any] = {**stamp, "time": records.time}
+    if records.scalars:
+        event["scalars"] = {scalar.name: scalar.value for scalar in records.scalars}
+    if partial := [scalar.name for scalar in records.scalars if scalar.partial]:
+        event["partial"] = partial
+    if records.alerts:
+        event["alerts"] = [{"name": each.name, "level": each.level, "text": each.text} for each in records.alerts]
+    objects = [event] if len(event) > len(stamp) + 1 else []
+    for table in records.tables:
+        columns = {**origins(table, step), **table.data}
+        for values in zip(*columns.values(), strict=True):
+            objects.append({**stamp, "table": table.table, **dict(zip(columns, values, strict=True))})
+    return objects
 
 
 def table_cards(table: Table, max_rows: int, max_chars: int, width: int) -> Iterator[Piece]:
@@ -135,16 +178,21 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int) -> Iter
         return
     yield f"  {visible(table.name)}", "bold"
     yield f": {count} of {table.rows + table.cut} rows\n", ""
-    texts = [column.name for column in table.columns if column.type in (DType.TEXT, DType.OBJECT)]
+    texts = [
+        column.name for column in table.columns
+        if column.type in (DType.TEXT, DType.OBJECT) and column.tokens is None
+    ]  # fmt: skip
+    why = None if table.places is None else table.places.why
     label_width = min(LABEL_WIDTH, max((len(name) for name in texts), default=0))
     for row in range(count):
         short = [
             f"{visible(column.name)} {_short(table.data[column.name][row])}"
             for column in table.columns
-            if column.name not in texts
+            if column.name not in texts and column.tokens is None
         ]
-        yield f"    {row + 1} ", "bold"
-        yield " · ".join(short) + "\n", ""
+        mark, style = _mark("" if why is None else why[row])
+        yield f"    {row + 1} {mark}", style
+        yield _side_by_side(short, width, 6) + "\n", "" if style == "bold" else style.removeprefix("bold ")
         for name in texts:
             value = table.data[name][row]
             if is_conversation(value):
@@ -179,6 +227,21 @@ def alert_line(alert: Alert) -> Piece:
     """One alert, in the colour of its level."""
     text = visible(alert.text.replace("\n", " "))
     return f"  ! {alert.level} {visible(alert.name)}: {text}\n", STYLES[alert.level]
+
+
+def _mark(why: str) -> Piece:
+    """What stands before a row that a filter took as one of the best or worst, and its style."""
+    return next((mark for end, mark in ENDS.items() if end in why), ("", "bold"))
+
+
+def _side_by_side(parts: Sequence[str], width: int, indent: int) -> str:
+    """Parts with dots between them, in lines that break between two parts only."""
+    lines, room = [""], width - indent - 2  # a mark and a number stand before the first
+    for part in parts:
+        if lines[-1] and len(lines[-1]) + 3 + len(part) > room:
+            lines.append("")
+        lines[-1] += f" · {part}" if lines[-1] else part
+    return f"\n{' ' * indent}".join(lines)
 
 
 def _short(value: Any) -> str:

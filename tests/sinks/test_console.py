@@ -16,7 +16,8 @@ from rich.text import Text
 import declog
 from declog.records import Alert, Column, DType, Number, Records, Scalar, Table
 from declog.sinks._conversations import spoken
-from declog.sinks.console import ConsoleSink, alert_line, number, sample, scalar_lines, table_cards
+from declog.sinks._scalar_lines import number, scalar_lines
+from declog.sinks.console import ConsoleSink, alert_line, sample, table_cards
 from tests.running import profile
 from tests.sinks.samples import event, python, run_info
 

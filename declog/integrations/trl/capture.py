@@ -26,10 +26,10 @@ BOTH = ("row", "completion_mask", "completion_ids", "advantages")
 REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered itself
 OWN = frozenset({
     "row", "prompt_id", "prompt", "completion", "length", "truncated", "rewards", "reward_weights", "completion_mask",
-    "completion_ids", "advantages", "num_input_tokens_seen", "tool_calls", "tool_failures", "old_logp_sum", "rollout_logprobs",
-    "rollout_ref_logprobs", "sampling_logprobs", "is_ratio", "rank_tokens", "sequence_is_ratio", "logged_total",
-    "logged_calls", "logged_nans", "logprobs", "entropy", "old_logprobs", "ref_logprobs", "mb_is_ratio", "loss",
-    "steps", "step_time", *REPORTED,
+    "completion_ids", "advantages", "num_input_tokens_seen", "tool_calls", "tool_failures", "old_logp_sum",
+    "rollout_logprobs", "rollout_ref_logprobs", "sampling_logprobs", "is_ratio", "rank_tokens", "sequence_is_ratio",
+    "logged_total", "logged_calls", "logged_nans", "logprobs", "entropy", "old_logprobs", "ref_logprobs",
+    "mb_is_ratio", "loss", "steps", "step_time", *REPORTED,
 })  # fmt: skip
 
 

@@ -1,0 +1,118 @@
+"""Samples as cards for a terminal: a line of numbers, then whole texts; tokens in colours. Imports rich.
+
+Where it is no terminal, the same as plain text, and no line is wrapped.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from declog.cli.output import coloured
+from declog.messages.visible import visible, visible_lines
+from declog.sinks._conversations import is_conversation, spoken
+from declog.sinks._scalar_lines import number
+from declog.sinks._shared import json_text
+
+ENDS = {"best": ("▲", "bold green"), "worst": ("▼", "bold red"), "": ("●", "bold")}
+HIDDEN = ("step", "mode", "declog_step", "run_id", "declog_run_id", "group", "row", "why", "declog_rank")
+PIECES = "tokens"
+STRONG = (178, 24, 43), (33, 102, 172)  # of what is unlikely or above 0, and of what is below
+Piece = tuple[str, str]
+
+
+def printed(
+    head: str, rows: Sequence[Mapping[str, Any]], *, key: str | None, colour: str | None, by_place: Sequence[str]
+) -> None:
+    """Print a heading and a card for each row; ``by_place`` says of each whether it is `best` or `worst`."""
+    from rich.console import Console
+    from rich.text import Text
+
+    shown = coloured(sys.stdout)
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=not shown,
+                      no_color=not shown, force_terminal=shown)  # fmt: skip
+    console.print(Text(visible(head), style="bold"))
+    for row, end in zip(rows, by_place, strict=True):
+        console.print()
+        for indent, pieces in _card(row, end, key, colour, shades=console.color_system in ("256", "truecolor")):
+            line = Text.assemble(*pieces)
+            if not shown:
+                print("\n".join(" " * indent + part if part else "" for part in line.plain.split("\n")))
+                continue
+            for part in line.wrap(console, max(console.width - indent, 20)):
+                console.print(Text(" " * indent).append_text(part))
+
+
+def _card(
+    row: Mapping[str, Any], end: str, key: str | None, colour: str | None, *, shades: bool
+) -> Iterator[tuple[int, list[Piece]]]:
+    """The lines of a row: indents, and pieces of text with their styles; ``shades``: there are more than 16 colours."""
+    mark, style = ENDS[end]
+    where = [f"{name} {row[name]}" for name in ("group", "row") if row.get(name) is not None]
+    title: list[Piece] = [(f"{mark} ", style), (visible(" · ".join(filter(None, [end, *where]))), style)]
+    if row.get("why"):
+        title.append((visible(f" · {row['why']}"), "dim"))
+    numbers = {name: value for name, value in row.items() if name not in HIDDEN and not _is_long(value)}
+    for name in sorted(numbers, key=lambda name: name != key):
+        value = numbers[name]
+        shown = "none" if value is None else number(value) if isinstance(value, int | float) else visible(str(value))
+        title.append((f" · {visible(name)} {shown}", style if name == key else ""))
+    yield 0, title
+    for name, value in row.items():
+        if name in HIDDEN or not _is_long(value):
+            continue
+        yield 2, [(visible(name), "bold dim")]
+        if is_conversation(value):
+            for message in value:
+                yield 4, [(visible(str(message["role"])), "cyan")]
+                yield 6, [(visible_lines(spoken(message)), "")]
+        elif is_tokens(value):
+            yield from _tokens(value, colour, shades=shades)
+        else:
+            yield 4, [(visible_lines(value if isinstance(value, str) else json_text(value)), "")]
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, str | list | dict)
+
+
+def is_tokens(value: Any) -> bool:
+    """Whether a cell is of tokens: lists of one length, the first of texts."""
+    return (
+        isinstance(value, Mapping)
+        and next(iter(value), None) == PIECES
+        and all(isinstance(each, list) and len(each) == len(value[PIECES]) for each in value.values())
+    )
+
+
+def _tokens(cell: Mapping[str, list[Any]], name: str | None, *, shades: bool) -> Iterator[tuple[int, list[Piece]]]:
+    """The text in colours, and below it what they say."""
+    names = [each for each in cell if each != PIECES]
+    name = name if name in names else next(iter(names), None)
+    values = cell[name] if name is not None else [None] * len(cell[PIECES])
+    there = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
+    unlikely = bool(there) and max(there) <= 0 and (name or "").startswith(("logp", "log_p", "sampling_logp"))
+    scale = max(map(abs, there), default=0.0)
+    styles = [_style(value, scale, unlikely=unlikely, shades=shades) for value in values]
+    yield 4, [(visible_lines(str(piece)), style) for piece, style in zip(cell[PIECES], styles, strict=True)]
+    if there and name is not None:
+        mean = sum(there) / len(there)
+        figures = f"{number(min(there))} to {number(max(there))}, mean {number(mean)}"
+        others = f"; also {', '.join(each for each in names if each != name)}: --color" if len(names) > 1 else ""
+        yield 4, [(visible(f"coloured by {name}: {figures}{others}"), "dim")]
+
+
+def _style(value: Any, scale: float, *, unlikely: bool, shades: bool) -> str:
+    """A colour: the stronger, the less likely a token was, or the farther from 0 a value is."""
+    if not isinstance(value, int | float) or not math.isfinite(value) or not scale:
+        return "dim italic" if value is None else ""
+    strength = 1 - math.exp(value) if unlikely else abs(value) / scale
+    if strength < 0.1:
+        return ""
+    if not shades:
+        side = "red" if unlikely or value > 0 else "blue"
+        return f"bold {side}" if strength > 0.6 else side if strength > 0.3 else ""
+    red, green, blue = (int(255 + (part - 255) * strength) for part in STRONG[0 if unlikely or value > 0 else 1])
+    return f"{'white' if strength > 0.6 else 'black'} on rgb({red},{green},{blue})"

@@ -1,0 +1,167 @@
+"""Scalars as lines for a person: core first, then by the first part of their names, with where they are going.
+
+Standard library and declog's contracts only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from declog.messages.visible import visible
+from declog.records import Number, Scalar
+from declog.sinks._shared import as_float
+
+GAP = "   "
+BARS = "▁▂▃▄▅▆▇█"
+POINTS = 8  # of a sparkline
+ALWAYS = frozenset({"loss", "learning_rate", "lr", "grad_norm"})  # core, whatever a profile tags
+Piece = tuple[str, str]
+
+
+@dataclass
+class Trends:
+    """The last values of each scalar by mode and name, and what a profile says of its metric.
+
+    ``core`` are ids of metrics that are shown first, ``good`` those of which it is known which way is better.
+    """
+
+    core: frozenset[str] = frozenset()
+    good: Mapping[str, str] = field(default_factory=dict)
+    bars: bool = True  # whether the stream can show sparklines
+    _last: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Trends:
+        """What the metrics of a resolved profile say of themselves."""
+        entries = config.get("metrics")
+        metrics = {id: one for id, one in entries.items() if isinstance(one, Mapping)} if entries else {}
+        core = frozenset(id for id, one in metrics.items() if "core" in _words(one.get("tags")))
+        return cls(core, {id: one["good"] for id, one in metrics.items() if one.get("good") in ("up", "down")})
+
+    def is_core(self, scalar: Scalar) -> bool:
+        """Whether it is never left out, and stands before the others."""
+        return scalar.metric.partition(".")[0] in self.core or scalar.name.rpartition("/")[2] in ALWAYS
+
+    def before(self, mode: str, name: str) -> Sequence[float]:
+        """Its values at the last log events, the latest last."""
+        return self._last.get((mode, name), ())
+
+    def add(self, mode: str, scalars: Sequence[Scalar]) -> None:
+        """Remember a log event's."""
+        for scalar in scalars:
+            self._last.setdefault((mode, scalar.name), deque(maxlen=POINTS - 1)).append(as_float(scalar.value))
+
+    def better(self, scalar: Scalar, change: float) -> str:
+        """The style of a change."""
+        good = self.good.get(scalar.metric.partition(".")[0])
+        if good is None or not change:
+            return "dim"
+        return "green" if (change > 0) == (good == "up") else "red"
+
+
+def _words(tags: Any) -> list[str]:
+    return re.split(r"[,\s]+", tags) if isinstance(tags, str) else list(tags or ())
+
+
+def scalar_lines(
+    scalars: Sequence[Scalar], limit: int, width: int, trends: Trends | None = None, mode: str = "train"
+) -> list[Piece]:
+    """Scalars in aligned columns: all core ones, then others up to ``limit``, below headings of what they share.
+
+    With ``trends`` that have earlier values: core ones with their change and a sparkline, others with an arrow.
+    """
+    trends = trends or Trends()
+    core = [scalar for scalar in scalars if trends.is_core(scalar)]
+    others = [scalar for scalar in scalars if not trends.is_core(scalar)]
+    shown = others[: max(limit - len(core), 0) if limit < len(scalars) else len(others)]
+    pieces = _columns([(scalar.name, scalar) for scalar in core], width, "  ", trends, mode, whole=True)
+    heads: dict[str, list[Scalar]] = {}
+    for scalar in shown:
+        heads.setdefault(scalar.name.partition("/")[0], []).append(scalar)
+    alone = [member for members in heads.values() if len(members) == 1 for member in members]
+    pieces += _columns([(scalar.name, scalar) for scalar in alone], width, "  ", trends, mode)
+    for head, members in heads.items():
+        if len(members) > 1:
+            pieces.append((f"  {visible(head)}\n", "bold"))
+            cells = [(scalar.name.partition("/")[2] or head, scalar) for scalar in members]
+            pieces += _columns(cells, width, "    ", trends, mode)
+    if len(others) > len(shown):
+        pieces.append((f"  and {len(others) - len(shown)} more\n", "dim"))
+    if any(scalar.partial for scalar in (*core, *shown)):
+        pieces.append(("  * some ranks are missing from this value\n", "yellow"))
+    return pieces
+
+
+def _columns(
+    cells: Sequence[tuple[str, Scalar]], width: int, indent: str, trends: Trends, mode: str, *, whole: bool = False
+) -> list[Piece]:
+    """Cells side by side, as many as fit; a label that does not is cut at its start, a value never."""
+    if not cells:
+        return []
+    ends = [list(_end(scalar, trends, mode, whole=whole)) for _, scalar in cells]
+    wide_end = max(sum(len(text) for text, _ in end) for end in ends)
+    values = [number(scalar.value) + "*" * scalar.partial for _, scalar in cells]
+    wide_value = max(9, *map(len, values))
+    room = width - len(indent) - 2 - wide_value - wide_end
+    labels = [_fitting(visible(label), max(room, 8)) for label, _ in cells]
+    wide_label = max(map(len, labels))
+    count = max(1, (width - len(indent) + len(GAP)) // (wide_label + 2 + wide_value + wide_end + len(GAP)))
+    pieces: list[Piece] = []
+    for place, ((_, scalar), label, value, end) in enumerate(zip(cells, labels, values, ends, strict=True)):
+        last = place + 1 == len(cells) or (place + 1) % count == 0
+        pieces.append(((GAP if place % count else indent) + label.ljust(wide_label) + "  ", ""))
+        pieces.append((value.rjust(wide_value), "" if math.isfinite(as_float(scalar.value)) else "bold red"))
+        pieces += end
+        if not last:
+            pieces.append((" " * (wide_end - sum(len(text) for text, _ in end)), ""))
+        else:
+            pieces.append(("\n", ""))
+    return pieces
+
+
+def _end(scalar: Scalar, trends: Trends, mode: str, *, whole: bool) -> Iterator[Piece]:
+    """What stands behind a value: where it came from; nothing at its first log event."""
+    before = [value for value in trends.before(mode, scalar.name) if math.isfinite(value)]
+    now = as_float(scalar.value)
+    if not before or not math.isfinite(now):
+        return
+    change = now - before[-1]
+    style = trends.better(scalar, change)
+    if not whole:
+        yield f" {'▲' if change > 0 else '▼' if change < 0 else ' '}" if trends.bars else "", style
+        return
+    yield "  " + (_short(change) if change else "=").rjust(7), style
+    if trends.bars:
+        yield "  " + sparkline([*before, now]), "dim"
+
+
+def _short(change: float) -> str:
+    """A change in at most seven characters with its sign."""
+    return re.sub(r"e([+-])0*", lambda found: "e" + found[1].strip("+"), f"{change:+.2g}")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A bar for each value, from the least to the greatest of them."""
+    least, most = min(values), max(values)
+    if most == least or not math.isfinite(most - least):
+        return BARS[3] * len(values)
+    return "".join(BARS[round((value - least) / (most - least) * (len(BARS) - 1))] for value in values)
+
+
+def _fitting(label: str, room: int) -> str:
+    """A label's end, which says most of it."""
+    return label if len(label) <= room else "…" + label[len(label) - room + 1 :]
+
+
+def number(value: Number) -> str:
+    """A number for a person: integers in full, floats with four significant digits, ``nan`` and ``inf`` as such."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) < 10**15 else f"{as_float(value):.4g}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"

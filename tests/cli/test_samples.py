@@ -1,0 +1,154 @@
+"""``declog samples``: which rows, in which order and marks, whole texts, tokens, and what is said of others."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import declog
+from tests.cli.conftest import Cli, Outcome
+
+LONG = "first\n" + "word " * 100 + "\n#### 42"
+PROFILE: dict[str, Any] = {
+    "name": "read", "axes": {"group": {"size": 2}, "token": {"mask": "mask"}},
+    "signals": {
+        "reward": {"axis": "completion"}, "completion": {"axis": "completion", "type": "text"},
+        "chat": {"axis": "completion", "type": "object"}, "mask": {"axis": "token", "type": "bool"},
+        "ids": {"axis": "token", "type": "int"}, "logprobs": {"axis": "token"},
+    },
+    "filters": {"ends": {"kind": "top_bottom", "key": "reward", "top": 1, "bottom": 1}},
+    "schemas": {
+        "numbers": {"reward": "float"},
+        "texts": {"reward": "float", "completion": "text", "chat": "object"},
+        "tokens": {"reward": "float", "tokens": {"type": "tokens", "expr": "ids", "values": {"logprob": "logprobs"}}},
+    },
+    "tables": {
+        "numbers": {"schema": "numbers"}, "texts": {"schema": "texts"}, "ends": {"schema": "tokens", "filter": "ends"},
+    },
+    "sinks": {"parquet": {"kind": "parquet"}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Two steps of four completions, and an evaluation."""
+    folder = tmp_path / "run"
+
+    def observe(log: declog.Recorder, shift: float) -> None:
+        log.observe(
+            reward=[0.5 + shift, 1.0, -1.0, 0.0], completion=[LONG, "b\x1b[2J", "c", "d"],
+            chat=[[{"role": "user", "content": f"say {place}"}] for place in range(4)],
+            mask=torch.ones(4, 2) > 0, ids=torch.arange(8).reshape(4, 2), logprobs=torch.tensor([[-0.01, -3.0]] * 4),
+        )  # fmt: skip
+
+    with declog.start(PROFILE, output_dir=folder, tokenizer=lambda ids: [f"<{id}>" for id in ids]) as log:
+        for step in range(2):
+            with log.step(step):
+                observe(log, 0.1 * step)
+        with log.mode("eval"):
+            observe(log, 7.0)
+    return folder
+
+
+def texts(outcome: Outcome) -> list[str]:
+    """The cards' first lines."""
+    assert (outcome.code, outcome.err) == (0, "")
+    return [line for line in outcome.out.splitlines() if line[:1] in "▲▼●"]
+
+
+def test_the_last_step_of_the_first_table_with_texts_is_shown(recorded: Path, cli: Cli) -> None:
+    """In the order of its rows, the best and the worst marked."""
+    shown = cli("samples", str(recorded))
+    assert shown.out.splitlines()[0] == "read · texts · train · step 1 · 4 of 4 rows"
+    assert texts(shown) == [
+        "● group 0 · row 0 · reward 0.6",
+        "▲ best · group 0 · row 1 · reward 1",
+        "▼ worst · group 1 · row 2 · reward -1",
+        "● group 1 · row 3 · reward 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (["--worst", "2"], [3, 2]), (["--best", "1"], [1]), (["--best", "1", "--worst", "9"], [1, 0, 3, 2]),
+        (["--group", "1"], [3, 2]), (["--group", "0", "--worst", "1"], [0]), (["--step", "0", "--best", "2"], [1, 0]),
+        (["--limit", "3"], [0, 1, 2]), (["--mode", "eval", "--best", "1"], [0]), (["--table", "ends"], [1, 2]),
+        (["--table", "numbers", "--by", "reward", "--worst", "1"], [2]),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_rows_are_chosen(words: list[str], rows: list[int], recorded: Path, cli: Cli) -> None:
+    """Of a step, the best first; `--json` has them as they were written."""
+    shown = cli("samples", str(recorded), *words, "--json")
+    assert [row["row"] for row in json.loads(shown.out)] == rows
+
+
+def test_texts_are_whole_and_move_no_cursor(recorded: Path, cli: Cli) -> None:
+    """Each line as it is, unwrapped where it is no terminal; conversations by who speaks."""
+    lines = cli("samples", str(recorded)).out.splitlines()
+    assert [f"    {line}" for line in LONG.split("\n")] == lines[4:7]
+    assert lines[7:10] == ["  chat", "    user", "      say 0"]
+    assert "    b␛[2J" in lines
+
+
+def test_tokens_are_text_and_say_what_colours_them(recorded: Path, cli: Cli) -> None:
+    """Without colours the text alone, with the range of its values."""
+    lines = cli("samples", str(recorded), "--table", "ends", "--best", "1").out.splitlines()
+    assert lines[2:] == [
+        "▲ best · group 0 · row 1 · ends:top · reward 1",
+        "  tokens",
+        "    <2><3>",
+        "    coloured by logprob: -3 to -0.01, mean -1.505",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--step", "5"], "the table has no rows of step 5\n  fix: steps that have some: 0, 1, ..."),
+        (["--mode", "evaluation"], "the table has no rows of the mode `evaluation`\n  fix: modes: eval, train"),
+        (["--table", "text"], "the run has no table `text`\n  fix: did you mean `texts`?"),
+        (["--group", "4"], "there is no group 4\n  fix: groups here: 0, 1"),
+        (["--by", "rewards"], "`rewards` is no column of numbers here\n  fix: did you mean `reward`?"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_is_not_there_is_answered_with_what_is(words: list[str], said: str, recorded: Path, cli: Cli) -> None:
+    """In a line, and how to go on."""
+    shown = cli("samples", str(recorded), *words)
+    assert (shown.code, shown.out, shown.err) == (2, "", f"declog: {said}\n")
+
+
+def test_a_terminal_has_colours_and_no_line_that_is_too_long(recorded: Path) -> None:
+    """In a terminal of 60 columns; the unlikely token is coloured, the likely one is not."""
+    master, slave = pty.openpty()
+    code = "import fcntl, struct, termios, sys; fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 60, 0, 0))"
+    code += "; from declog.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "samples", str(recorded), "--table", "ends"]
+    environment = {"PATH": "", "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": ":".join(sys.path)}
+    with subprocess.Popen(command, stdout=slave, stderr=slave, env=environment) as child:
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the child has closed its side
+                break
+            if not part:
+                break
+            shown += part
+        assert child.wait() == 0
+    os.close(master)
+    text = shown.decode()
+    assert "<2>\x1b[37;48;2;" in text
+    assert "\x1b[1;32m" in text
+    assert "\x1b[1;31m" in text
