@@ -32,7 +32,8 @@ class Trends:
 
     core: frozenset[str] = frozenset()
     good: Mapping[str, str] = field(default_factory=dict)
-    bars: bool = True  # whether the stream can show sparklines
+    shown: bool = True  # a log file has values only
+    bars: bool = True  # whether the stream can show sparklines and arrows
     _last: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
 
     @classmethod
@@ -79,21 +80,30 @@ def scalar_lines(
     core = [scalar for scalar in scalars if trends.is_core(scalar)]
     others = [scalar for scalar in scalars if not trends.is_core(scalar)]
     shown = others[: max(limit - len(core), 0) if limit < len(scalars) else len(others)]
-    pieces = _columns([(scalar.name, scalar) for scalar in core], width, "  ", trends, mode, whole=True)
+    if trends.shown:
+        pieces = _columns([(scalar.name, scalar) for scalar in core], width, "  ", trends, mode, whole=True)
+    else:
+        pieces = _sections(core, width, trends, mode)
+    pieces += _sections(shown, width, trends, mode)
+    if len(others) > len(shown):
+        pieces.append((f"  and {len(others) - len(shown)} more\n", "dim"))
+    if any(scalar.partial for scalar in (*core, *shown)):
+        pieces.append(("  * some ranks are missing from this value\n", "yellow"))
+    return pieces
+
+
+def _sections(scalars: Sequence[Scalar], width: int, trends: Trends, mode: str) -> list[Piece]:
+    """Those that stand alone, then each group below the first part of its names."""
     heads: dict[str, list[Scalar]] = {}
-    for scalar in shown:
+    for scalar in scalars:
         heads.setdefault(scalar.name.partition("/")[0], []).append(scalar)
     alone = [member for members in heads.values() if len(members) == 1 for member in members]
-    pieces += _columns([(scalar.name, scalar) for scalar in alone], width, "  ", trends, mode)
+    pieces = _columns([(scalar.name, scalar) for scalar in alone], width, "  ", trends, mode)
     for head, members in heads.items():
         if len(members) > 1:
             pieces.append((f"  {visible(head)}\n", "bold"))
             cells = [(scalar.name.partition("/")[2] or head, scalar) for scalar in members]
             pieces += _columns(cells, width, "    ", trends, mode)
-    if len(others) > len(shown):
-        pieces.append((f"  and {len(others) - len(shown)} more\n", "dim"))
-    if any(scalar.partial for scalar in (*core, *shown)):
-        pieces.append(("  * some ranks are missing from this value\n", "yellow"))
     return pieces
 
 
@@ -128,7 +138,7 @@ def _end(scalar: Scalar, trends: Trends, mode: str, *, whole: bool) -> Iterator[
     """What stands behind a value: where it came from; nothing at its first log event."""
     before = [value for value in trends.before(mode, scalar.name) if math.isfinite(value)]
     now = as_float(scalar.value)
-    if not before or not math.isfinite(now):
+    if not trends.shown or not before or not math.isfinite(now):
         return
     change = now - before[-1]
     style = trends.better(scalar, change)

@@ -79,6 +79,7 @@ class ConsoleSink(BaseSink):
         self._console = self._rich.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._trends = Trends.of(run.config)
         self._trends.bars = _can_show(BARS, self._console.encoding)
+        self._trends.shown = self._console.is_terminal
         if self._json:
             self._lines([{"run_id": run.run_id, "name": run.name, "output_dir": str(run.output_dir)}])
             return
@@ -95,7 +96,7 @@ class ConsoleSink(BaseSink):
         pieces += scalar_lines(records.scalars, self._max_scalars, width, self._trends, records.mode)
         self._trends.add(records.mode, records.scalars)
         for table in records.tables:
-            pieces += table_cards(table, self._max_rows, self._max_chars, width)
+            pieces += table_cards(table, self._max_rows, self._max_chars, width, step)
         pieces += [alert_line(alert) for alert in records.alerts]
         self._print(pieces)
 
@@ -117,7 +118,7 @@ class ConsoleSink(BaseSink):
 
     def _speed(self, step: int, records: Records) -> Iterator[str]:
         """Steps per second since the last log event of training, and how long the others take."""
-        if records.mode != "train" or not records.time:
+        if records.mode != "train" or not records.time or not self._console.is_terminal:
             return
         before, self._last = self._last, (step, records.time)
         if before is None or step <= before[0] or records.time <= before[1]:
@@ -171,8 +172,11 @@ def _objects(step: int, records: Records) -> list[dict[str, Any]]:
     return objects
 
 
-def table_cards(table: Table, max_rows: int, max_chars: int, width: int) -> Iterator[Piece]:
-    """Up to ``max_rows`` rows: short values on the card's first line, texts and conversations wrapped below it."""
+def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: int | None = None) -> Iterator[Piece]:
+    """Up to ``max_rows`` rows: short values on the card's first line, texts and conversations wrapped below it.
+
+    That a row is of the ``step`` of its block is not said again.
+    """
     count = min(table.rows, max_rows)
     if not count:
         return
@@ -188,7 +192,9 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int) -> Iter
         short = [
             f"{visible(column.name)} {_short(table.data[column.name][row])}"
             for column in table.columns
-            if column.name not in texts and column.tokens is None
+            if column.name not in texts
+            and column.tokens is None
+            and not (column.name == "step" and table.data["step"][row] == step)
         ]
         mark, style = _mark("" if why is None else why[row])
         yield f"    {row + 1} {mark}", style

@@ -33,7 +33,7 @@ PROFILE: dict[str, Any] = {
     "tables": {
         "numbers": {"schema": "numbers"}, "texts": {"schema": "texts"}, "ends": {"schema": "tokens", "filter": "ends"},
     },
-    "sinks": {"parquet": {"kind": "parquet"}},
+    "sinks": {"parquet": {"kind": "parquet"}}, "modes": {"train": {}, "eval": {"every": "end", "prefix": "eval/"}},
 }  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_the_last_step_of_the_first_table_with_texts_is_shown(recorded: Path, cl
         (["--limit", "3"], [0, 1, 2]), (["--mode", "eval", "--best", "1"], [0]), (["--table", "ends"], [1, 2]),
         (["--table", "numbers", "--by", "reward", "--worst", "1"], [2]),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(map(str, words)) if isinstance(words, list) else "said",
 )  # fmt: skip
 def test_rows_are_chosen(words: list[str], rows: list[int], recorded: Path, cli: Cli) -> None:
     """Of a step, the best first; `--json` has them as they were written."""
@@ -120,7 +120,7 @@ def test_tokens_are_text_and_say_what_colours_them(recorded: Path, cli: Cli) -> 
         (["--group", "4"], "there is no group 4\n  fix: groups here: 0, 1"),
         (["--by", "rewards"], "`rewards` is no column of numbers here\n  fix: did you mean `reward`?"),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(map(str, words)) if isinstance(words, list) else "said",
 )  # fmt: skip
 def test_what_is_not_there_is_answered_with_what_is(words: list[str], said: str, recorded: Path, cli: Cli) -> None:
     """In a line, and how to go on."""

@@ -75,17 +75,19 @@ def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[R
         return name, tables[name].rows()
     read = {each: tables[each].rows() for each in tables}
     texts = {
-        each: sum(_is_text(value) for key, value in rows[-1].items() if key not in STAMPS)
-        for each, rows in read.items() if rows
-    }  # fmt: skip
+        each: max((_reads(value) for key, value in rows[-1].items() if key not in STAMPS), default=0)
+        for each, rows in read.items()
+        if rows
+    }
     if not texts:
         raise Wrong("no table of the run has a row yet")
-    first = max(texts, key=lambda each: bool(texts[each]))
+    first = max(texts, key=lambda each: texts[each])
     return first, read[first]
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str | list | dict)
+def _reads(value: Any) -> int:
+    """How much a cell is to be read: a text or a conversation most, then tokens."""
+    return 2 if isinstance(value, str | list) else 1 if isinstance(value, dict) else 0
 
 
 def _of_mode(rows: Sequence[Row], mode: str | None) -> tuple[Sequence[Row], str]:
