@@ -56,7 +56,7 @@ ROOMS = (
         "cli __main__",
         "errors sinks runs report language plans engine compiler config api replay",
         "pydantic",
-        lazily="yaml wandb",
+        lazily="rich yaml wandb",
     ),
 )
 EXECUTING = ("sinks", "plans", "engine", "runtime")  # which know the plan, and nothing of how it came to be

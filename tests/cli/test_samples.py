@@ -61,7 +61,7 @@ def recorded(tmp_path: Path) -> Path:
 def texts(outcome: Outcome) -> list[str]:
     """The cards' first lines."""
     assert (outcome.code, outcome.err) == (0, "")
-    return [line for line in outcome.out.splitlines() if line[:1] in "▲▼●"]
+    return [line for line in outcome.out.splitlines() if line and line[0] in "▲▼●"]
 
 
 def test_the_last_step_of_the_first_table_with_texts_is_shown(recorded: Path, cli: Cli) -> None:

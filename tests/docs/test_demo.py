@@ -164,7 +164,7 @@ def test_the_demo_prints_at_most_60_lines_and_ends_on_where_to_look(grpo: Demo) 
     ]
     assert turns == [[4, 2], [4, 2]]
     lines = grpo.output.splitlines()
-    assert len(lines) == 58
+    assert len(lines) == 60
     assert [line.split()[0] for line in lines[-5:]] == ["report", "jsonl", "parquet", "pandas", "dashboard"]
 
 

@@ -99,9 +99,13 @@ def test_the_best_and_worst_rows_are_marked() -> None:
     """By what their filter said, in a colour of their own; a row's numbers break between two of them only."""
     pieces = list(table_cards(samples("e:top", "some, e:bottom", "some"), 4, 400, 40))
     assert lines(pieces)[1:] == [
-        "    1 ▲ a_long_name/of_a_column 0.5", "      reward 1", "    2 ▼ a_long_name/of_a_column 0.5", "      reward 1",
-        "    3 a_long_name/of_a_column 0.5", "      reward 1",
-    ]  # fmt: skip
+        "    1 ▲ a_long_name/of_a_column 0.5",
+        "      reward 1",
+        "    2 ▼ a_long_name/of_a_column 0.5",
+        "      reward 1",
+        "    3 a_long_name/of_a_column 0.5",
+        "      reward 1",
+    ]
     assert [style for text, style in pieces if text.startswith("    ")] == ["bold green", "bold red", "bold"]
 
 
@@ -119,13 +123,8 @@ def written(events: Sequence[tuple[int, Records]], *, terminal: bool = False, **
 
 def test_json_is_an_object_for_each_log_event_and_sample() -> None:
     """One on a line, strictly valid, with where each sample is from."""
-    event = Records(
-        "eval",
-        7.5,
-        tuple(scalars({"kl": math.nan})),
-        tables=(samples("e:top"),),
-        alerts=(Alert("kl", "warn", "\x1b!"),),
-    )
+    alert = Alert("kl", "warn", "\x1b!")
+    event = Records("eval", 7.5, tuple(scalars({"kl": math.nan})), tables=(samples("e:top"),), alerts=(alert,))
     assert [json.loads(line) for line in written([(3, event), (4, Records())], format="json")] == [
         {
             "step": 3, "mode": "eval", "time": 7.5, "scalars": {"kl": "NaN"},

@@ -43,9 +43,9 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Print them."""
-    import declog
+    from declog.runs.run import read
 
-    found = declog.read(given.run)
+    found = read(given.run)
     if not found.tables:
         raise Wrong(
             f"the run in {found.path} has no tables yet", "a sink that writes files, and a table in its profile"
