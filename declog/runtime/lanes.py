@@ -46,6 +46,7 @@ class Lane:
         self.numbers: dict[Step, dict[str, int]] = {}  # how many batches each step has, by phase
         self.open: dict[Step, int] = {}  # how many scopes
         self.edges: deque[Edge] = deque()  # windows that wait for scopes
+        self.held: Step | None = None  # a step that ended, whose numbers the loop still logs, however long it takes
         self.packets: dict[Step, set[str]] = {}  # that were consumed
         self.spent: dict[Step, float] = {}  # seconds that steps and blocks took
         self.ahead = False  # whether rows came in another order than that of steps
@@ -92,7 +93,8 @@ class Lane:
             return None
         edge, promise = self.edges[0], self.promise
         come = not self.ordered or (promise is not None and promise >= edge.step)
-        if edge.part or come or time.monotonic() - edge.begun > wait_s:
+        held = self.held is not None and self.held <= edge.step
+        if edge.part or come or (not held and time.monotonic() - edge.begun > wait_s):
             return self.edges.popleft()
         return None
 

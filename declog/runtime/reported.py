@@ -104,6 +104,7 @@ class Reported:
             held, self._held = self._held, None
             if held is None or self._log.closed:
                 return
+            self._log._session.train.held = None
             self._log._session.end(held, failed=False)
             if not self._log.plan.modes["train"].every:  # `every: trainer`: each step that is logged
                 self._log.flush()
@@ -119,6 +120,7 @@ class Reported:
             self.end()
             with log.step(step):
                 held = self._held = self._opened(step)
+                log._session.train.held = step
             return held, False
         return self._opened(step), True
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import declog
-from declog.testing import MemorySink
+from declog.testing import FakeComm, MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
@@ -153,3 +153,40 @@ def test_from_the_module(tmp_path: Path) -> None:
     rest: list[Any] = []
     sink, _ = run(lambda log: rest.append(declog.scalars({"loss": 1.0, "note": "x"}, 5)), tmp_path)
     assert (rest, sink.scalars) == ([{"note": "x"}], {5: {"loss": 1.0}})
+
+
+def test_a_step_may_take_longer_than_a_window_is_waited_for(tmp_path: Path) -> None:
+    """What runs ahead meanwhile neither closes its window nor makes anything late."""
+
+    def loop(log: declog.Recorder) -> None:
+        for step in range(3):
+            log.scalars({"loss": step}, step)
+            with log.at(step + 1):
+                log.observe(reward=[1.0])
+            log.scalars({"seconds": step}, step)
+
+    sink, failures = run(loop, tmp_path, steps="commit", wait_s=0.0)
+    assert sink.scalars == {
+        0: {"loss": 0, "seconds": 0}, 1: {"reward": 1, "loss": 1, "seconds": 1},
+        2: {"reward": 1, "loss": 2, "seconds": 2}, 3: {"reward": 1},
+    }  # fmt: skip
+    assert failures == {}
+
+
+def test_numbers_of_ranks(tmp_path: Path) -> None:
+    """Where all ranks log, a name has the mean of what they logged, or by `last` rank 0's; where rank 0 does, that."""
+    sink = MemorySink()
+
+    def body(comm: FakeComm) -> None:
+        sinks = [sink] if comm.rank == 0 else []
+        with declog.start(PROFILE, sinks=sinks, comm=comm, output_dir=tmp_path, steps="commit") as log:
+            for step in range(3):
+                log.observe(reward=[float(comm.rank)])
+                log.scalars({"actor/kl_loss": comm.rank, "loss": 2 * comm.rank}, step)
+                log.scalars({"main": step} if comm.rank == 0 else {}, step)
+
+    run_ranks(2, body)
+    expected = {"reward": 0.5, "loss": 1.0}
+    assert {step: values.pop("actor/kl_loss") for step, values in sink.scalars.items()} == dict.fromkeys(range(3), 0.0)
+    kept = {step: {name: values[name] for name in ("reward", "loss", "main")} for step, values in sink.scalars.items()}
+    assert kept == {step: {**expected, "main": step} for step in range(3)}
