@@ -19,8 +19,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from declog.cli import suggestions
 from declog.cli import verbs as _verbs
-from declog.cli import words as meant
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_error, write_json
 from declog.errors import CompositionError, ConfigError, DeclogError
@@ -66,7 +66,7 @@ def _run(words: list[str]) -> int:
         print(f"declog {version('declog')}")
         return OK
     if words[0] not in verbs():
-        raise Wrong(f"there is no verb `{words[0]}`", meant.verb(words[0], verbs()))
+        raise Wrong(f"there is no verb `{words[0]}`", suggestions.verb(words[0], verbs()))
     module = verb_of(words[0])
     parser = Parser(words[0], module.SUMMARY, module.__doc__ or "")
     module.arguments(parser)

@@ -1,6 +1,6 @@
 """What a verb takes from the command line: argparse, with a suggestion for what it does not know.
 
-Imports the standard library, and what is meant by words.
+Imports the standard library and suggestions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from declog.cli import words as meant
+from declog.cli import suggestions
 
 DIVIDER = "\0--"  # argparse would take `--` away
 
@@ -57,7 +57,7 @@ class Parser:
             return None
         for word in unknown:
             known = [name for name in self._argparse.options if name.startswith("--")]
-            fix = meant.option(word, known)
+            fix = suggestions.option(word, known)
             raise Wrong(f"{self._argparse.prog} has no {'option' if fix else 'use for'} `{word}`", fix)
         return given
 

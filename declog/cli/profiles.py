@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declog.cli import words as meant
+from declog.cli import suggestions
 from declog.cli.arguments import DIVIDER, Wrong
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
         raise Wrong("`--` divides the two profiles of `declog diff`", "leave it out")
     if names != list(words[: len(names)]) or len(names) > 1:
         odd = next((name for place, name in enumerate(names) if place or name != words[0]), names[-1])
-        raise Wrong(f"`{odd}` is no override", meant.override(odd, words))
+        raise Wrong(f"`{odd}` is no override", suggestions.override(odd, words))
     for word in words:
         if (found := re.match(r"\+*(config_name|config_dir|config_path)=(.*)", word)) is not None:
             option = "--config-name" if found[1] == "config_name" else "--config-dir"

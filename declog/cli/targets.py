@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from declog.cli import words as meant
+from declog.cli import suggestions
 from declog.cli.arguments import DIVIDER, Wrong
 
 PACKAGE = "pkg://"
@@ -31,12 +31,12 @@ def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
     names = list(itertools.takewhile(is_name, words))
     spaced = words[len(names) : len(names) + 1] == ["="]
     for name in names:
-        strange = not name.strip() or name[0] in meant.DASHES or re.fullmatch(r"[\w.]+:[^/]\S*", name) is not None
+        strange = not name.strip() or name[0] in suggestions.DASHES or re.fullmatch(r"[\w.]+:[^/]\S*", name) is not None
         if strange or spaced:
-            raise Wrong(f"`{names[-1] if spaced else name}` is no profile", meant.override(name, words))
+            raise Wrong(f"`{names[-1] if spaced else name}` is no profile", suggestions.override(name, words))
     overrides = list(words[len(names) :])
     if odd := next((word for word in overrides if is_name(word)), None):
-        raise Wrong(f"`{odd}` is no override", meant.override(odd, words))
+        raise Wrong(f"`{odd}` is no override", suggestions.override(odd, words))
     found = list(dict.fromkeys(each for name in names for each in _profiles(name))) if names else [""]
     jobs = list(_jobs(overrides)) if sweep else [overrides]
     if len(found) * len(jobs) > MOST_JOBS:

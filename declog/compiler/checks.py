@@ -43,7 +43,7 @@ def empty(draft: Draft) -> None:
 
 
 def quantiles(draft: Draft) -> None:
-    """``p0.95`` is the 0.95 % quantile, which is nearly the minimum: ``p95`` was meant."""
+    """``p0.95`` is the 0.95 % quantile, which is nearly the minimum: ``p95`` is what most people mean."""
     reductions = [(f"metrics.{op.id}", op.reduction.name) for op in draft.metrics]
     reductions += [(".".join(map(str, path)), node.op) for path, root in expressions(draft) for node in walk(root)]
     for place, name in reductions:

@@ -112,7 +112,7 @@ class Draft:
         self.problems.append(Problem(error.code, error.message, path, error.fix))
 
     def warn(self, message: str) -> None:
-        """Note what is allowed and probably not meant."""
+        """Note what is allowed and probably a mistake."""
         if message not in self.warnings:
             self.warnings.append(message)
 

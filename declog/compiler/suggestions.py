@@ -1,4 +1,4 @@
-"""What was meant by an expression that is wrong: a fix that gives that number when it is pasted."""
+"""Fixes of expressions that are wrong, which give the number that was intended when they are pasted."""
 
 from __future__ import annotations
 

@@ -469,7 +469,7 @@ class Plan:
     homes: Mapping[str, str] = field(default_factory=dict)  # observed names that have one phase, needed or not
     modes: Mapping[str, ModeOp] = field(default_factory=dict)
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
-    warnings: tuple[str, ...] = ()  # what is allowed and probably not meant
+    warnings: tuple[str, ...] = ()  # what is allowed and probably a mistake
     known: frozenset[str] = frozenset()  # names that may be observed, needed or not
     renamed: Mapping[str, str] = field(default_factory=dict)  # the names that they had before
     extras: frozenset[str] = frozenset()  # those that columns of log_extra are observed as

@@ -41,14 +41,14 @@ class ActorComm(LocalComm):
         self.world_size = world_size
         self._lock = threading.Lock()
         self._messages: list[bytes] = []
-        self._told = False
+        self._reported = False
 
     def send(self, event: Event, data: bytes) -> None:
         with self._lock:
             self._messages.append(data)
             kept = sum(map(len, self._messages))
-        if kept > KEPT_BYTES and not self._told:
-            self._told = True
+        if kept > KEPT_BYTES and not self._reported:
+            self._reported = True
             log.warning("actor %d keeps %d bytes of log events that nobody exports: call `export`", self.rank, kept)
 
     def take(self, fingerprint: str) -> bytes:

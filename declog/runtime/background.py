@@ -150,13 +150,13 @@ class Background:
 
     def _join(self) -> None:
         """Wait for the worker as long as it goes on, and end what it waits for: a full queue, a stopped process."""
-        patience, began, said = self.wait_s + self.close_s, time.monotonic(), False
+        patience, began, reported = self.wait_s + self.close_s, time.monotonic(), False
         finished, end = self.backlog.finished, began + patience
         while not self._worker.join(0.05):
             if self.backlog.finished != finished:
                 finished, end = self.backlog.finished, time.monotonic() + patience
-            if not said and self.backlog.events > 1 and time.monotonic() - began > 5:
-                said = True
+            if not reported and self.backlog.events > 1 and time.monotonic() - began > 5:
+                reported = True
                 log.warning("closing: %d log events are still to be evaluated", self.backlog.events)
             for runner in self._runners.values():
                 if runner.stuck_s > self.close_s:

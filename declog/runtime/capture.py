@@ -86,7 +86,7 @@ class CapturingTape(Tape):
         self._kept = False  # of this part some calls are, those of scopes that are kept
         self._broken = False  # a call of this part could not be: then none of it is
         self._scopes: dict[int, bool] = {}  # the open ones, and whether they are kept
-        self._told = False
+        self._reported = False
         self._step: tuple[int, int] | None = None  # the open optimizer step's number, and its scope's
         self._ahead = False  # rows were given for a step that was not open: what is left out may be of what is kept
         self._ended = False
@@ -190,8 +190,8 @@ class CapturingTape(Tape):
 
     def _leave_out(self, why: str) -> None:
         self._broken = True
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             log.warning("the capture leaves steps out: %s", why)
 
     def _done(self, name: str, made: Call | None, failed: bool) -> None:

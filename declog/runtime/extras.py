@@ -40,7 +40,7 @@ class Undeclared:
         columns = [(table.id, column) for table in plan.tables for column in table.columns]
         self._refusing = [table for table, column in columns if column.undeclared == "error"]
         self._kept = any(column.keeps for _, column in columns)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def wanted(self, column: Any) -> bool:
         """Whether a table keeps the column; ``InputError`` where one refuses it. What is dropped is reported once."""
@@ -48,8 +48,8 @@ class Undeclared:
             raise InputError.of("DL509.name", column=column)
         if self._refusing:
             raise InputError.of("DL509.refused", table=self._refusing[0], column=column)
-        if not self._kept and column not in self._told:
-            self._told.add(column)
+        if not self._kept and column not in self._reported:
+            self._reported.add(column)
             log.warning("the column `%s` is dropped: no active table keeps undeclared columns", column)
         return self._kept
 

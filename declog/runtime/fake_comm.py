@@ -125,7 +125,7 @@ def run_ranks(world_size: int, body: Callable[[FakeComm], Result], *, timeout_s:
     end = time.monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    if errors:  # told first: others may hang because of it
+    if errors:  # reported first: others may hang because of it
         raise errors[min(errors)]
     hung = [comm.rank for comm, thread in zip(comms, threads, strict=True) if thread.is_alive()]
     if hung:

@@ -36,7 +36,7 @@ class _Held:
 
     total = 0
     _lock = threading.Lock()
-    _told = False
+    _reported = False
 
     def __init__(self, opened: Opened, size: int) -> None:
         self._opened: Opened | None = opened
@@ -51,8 +51,8 @@ class _Held:
         """Whether one more fits; said once where it does not."""
         if _Held.total + size <= HELD_BYTES:
             return True
-        if not _Held._told:
-            _Held._told = True
+        if not _Held._reported:
+            _Held._reported = True
             log.warning(
                 "images of more than %d MB wait for a log event: further ones are not shown", HELD_BYTES // 2**20
             )

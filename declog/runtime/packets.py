@@ -96,7 +96,7 @@ class Packets:
 
     def __init__(self) -> None:
         self._live: weakref.WeakSet[Packet] = weakref.WeakSet()
-        self.lost: list[Fate] = []  # collected as garbage; told by the run's own thread
+        self.lost: list[Fate] = []  # collected as garbage; reported by the run's own thread
 
     def watch(self, packet: Packet) -> None:
         """Note a packet that was made, or came from another process."""

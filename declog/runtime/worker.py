@@ -1,7 +1,7 @@
 """The background side of a log event: one thread per process, fed through a queue that never blocks training.
 
 Ranks above 0 send their rows to rank 0, which evaluates those of all ranks. The thread is never abandoned inside
-torch: it is told to stop and joined.
+torch: it is asked to stop and joined.
 """
 
 from __future__ import annotations

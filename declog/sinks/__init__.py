@@ -183,7 +183,7 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
         try:
             TypeAdapter(hints.get(name, Any)).validate_python(value, strict=True)
         except ValidationError as cause:
-            reasons = " or ".join(dict.fromkeys(_wanted(error) for error in cause.errors()))
+            reasons = " or ".join(dict.fromkeys(_expected(error) for error in cause.errors()))
             default = parameters[name].default
             plain = isinstance(default, str | int | float) and not isinstance(default, bool)
             problems.append(
@@ -200,7 +200,7 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def _wanted(error: Any) -> str:
+def _expected(error: Any) -> str:
     """What a check of a type asks for, in pydantic's words without their beginning."""
     return str(error["msg"]).removeprefix("Input should be ").replace("valid integer", "whole number")
 

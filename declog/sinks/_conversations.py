@@ -40,8 +40,8 @@ def conversation(table: Table, row: int) -> tuple[list[Message], dict[str, Any]]
 
 def spoken(message: Message) -> str:
     """What a message says, as text: its content and the tools that it calls."""
-    said = [_content(message.get("content")), *map(_tool_call, message.get("tool_calls") or ())]
-    return "\n".join(filter(None, said))
+    texts = [_content(message.get("content")), *map(_tool_call, message.get("tool_calls") or ())]
+    return "\n".join(filter(None, texts))
 
 
 def _content(content: Any) -> str:

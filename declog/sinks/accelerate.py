@@ -31,7 +31,7 @@ from declog.sinks.wandb import WandbSink
 log = logging.getLogger("declog")
 MAX_CHARS = 500  # of a table's cell, where the tracker shows the table as a text
 TEXTS = frozenset({"tensorboard"})  # trackers whose `log` shows a text
-OWN_RUN = {"mlflow": "run_id"}  # trackers whose run is of the thread that opened it, and how `log` is told which it is
+OWN_RUN = {"mlflow": "run_id"}  # trackers whose run is of the thread that opened it, and how `log` gets it
 
 _open: ContextVar[Sequence[Any]] = ContextVar("_open", default=())  # trackers of the Accelerator that starts a run
 
@@ -154,7 +154,7 @@ class _Generic:
     def __init__(self, tracker: Any) -> None:
         self._tracker = tracker
         self._log_options: dict[str, Any] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def open(self, run: RunInfo) -> None:
         if self._tracker.name in OWN_RUN:
@@ -194,8 +194,8 @@ class _Generic:
             tracker.log_images({name: images}, step=step)
 
     def _leave_out(self, what: str, name: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._reported:
+            self._reported.add(what)
             log.warning("the tracker `%s` shows no %s: `%s` is not there", self._tracker.name, what, name)
 
 

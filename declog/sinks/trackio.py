@@ -183,8 +183,8 @@ class TrackioSink(BaseSink):
         for row in range(table.rows):
             messages, others = conversation(table, row)
             metadata = {clean_text(name): storable(value, self._image) for name, value in others.items()}
-            said = [storable(message, self._image) for message in messages]
-            made.append(self._trackio.Trace(said, metadata=metadata))
+            stored = [storable(message, self._image) for message in messages]
+            made.append(self._trackio.Trace(stored, metadata=metadata))
         return made
 
     def close(self) -> None:

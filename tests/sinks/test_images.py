@@ -141,7 +141,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     """Beyond it images are described only, which is said once; what was shown or forgotten makes room."""
     before = media._Held.total
     monkeypatch.setattr(media, "HELD_BYTES", before + 1500)
-    monkeypatch.setattr(media._Held, "_told", False)
+    monkeypatch.setattr(media._Held, "_reported", False)
     first, *others = (plain_value(drawn()) for _ in range(4))  # 600 bytes each
     assert [each.encoded() is None for each in others] == [False, True, True]
     assert media._Held.total == before + 600

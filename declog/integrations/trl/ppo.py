@@ -112,12 +112,12 @@ class Loop:
 
     def _texts(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Prompts and completions, where a table has them."""
-        wanted = self._log.plan.sources
+        needed = self._log.plan.sources
         tokenizer = self._trainer.processing_class
         texts: dict[str, Any] = {}
-        if "prompt" in wanted:
+        if "prompt" in needed:
             texts["prompt"] = tokenizer.batch_decode(found["queries"], skip_special_tokens=True)
-        if "completion" in wanted:
+        if "completion" in needed:
             lengths = (found["sequence_lengths"] + 1).tolist()
             rows = zip(found["responses"].tolist(), lengths, strict=True)
             texts["completion"] = tokenizer.batch_decode([row[:length] for row, length in rows])

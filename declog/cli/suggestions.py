@@ -1,4 +1,4 @@
-"""What was meant by a word of a command line that is no profile, no override and no verb: a fix for each."""
+"""Words of a command line that are no profile, no override and no verb: a fix for each."""
 
 from __future__ import annotations
 
