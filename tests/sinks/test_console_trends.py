@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from tqdm import tqdm
 
 from declog.records import Alert, Column, DType, Places, Records, RunInfo, Scalar, Table
 from declog.sinks._scalar_lines import Trends, number, scalar_lines, sparkline
-from declog.sinks.console import ConsoleSink, table_cards
+from declog.sinks.console import ConsoleSink, _beside_bars, table_cards
 
 CONFIG: Mapping[str, Any] = {
     "metrics": {"reward": {"tags": ["core"], "good": "up"}, "kl": {"tags": "core, policy", "good": "down"}, "n": "mean"}
@@ -145,3 +147,16 @@ def test_a_terminal_is_told_how_fast_and_how_long() -> None:
     ]
     told = [line for line in written(events, terminal=True, steps=1821) if "step" in line]
     assert ["step 10 · train · 0.5 steps/s · 1 h 00 min left" in line for line in told] == [False, True, False]
+
+
+def test_bars_of_tqdm_are_drawn_again_below(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed stands in lines of its own; a log file is left alone."""
+    with tqdm(total=4, file=sys.stdout, ncols=20, bar_format="{n} of {total}") as bar:
+        shown = []
+        for terminal in (True, False):
+            capsys.readouterr()
+            with _beside_bars(terminal=terminal):
+                print("block")
+            shown.append(capsys.readouterr().out.split("\r"))
+        bar.clear()
+    assert [[part.strip() for part in parts if part.strip()] for parts in shown] == [["block", "0 of 4"], ["block"]]
