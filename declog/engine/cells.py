@@ -105,6 +105,11 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
     return cells
 
 
+def enough(op: MetricOp, counted: Array) -> Array:
+    """Where so much counted that there is a value, be it NaN; by weights it may be less than one row."""
+    return counted > (1 if op.reduction.name in ("std", "var") else 0)
+
+
 # ---- one metric, by label and piece ----------------------------------------------------------------------
 
 
@@ -139,7 +144,7 @@ def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = 
     result = np.asarray(op.reduction.run(moments), np.float64)
     names = tuple(map(str, state.labels))
     cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces, rest=rest)
-    cells = settled(op, cells, lacking > 0, moments.n > 0, (moments.n > 1) & np.isnan(result))
+    cells = settled(op, cells, lacking > 0, moments.n > 0, enough(op, moments.n) & np.isnan(result))
     if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
         cells.values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
     return cells
@@ -193,7 +198,8 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
             else:
                 values[(member, *at)] = result
     cells = Cells(values, members, labels, skipped=skipped, histograms=histograms, pieces=placed.pieces, rest=rest)
-    return settled(op, cells, missing, counted)
+    odd = counted & np.isnan(values) if op.reduction.level is not None else None  # between infinities
+    return settled(op, cells, missing, counted, odd)
 
 
 def _by_sketch(op: MetricOp, view: View) -> Cells:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.cell_index import Placed, place_key, row_axis
-from declog.engine.cells import Cells, finished, reduce_one, settled
+from declog.engine.cells import Cells, enough, finished, reduce_one, settled
 from declog.engine.evaluator import View
 from declog.engine.partials import elsewhere, fold_states, known_tokens, states_of
 from declog.language.moments import Moments, Stat
 from declog.language.nodes import Node
-from declog.language.reductions import Reduction
+from declog.language.reductions import Reduction, quantiles
 from declog.language.segmented import truth
 from declog.plans.ops import MetricOp
 
@@ -104,7 +104,8 @@ class _Picked:
             cells = Cells(values[:, None], view.members(node) if op.family else (), pieces=placed.pieces)
             if op.empty is not None or not np.isfinite(values).all():
                 counted = np.broadcast_to(np.bincount(placed.piece, minlength=len(placed.pieces)) > 0, values.shape)
-                settled(op, cells, np.zeros(cells.values.shape, bool), counted[:, None])
+                odd = counted[:, None] & np.isnan(cells.values)  # between infinities
+                settled(op, cells, np.zeros(cells.values.shape, bool), counted[:, None], odd)
             found[op.key] = cells
 
     def _by_level(self, whole: Mapping[int, Array], placed: Placed) -> dict[tuple[int, float], Array]:
@@ -117,7 +118,7 @@ class _Picked:
             if mine.shape[1]:
                 step = max(1, BLOCK // mine.shape[1])
                 for start in range(0, len(mine), step):
-                    part = np.quantile(mine[start : start + step], self._levels, axis=1)
+                    part = quantiles(mine[start : start + step], self._levels)
                     result[:, start : start + step, place] = part
         starts = np.cumsum([0, *heights]).tolist()
         return {
@@ -186,7 +187,9 @@ class _Fused:
                 cells = Cells(values[start:end], view.members(op.args[0]) if op.family else ())
                 span = index[start:end]
                 counted = (moments.n[span] > 0)[:, None, None]
-                odd = (moments.n[span] > 1)[:, None, None] & np.isnan(cells.values)  # infinities against each other
+                odd = enough(op, moments.n[span])[:, None, None] & np.isnan(
+                    cells.values
+                )  # infinities against each other
                 if gaps is not None or op.tokens is not None:
                     missing = _missing_tokens(op, view, rows, moments.n[span]) if gaps is None else gaps[span]
                     cells.skipped = int(missing.sum())

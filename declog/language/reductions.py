@@ -91,9 +91,19 @@ def quantile_level(name: str) -> float | None:
     return level if level is not None and level <= 1 else None
 
 
+def quantiles(values: Array, levels: Sequence[float]) -> Array:
+    """The quantiles of the last axis, ``[levels, ...]``, also of infinite values, of which numpy makes NaN."""
+    found = np.quantile(values, levels, axis=-1)
+    if np.isfinite(found).all():
+        return found
+    low, high = (np.quantile(values, levels, axis=-1, method=side) for side in ("lower", "higher"))
+    with np.errstate(invalid="ignore"):  # between infinities of both signs there is nothing
+        return np.where(np.isnan(found), np.where(low == high, low, low + high), found)
+
+
 def _quantile(name: str, level: float) -> Reduction:
     def run(values: Array) -> float:
-        return float(np.quantile(values, level))
+        return float(quantiles(values, [level])[0])
 
     help = f"the {level:g} quantile, interpolated linearly: exact over rows, within {sketch.ERROR:.0%} over tokens"
     return Reduction(name, run, level=level, sketch=lambda counts: counts.quantile(level), help=help)
