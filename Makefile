@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # What Python compiled is kept, whatever the shell says: compiling torch anew is most of what an interpreter's start takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types docs bench soak trl-matrix integrations clean
+.PHONY: demo shots test lint types docs bench soak trl-matrix integrations clean
 
 # torch goes first and alone, so that the pinned build is in place before anything else asks for one.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -58,6 +58,10 @@ trl-matrix: $(VENV)/.dev
 # trainers with dependencies of their own, such as verl, each in a folder that has them; some three minutes
 integrations: $(VENV)/.dev
 	$(BIN)/python -m tests.integrations.own_env
+
+# the pictures of README and docs, from the demo; needs Chromium
+shots: $(VENV)/.dev
+	$(BIN)/python -m tests.report.shots
 
 clean:
 	rm -rf .trl .own_env build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

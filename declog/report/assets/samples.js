@@ -337,7 +337,8 @@ async function showGroup(detail, row, texts, mates) {
   for (const name of long) if (kindOf(name) === "prompt" && typeof texts[name] === "string") detail.append(field(name, "prompt", texts[name]));
   detail.append(groupSummary(rows, all.map((one) => [...textsIn(one[main])].join("\n"))));
   const cards = rows.map((one, i) => groupCard(one, [...textsIn(all[i][main])].join("\n"), one === row, mean(rows.map(scoreOf))));
-  detail.append(el("div", { class: "side" }, cards));
+  const short = all.every((one) => [...textsIn(one[main])].join("").length < 200);
+  detail.append(el("div", { class: short ? "side short" : "side" }, cards));
   for (const text of $$(".side .txt", detail)) text.scrollTop = text.scrollHeight;
 }
 

@@ -1,0 +1,118 @@
+"""``make shots``: the pictures of README and docs, from the demo: its report, its console, its dashboard.
+
+    python -m tests.report.shots            runs the demo and writes docs/images/*.png
+    python -m tests.report.shots RUN        of a demo's run that is there
+
+Needs Chromium. Each picture is a PNG of 128 colours, small enough to be in git.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+from declog.cli import main
+
+ROOT = Path(__file__).parents[2]
+IMAGES = ROOT / "docs" / "images"
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
+PORT = 7871
+LINES = 24  # of the console
+TERMINAL = """<meta charset="utf-8"><body style="margin:0;background:#15181c"><pre style="margin:0;padding:22px 26px;
+color:#e6e4df;font:15px/1.5 'DejaVu Sans Mono',monospace;display:inline-block">$ make demo
+{}</pre>"""
+
+
+def small(file: Path) -> None:
+    """A PNG of few colours instead of the one that is there."""
+    Image.open(file).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)
+    print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1000:.0f} kB")
+
+
+def report(page: Page, run: Path) -> None:
+    """The head of the report, its curves, and a group of samples."""
+    main(["report", str(run)])
+    page.goto((run / "report.html").as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    page.wait_for_timeout(500)
+    page.screenshot(path=IMAGES / "report.png")
+    page.evaluate("document.querySelector('#samples').scrollIntoView()")
+    page.locator("#detail .btn", has_text="side by side").click()
+    page.wait_for_selector(".side")
+    page.wait_for_timeout(200)
+    page.screenshot(path=IMAGES / "report-samples.png")
+
+
+def terminal(page: Page, output: str) -> None:
+    """The end of what the demo prints."""
+    text = "\n".join(re.sub(r"\x1b\[[0-9;]*m", "", line)[:104] for line in output.splitlines()[-LINES:])
+    page.set_content(TERMINAL.format(html.escape(text)))
+    page.locator("pre").screenshot(path=IMAGES / "terminal.png")
+
+
+@contextmanager
+def trackio(run: Path) -> Iterator[str]:
+    """Trackio's dashboard of a run, while it is served here."""
+    command: list[str | Path] = [Path(sys.executable).parent / "trackio", "show", "--project", "arithmetic_grpo"]
+    own = {"TRACKIO_DIR": str(run / "trackio"), "GRADIO_SERVER_PORT": str(PORT), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        try:
+            lines = (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in served.stdout)
+            yield next(found.group() for line in lines if (found := re.search(r"http://\S+", line)))
+        finally:
+            served.terminate()
+
+
+def dashboard(page: Page, run: Path) -> None:
+    """The demo's page of trackio."""
+    with trackio(run) as address:
+        page.goto(address)
+        page.wait_for_timeout(6000)
+        page.screenshot(path=IMAGES / "dashboard.png")
+
+
+def demo(folder: Path) -> tuple[Path, str]:
+    """Run it; its folder and what it printed."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "grpo_arithmetic.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (run,) = folder.glob("outputs/*/*")
+    return run, done.stdout
+
+
+def shoot(run: Path | None) -> None:
+    """All pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        output = ""
+        if run is None:
+            run, output = demo(Path(folder))
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        page = browser.new_page(viewport={"width": 1360, "height": 850})
+        report(page, run.resolve())
+        dashboard(page, run.resolve())
+        if output:
+            terminal(page, output)
+        browser.close()
+    for file in sorted(IMAGES.glob("*.png")):
+        small(file)
+
+
+if __name__ == "__main__":
+    shoot(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
