@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
 PORT = 7871
-LINES = 24  # of the console
+WIDTH = 104  # of the console
 TERMINAL = """<meta charset="utf-8"><body style="margin:0;background:#15181c"><pre style="margin:0;padding:22px 26px;
 color:#e6e4df;font:15px/1.5 'DejaVu Sans Mono',monospace;display:inline-block">$ make demo
 {}</pre>"""
@@ -55,8 +55,11 @@ def report(page: Page, run: Path) -> None:
 
 
 def terminal(page: Page, output: str) -> None:
-    """The end of what the demo prints."""
-    text = "\n".join(re.sub(r"\x1b\[[0-9;]*m", "", line)[:104] for line in output.splitlines()[-LINES:])
+    """The end of what the demo prints, from its last log event on."""
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.splitlines()]
+    start = max(place for place, line in enumerate(lines) if line.startswith("step "))
+    text = "\n".join(lines[start:]).replace(str(Path(sys.executable).parent), ".venv/bin")
+    text = "\n".join(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in text.splitlines())
     page.set_content(TERMINAL.format(html.escape(text)))
     page.locator("pre").screenshot(path=IMAGES / "terminal.png")
 
