@@ -142,6 +142,14 @@ class Frame:
             return block.column(slice(row, row + len(places)), exact=exact)
         return np.stack([other.column(place, exact=exact) for _, other, place in places])
 
+    def plain(self, name: str, axis: Axis) -> tuple[Block, int] | None:
+        """The block and row of a column ``[rows]`` of an axis that is all there; None: it is something else."""
+        places = self._places.get(name)
+        if places is None or name + ABSENT in self._places:
+            return None
+        member, block, row = places[0]
+        return (block, row) if member is None and block.valid is None and block.axis is axis else None
+
     def absent(self, name: str, axis: Axis) -> Array | None:
         """Where a column did not come: bools ``[rows]`` of an axis, of a family ``[members, rows]``; None: nowhere."""
         marks = {member: (block, row) for member, block, row in self._places.get(name + ABSENT, ())}

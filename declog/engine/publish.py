@@ -102,6 +102,10 @@ class Dispatcher:
         self._samples = Tables(functions)
         self._gaps: set[str] = set()  # metrics whose missing values are reported already
         self._outputs_by_key = {op.key: op for op in plan.outputs}
+        self._shown = {
+            period: [op for op in plan.outputs if op.shown and op.every == period] for period in plan.periods
+        }
+        self._integers = {op.key for op in plan.outputs if _of_integers(op)}
         self._periods = {op.key: op.every for op in plan.outputs}
         self._metric_ops = {period: [op for op in plan.metrics if op.every == period] for period in plan.periods}
         self._reductions = {period: Reductions(_at_once(ops)) for period, ops in self._metric_ops.items()}
@@ -267,8 +271,11 @@ class Dispatcher:
 
     def _broken(self, found: Mapping[str, Cells]) -> list[Scalar]:
         """Of the metrics that are NaN or infinite, how many values are."""
-        counts = {op.key: _infinite(found[op.key], op) for op in self._plan.outputs if op.shown and op.key in found}
-        return [Scalar(NONFINITE + op.id, n, op.key) for op in self._plan.outputs if (n := counts.get(op.key))]
+        return [
+            Scalar(NONFINITE + op.id, n, op.key)
+            for op in self._plan.outputs
+            if op.shown and op.key in found and (n := _infinite(found[op.key], op))
+        ]
 
     def _go_on(
         self, op: MetricOp, at: tuple[str, int], held: WindowState, views: Mapping[str, View], found: dict[str, Cells]
@@ -326,13 +333,14 @@ class Dispatcher:
     ) -> list[_Output]:
         made: list[_Output] = []
         taken = set(self._declared)
-        for op in self._plan.outputs:
-            if op.every != period or not op.shown or op.key not in found:
-                continue
-            whole = found[op.key]
-            if op.family and not whole.members:
-                continue  # the family never came: it has no names
+        for op in self._shown[period]:
+            whole = found.get(op.key)
+            if whole is None or (op.family and not whole.members):
+                continue  # a family that never came has no names
             for member, label, value in _present(whole, self._combine[op.key]):
+                number = float(value)
+                if op.key in self._integers and number.is_integer() and abs(number) < 2.0**53:
+                    number = int(number)
                 for item in op.names:
                     name = _filled(op, item.template, whole, member, label)
                     if name == item.template:
@@ -341,7 +349,7 @@ class Dispatcher:
                         self._shadow(name, op, report)
                         continue
                     taken.add(name)
-                    made.append(_Output(op.key, item.alias, Scalar(name, _number(value, op), op.key, partial)))
+                    made.append(_Output(op.key, item.alias, Scalar(name, number, op.key, partial)))
             for (member, label), (counts, edges) in whole.histograms.items():
                 for item in op.names:
                     name = _filled(op, item.template, whole, member, label)
@@ -412,14 +420,16 @@ class Dispatcher:
         profile, prefix = self._plan.profiles[route.profile], route.prefix + event.prefix
         hidden = self._hidden(profile, event.cells, report)
         some = {item[:2] for item in profile.only}
-        shown = [
-            _prefixed(item.record, prefix)
-            for item in event.outputs
-            if (item.key, item.alias) in profile.outputs
-            and not _named(item, hidden)
-            and ((item.key, item.alias) not in some or _named(item, profile.only))
-            and not _named(item, profile.without)
-        ]
+        outputs = [item for item in event.outputs if (item.key, item.alias) in profile.outputs]
+        if hidden or some or profile.without:
+            outputs = [
+                item
+                for item in outputs
+                if not _named(item, hidden)
+                and ((item.key, item.alias) not in some or _named(item, profile.only))
+                and not _named(item, profile.without)
+            ]
+        shown = [_prefixed(item.record, prefix) for item in outputs]
         counts = {
             item.name: _prefixed(item, prefix)
             for item in event.broken
@@ -516,16 +526,15 @@ def _filled(op: MetricOp | FormulaOp, template: str, whole: Cells, member: int, 
     return FIELD.sub(lambda found: fields.get(found[1], found[0]), template)
 
 
-def _number(value: Any, op: MetricOp | FormulaOp) -> float | int:
-    number = float(value)
-    whole = (
+def _of_integers(op: MetricOp | FormulaOp) -> bool:
+    """Whether an output's whole numbers are integers."""
+    return (
         isinstance(op, MetricOp)
         and op.dtype is DType.INT
         and op.combine in ("sum", "min", "max", "last", "mean")
         and op.pool == "window"
         and op.ema is None
     )
-    return int(number) if whole and number.is_integer() and abs(number) < 2.0**53 else number
 
 
 def _worded(op: AlertOp, values: Mapping[str, float | None]) -> str:

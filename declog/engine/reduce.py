@@ -15,7 +15,9 @@ from declog.engine import cell_index
 from declog.engine.cell_index import Placed, place_key, row_axis
 from declog.engine.cells import Cells, enough, finished, reduce_one, settled
 from declog.engine.evaluator import View
+from declog.engine.frame import Block
 from declog.engine.partials import elsewhere, fold_states, known_tokens, states_of
+from declog.language.dtypes import Axis, DType
 from declog.language.moments import Moments, Stat
 from declog.language.nodes import Node
 from declog.language.reductions import Reduction, quantiles
@@ -23,6 +25,7 @@ from declog.language.segmented import truth
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
+Index = slice | Array
 BLOCK = 2**15  # values that are reduced at once: 256 KiB stay in a core's cache
 
 
@@ -156,11 +159,16 @@ class _Fused:
             requested[node.index] = node, known | op.reduction.stats
         alike = sorted(requested.values(), key=lambda item: (sorted(item[1]), item[0].index))  # alike side by side
         self._nodes = [node for node, _ in alike]
+        self._signals = {
+            place: node.param("name") for place, node in enumerate(self._nodes)
+            if node.op == "signal" and node.type.dtype is DType.FLOAT and not node.type.family
+            and node.type.axis is self._axis and self._axis is not Axis.GROUP
+        }  # fmt: skip
         self._requested = [stats for _, stats in alike]
         self._by_reduction: dict[str, list[MetricOp]] = {}
         for op in ops:
             self._by_reduction.setdefault(op.reduction.name, []).append(op)
-        self._orders: dict[tuple[int, ...], list[tuple[Reduction, Array, list[tuple[MetricOp, int, int]]]]] = {}
+        self._orders: dict[tuple[int, ...], list[tuple[Reduction, Index, list[tuple[MetricOp, int, int]]]]] = {}
 
     def run(self, view: View, found: dict[str, Cells]) -> None:
         """Add the cells of these metrics."""
@@ -170,7 +178,7 @@ class _Fused:
             moments = (states if rows is None else states.take(rows)).pooled()
             gaps, heights = None, (1,) * len(self._folds)
         else:
-            pieces = [self._rows(view, place) for place in range(len(self._nodes))]
+            pieces = self._pieces(view)
             pieces = pieces if rows is None else [piece[:, rows] for piece in pieces]
             heights = tuple(len(piece) for piece in pieces)
             moments = self._moments(pieces)
@@ -183,20 +191,21 @@ class _Fused:
             gaps = missing if missing.any() else None
         for reduction, index, places in self._order(heights):
             values = np.asarray(reduction.run(moments.take(index)), np.float64)[:, None, None]
+            n, plain = moments.n[index], gaps is None and bool(np.isfinite(values).all())
             for op, start, end in places:
                 cells = Cells(values[start:end], view.members(op.args[0]) if op.family else ())
-                span = index[start:end]
-                counted = (moments.n[span] > 0)[:, None, None]
-                odd = enough(op, moments.n[span])[:, None, None] & np.isnan(
-                    cells.values
-                )  # infinities against each other
+                found[op.key] = cells
+                if plain and op.tokens is None and op.empty is None:  # most metrics
+                    continue
+                counted = (n[start:end] > 0)[:, None, None]
+                # infinities against each other
+                odd = enough(op, n[start:end])[:, None, None] & np.isnan(cells.values)
                 if gaps is not None or op.tokens is not None:
-                    missing = _missing_tokens(op, view, rows, moments.n[span]) if gaps is None else gaps[span]
+                    missing = _missing_tokens(op, view, rows, n[start:end]) if gaps is None else gaps[index][start:end]
                     cells.skipped = int(missing.sum())
                     settled(op, cells, (missing > 0)[:, None, None], counted, odd)
-                elif op.empty is not None or not np.isfinite(cells.values).all():
+                else:
                     settled(op, cells, np.zeros(cells.values.shape, bool), counted, odd)
-                found[op.key] = cells
 
     def _lost(self, view: View, node: Node, members: int, rows: Array | None) -> Array:
         """In how many rows each of a node's members is absent."""
@@ -205,9 +214,24 @@ class _Fused:
         away = elsewhere([node], view, self._axis)
         return lost + (away if rows is None else away[:, rows]).sum(1) if len(away) else lost
 
-    def _rows(self, view: View, place: int) -> Array:
-        values = np.asarray(view.judged(self._nodes[place], self._axis), np.float64)
-        return values[None] if values.ndim == 1 else values
+    def _pieces(self, view: View) -> list[Array]:
+        """The values that are reduced, each ``[members, rows]``: signals of one block at once."""
+        found: dict[int, Array] = {}
+        blocks: dict[int, tuple[Block, list[int], list[int]]] = {}
+        for place, name in self._signals.items():
+            if (plain := view.frame.plain(name, self._axis)) is not None:
+                block, row = plain
+                _, places, rows = blocks.setdefault(id(block), (block, [], []))
+                places.append(place)
+                rows.append(row)
+        for block, places, rows in blocks.values():
+            matrix = block.data[rows].astype(np.float64)
+            found |= {place: matrix[at : at + 1] for at, place in enumerate(places)}
+        for place, node in enumerate(self._nodes):
+            if place not in found:
+                values = np.asarray(view.judged(node, self._axis), np.float64)
+                found[place] = values[None] if values.ndim == 1 else values
+        return [found[place] for place in range(len(self._nodes))]
 
     def _moments(self, pieces: Sequence[Array]) -> Moments:
         """The moments of all pieces, a block at a time."""
@@ -219,7 +243,7 @@ class _Fused:
             parts.append(Moments.of(block[0] if len(block) == 1 else np.concatenate(block), requested))
         return parts[0] if len(parts) == 1 else Moments.joined(parts)
 
-    def _order(self, heights: tuple[int, ...]) -> list[tuple[Reduction, Array, list[tuple[MetricOp, int, int]]]]:
+    def _order(self, heights: tuple[int, ...]) -> list[tuple[Reduction, Index, list[tuple[MetricOp, int, int]]]]:
         """By reduction: the rows of the matrix that it takes, and which of its results are whose."""
         known = self._orders.get(heights)
         if known is not None:
@@ -235,7 +259,9 @@ class _Fused:
                 span = spans[op.args[0].index if op.fold is None else op.fold]
                 places.append((op, len(index), len(index) + len(span)))
                 index += span
-            order.append((ops[0].reduction, np.array(index, np.int64), places))
+            run = slice(index[0], index[0] + len(index)) if index else slice(0)
+            whole = index == [*range(run.start or 0, run.stop)]  # side by side they are taken without a copy
+            order.append((ops[0].reduction, run if whole else np.array(index, np.int64), places))
         self._orders[heights] = order
         return order
 

@@ -126,7 +126,9 @@ class Moments:
 
     def take(self, index: Any) -> Moments:
         """Some of the entries, by an index of the last axis."""
-        return self.map(lambda array, _: array[..., index])
+        return Moments(
+            self.n[..., index], self.total[..., index], self.m2[..., index], self.min[..., index], self.max[..., index]
+        )
 
 
 def floats(values: Array) -> Array:

@@ -30,7 +30,8 @@ class Backlog:
         self._limit = plan.backlog_bytes
         self._failures = failures
         self._patience_s = patience_s
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._said = False
         self._stalled = -1  # what was finished when it was waited in vain
 
@@ -40,7 +41,7 @@ class Backlog:
 
     def put(self, size: int) -> None:
         """A log event of so many bytes was handed over."""
-        with self._changed:
+        with self._lock:
             self.events += 1
             self.bytes += size
 

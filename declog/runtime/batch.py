@@ -19,7 +19,9 @@ from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import FoldOp, Grouping, PhaseOp
 from declog.runtime import token_fold
-from declog.runtime.observation import Counts, Lists, Observation, Place, Tokens, of_other_lists, of_other_tokens
+from declog.runtime.observation import (
+    Columns, Copy, Counts, Lists, Observation, Place, Tokens, of_other_lists, of_other_tokens,
+)  # fmt: skip
 from declog.runtime.packs import Pack
 from declog.runtime.streams import Streams
 from declog.runtime.tensors import HALF
@@ -43,9 +45,36 @@ class BatchRecord:
     texts: dict[Key, tuple[Axis, list[Any] | Pack]]  # a pack where a tensor was given
     sketches: list[Pack] = field(default_factory=list)  # histograms of tokens, one column each
     timed: bool = False  # whether a number is a duration that is not known yet
+    copies: Sequence[Copy] = ()  # which are not in packs yet
+    ready: Mapping[torch.device, Any] | None = None  # where there is CUDA, what all waits for
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes it takes: texts by their characters, other objects by their number."""
+        size = sum([data.nbytes for _, data in self.copies])
+        if self.packs or self.sketches or self.texts:
+            size += sum(pack.bytes for pack in self.tensors())
+            lists = (given for _, given in self.texts.values() if isinstance(given, list))
+            size += sum(8 * len(items) + sum([len(item) for item in items if type(item) is str]) for items in lists)
+        return size
+
+    def pack(self) -> None:
+        """Lay what each call copied to what is like it. Called by the worker, but for what is on a GPU."""
+        packs: dict[Place, Pack] = {}
+        for (place, axis, keys), data in self.copies:
+            pack = packs.get(place)
+            if pack is None:
+                packs[place] = Pack(axis, list(keys), [data])
+            else:
+                pack.keys.extend(keys)
+                pack.parts.append(data)
+        self.packs, self.copies = [*self.packs, *packs.values()], ()
+        if self.ready:
+            for pack in self.tensors():
+                pack.ready = None if pack.landed else self.ready.get(pack.device)
 
     def tensors(self) -> Iterator[Pack]:
-        """All that is tensors."""
+        """All that is tensors, in packs."""
         yield from self.packs
         yield from self.sketches
         for _, given in self.texts.values():
@@ -83,7 +112,7 @@ class OpenBatch:
         self.failures: list[RuntimeFailure] = []  # what could not be computed
         self._tokens: Tokens | None = None
         self._lists: Lists | None = None
-        self._packs: dict[Place, Pack] = {}
+        self.copies: list[Copy] = []
         self._numbers: dict[Key, float | int | Timed] = {}
         self._timed = False
         self._texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
@@ -137,16 +166,9 @@ class OpenBatch:
         for what, count in given.counts.items():
             if what not in self.counts:
                 self.counts[what] = count
-        packs = self._packs
         if type(given) is not Observation:
             given.copy()
-        for place, axis, keys, data in given.copies:
-            pack = packs.get(place)
-            if pack is None:
-                packs[place] = Pack(axis, list(keys), [data])
-            else:
-                pack.keys.extend(keys)
-                pack.parts.append(data)
+        self.copies += given.copies
         if given.inputs:
             self._tokens = self._tokens or given.tokens
             self._lists = self._lists or given.lists
@@ -196,19 +218,14 @@ class OpenBatch:
             kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, [key], [values])
             self._texts[key] = (Axis.COMPLETION, kept)
         if self._streams:
-            parts = (part for pack in self._packs.values() for part in pack.parts)
-            self._streams.join([*self._kept.values(), *parts])
+            self._streams.join([*self._kept.values(), *(data for _, data in self.copies)])
         if self._waiting:
             self._fold(self._kept, functions, last=True)
-        record = BatchRecord(
-            -1, -1, rows, elapsed, self.order, [*self._packs.values()], self._numbers, self._texts, self._sketches,
-            self._timed,
+        ready = self._streams.whole() if self._streams else None
+        return BatchRecord(
+            -1, -1, rows, elapsed, self.order, [], self._numbers, self._texts, self._sketches, self._timed,
+            self.copies, ready,
         )  # fmt: skip
-        if self._streams:
-            whole = self._streams.whole()
-            for pack in record.tensors():
-                pack.ready = whole.get(pack.device)
-        return record
 
     def _misfit(self, column: str, count: int, rows: int) -> InputError | None:
         if not self.names or not self.counts:
@@ -258,12 +275,7 @@ class OpenBatch:
         for key, column in folded.columns.items():
             column = column.float() if column.dtype in HALF else column
             place = (_ROWS, column.dtype, column.get_device())
-            pack = self._packs.get(place)
-            if pack is None:
-                self._packs[place] = Pack(Axis.COMPLETION, [key], [column])
-            else:
-                pack.keys.append(key)
-                pack.parts.append(column)
+            self.copies.append((Columns(place, Axis.COMPLETION, (key,)), column))
         for key, rows in folded.traces.items():
             self._texts[key] = (Axis.COMPLETION, Pack(Axis.COMPLETION, [key], [rows]))
         self._sketches += [Pack(Axis.STEP, [key], [counts]) for key, counts in folded.sketches.items()]

@@ -16,7 +16,7 @@ import torch
 from declog.errors import InputError
 from declog.plans.ops import SignalOp
 from declog.runtime.inputs import DTYPES, NDIM
-from declog.runtime.observation import Observation, Place, ReadObservation
+from declog.runtime.observation import Columns, Observation, ReadObservation
 from declog.runtime.tensors import HALF
 
 Tensor = torch.Tensor
@@ -29,7 +29,7 @@ class Known:
     def __init__(self, first: Observation, chosen: Chosen, values: Sequence[Any]) -> None:
         self.phase = first.phase
         self.names = frozenset(first.names)
-        self._said = {what: label for what, (_, label) in first.counts.items()}
+        self._labels = {what: label for what, (_, label) in first.counts.items()}
         stacks: dict[tuple[str, torch.dtype], list[tuple[int, SignalOp]]] = {}
         self._others: list[tuple[int, SignalOp]] = []
         for place, op in chosen:
@@ -39,7 +39,10 @@ class Known:
                 stacks.setdefault((op.shape_name, value.dtype), []).append((place, op))
             else:
                 self._others.append((place, op))
-        self._stacks = [_Stack(items, dtype) for (_, dtype), items in stacks.items()]
+        self._stacks = [Stack(items, dtype) for (_, dtype), items in stacks.items()]
+        # the one stack of a call that has nothing else, on the host
+        alone = len(self._stacks) == 1 and not self._others and all(values[place].is_cpu for place, _ in chosen)
+        self.alone = self._stacks[0] if alone else None
 
     def given(self, values: Sequence[Any]) -> Observation | None:
         """What a call gives; None where it must be read value by value."""
@@ -50,8 +53,17 @@ class Known:
         else:
             given = read
         for stack in self._stacks:
-            if not stack.add(given, values):
+            data = stack.copy(values)
+            if data is None:
                 return None
+            if stack.counted is not None:
+                known = given.counts.setdefault(stack.counted, (data.shape[-1], stack.label))
+                if known[0] != data.shape[-1]:
+                    return None
+            if data.is_cpu:
+                given.copies.append((stack.columns, data))
+            else:
+                given.put(stack.columns, data)
         return given
 
     def _read(self, values: Sequence[Any]) -> Observation | None:
@@ -61,58 +73,42 @@ class Known:
                 given.add(op, values[place])
         except InputError:  # it is said where all values are read
             return None
-        given.counts = {what: (count, self._said.get(what, label)) for what, (count, label) in given.counts.items()}
+        given.counts = {what: (count, self._labels.get(what, label)) for what, (count, label) in given.counts.items()}
         return given
 
 
-class _Stack:
-    """Columns of one axis and dtype."""
+class Stack:
+    """Columns of one axis and dtype; ``counted`` is what their number of rows counts, ``label`` one's name."""
 
     def __init__(self, items: Chosen, dtype: torch.dtype) -> None:
         places, ops = zip(*items, strict=True)
         op: SignalOp = ops[0]
         ndim = NDIM[op.shape_name]
         # a column alone is copied by what costs least
-        self._lay: Callable[[tuple[Tensor, ...]], Tensor] = torch.cat if len(ops) == 1 and ndim else torch.stack
-        self._take: Callable[[Sequence[Any]], tuple[Any, ...]] = (
-            itemgetter(*places) if len(ops) > 1 else _alone(*places)
-        )
+        self._lay: Callable[[Sequence[Tensor]], Tensor] = torch.cat if len(ops) == 1 and ndim else torch.stack
+        self._take = itemgetter(*places) if len(ops) > 1 else itemgetter(slice(places[0], places[0] + 1))
         self._ndim = ndim + (self._lay is torch.stack)
         self._dtype = dtype
-        self._counted = op.counted if ndim else None
-        self._label = op.source
-        self._place: Place = (op.shape_name, torch.float32 if dtype in HALF else dtype, -1)  # on the host
-        self._axis = op.axis
-        self._keys = [one.key for one in ops]
+        self._half = dtype in HALF
+        self.counted = op.counted if ndim else None
+        self.label = op.source
+        host = torch.float32 if self._half else dtype
+        self.columns = Columns((op.shape_name, host, -1), op.axis, [one.key for one in ops])
 
-    def add(self, given: Observation, values: Sequence[Any]) -> bool:
-        """Copy the columns; false where they are not those of the first call."""
+    def copy(self, values: Sequence[Any]) -> Tensor | None:
+        """The columns one above the other; None where they are not those of the first call."""
         columns, dtype = self._take(values), self._dtype
         for column in columns:
             if type(column) is not Tensor or column.dtype is not dtype:
-                return False
+                return None
         try:
             data = self._lay(columns)
         except (RuntimeError, TypeError):  # of other shapes, devices or layouts
-            return False
-        shape = data.shape
-        if len(shape) != self._ndim or data.layout is not torch.strided or data.is_nested or type(data) is not Tensor:
-            return False
-        if self._counted is not None:
-            known = given.counts.get(self._counted)
-            if known is None:
-                given.counts[self._counted] = shape[-1], self._label
-            elif known[0] != shape[-1]:
-                return False
+            return None
+        if data.ndim != self._ndim or data.layout is not torch.strided or data.is_nested or type(data) is not Tensor:
+            return None
         if data.requires_grad:
             data = data.detach()
-        if data.is_cpu:
-            given.copies.append((self._place, self._axis, self._keys, data.float() if dtype in HALF else data))
-            return True
-        if not data.is_meta:
-            given.put((self._place[0], dtype, data.get_device()), self._axis, self._keys, data)
-        return not data.is_meta
-
-
-def _alone(place: int) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    return lambda values: (values[place],)
+        if data.is_meta:
+            return None
+        return data.float() if self._half and data.is_cpu else data

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from declog.runtime.packets import Given
     from declog.runtime.recorder import Recorder
 
-_open: list[Recorder] = []  # one entry per open step and per open `with` block
 _running: list[Recorder] = []  # all that were started and are not closed, the latest last
 _giver: ContextVar[str | None] = ContextVar("giver", default=None)  # whose values are recorded
 _lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
@@ -43,26 +42,9 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def enter(recorder: Recorder) -> None:
-    """Note that a step or a `with` block of a recorder is open."""
-    with _lock:
-        _open.append(recorder)
-
-
-def leave(recorder: Recorder) -> None:
-    """Take back the recorder's latest ``enter``, if it was not forgotten meanwhile."""
-    with _lock:
-        if _open and _open[-1] is recorder:
-            _open.pop()
-        elif recorder in _open:
-            place = len(_open) - 1 - _open[::-1].index(recorder)
-            del _open[place]
-
-
 def forget(recorder: Recorder) -> None:
     """A recorder is closed: it is found no more, also where a block of it is still open."""
     with _lock:
-        _open[:] = [one for one in _open if one is not recorder]
         _running[:] = [one for one in _running if one is not recorder]
 
 
@@ -87,7 +69,8 @@ def current() -> Recorder | None:
     if scope is not None:
         return scope.recorder
     with _lock:
-        return _open[-1] if _open else None
+        recorder = max(_running, key=lambda one: one.innermost, default=None)
+    return recorder if recorder is not None and recorder.innermost else None
 
 
 def running() -> Recorder | None:

@@ -35,8 +35,9 @@ class Lane:
     to which all is handed over.
     """
 
-    def __init__(self, mode: str, *, ordered: bool = False, event: int | None = None) -> None:
+    def __init__(self, mode: str, *, ordered: bool = False, every: int = 0, event: int | None = None) -> None:
         self.mode = mode
+        self.every = every  # how many steps a window has, where they are counted
         self.ordered = ordered
         self.event = event  # which log event of the mode the window is, where that is known
         self.last: Step | None = None
@@ -56,7 +57,7 @@ class Lane:
         """Up to this step all has come; None: nothing is sure yet."""
         if self.last is None:
             return None
-        waiting = [step for step in self.open if not self.late(step)]
+        waiting = [step for step in self.open if not self.late(step)] if self.open else None
         return min(self.last, min(waiting) - 1) if waiting else self.last
 
     def late(self, step: Step) -> bool:
@@ -89,8 +90,6 @@ class Lane:
 
     def ready(self, wait_s: float) -> Edge | None:
         """The next edge that all has come for, or that was waited for long enough."""
-        if not self.edges:
-            return None
         edge, promise = self.edges[0], self.promise
         come = not self.ordered or (promise is not None and promise >= edge.step)
         held = self.held is not None and self.held <= edge.step
@@ -104,12 +103,13 @@ class Lane:
         if self.ahead:
             for records in taken.batches.values():
                 records.sort(key=lambda record: record.step)
-        if step is not None:
-            for phase, records in taken.batches.items():
-                if records[-1].step > step:
-                    self.window.batches[phase] = [record for record in records if record.step > step]
+        for phase, records in [*taken.batches.items()] if step is not None else ():
+            if records[-1].step > step:
+                self.window.batches[phase] = [record for record in records if record.step > step]
+                if records[0].step <= step:
                     taken.batches[phase] = [record for record in records if record.step <= step]
-            taken.batches = {phase: records for phase, records in taken.batches.items() if records}
+                else:
+                    del taken.batches[phase]
         if not self.window.batches:
             self.ahead = False
         return taken
@@ -117,15 +117,17 @@ class Lane:
     def seconds(self, step: Step | None) -> float:
         """How long the steps up to one (None: all) took; they are not counted again."""
         over = [one for one in self.spent if step is None or one <= step]
-        return sum(self.spent.pop(one) for one in over)
+        return sum([self.spent.pop(one) for one in over])
 
     def closed_to(self, step: Step | None) -> None:
         """All windows up to a step are handed over: nothing can come for them any more."""
         if step is None:
             return
         self.edge = step if self.edge is None else max(self.edge, step)
-        self.numbers = {step: known for step, known in self.numbers.items() if step > self.edge}
-        self.packets = {step: known for step, known in self.packets.items() if step > self.edge}
+        if self.numbers:
+            self.numbers = {one: known for one, known in self.numbers.items() if one > self.edge}
+        if self.packets:
+            self.packets = {one: known for one, known in self.packets.items() if one > self.edge}
 
     def rewind(self, step: Step) -> None:
         """The steps after this one are made again."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,11 +22,21 @@ from declog.runtime.timing import Timed
 
 Tensor = torch.Tensor
 Place = tuple[str, torch.dtype, int]  # the columns that are packed together: of one axis, by name, dtype and device
-Copy = tuple[Place, Axis, Sequence[Key], Tensor]  # columns of one place, one above the other
 Counts = dict[str, tuple[int, str]]  # how many of what, and which signal said so first
 Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
 Lists = tuple[tuple[int, ...], str]  # how many tokens each completion has where they came as lists, and in which signal
 _NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Columns(NamedTuple):
+    """Which columns a copy has, one above the other."""
+
+    place: Place
+    axis: Axis
+    keys: Sequence[Key]
+
+
+Copy = tuple[Columns, Tensor]
 
 
 class Observation:
@@ -46,13 +56,13 @@ class Observation:
         self.counts: Counts = {}
         self.copies: list[Copy] = []  # which nothing the training code does later can change
 
-    def put(self, place: Place, axis: Axis, keys: Sequence[Key], data: Tensor) -> None:
-        """Take copies of columns of one place; of halves, as float32."""
+    def put(self, columns: Columns, data: Tensor) -> None:
+        """Take a copy of columns, wherever it is; of halves, as float32."""
         if data.is_cuda:
             self.devices = {*self.devices, data.device}
-        if place[1] in HALF:
-            place, data = (place[0], torch.float32, place[2]), data.float()
-        self.copies.append((place, axis, keys, data))
+        data = data.float() if data.dtype in HALF else data
+        place = (columns.place[0], data.dtype, data.get_device())
+        self.copies.append((columns._replace(place=place), data))
 
     def copy(self) -> None:
         """Copy what is no copy yet."""
@@ -83,7 +93,7 @@ class ReadObservation(Observation):
 
     def copy(self) -> None:
         for place, (axis, keys, values) in self._columns.items():
-            self.put(place, axis, keys, torch.stack(values))
+            self.put(Columns(place, axis, keys), torch.stack(values))
         self._columns.clear()
 
     def add(self, op: SignalOp, value: Any) -> None:

@@ -79,6 +79,7 @@ class Recorder:
         self._packets = Packets()
         self._reported = Reported(self)
         self._session.commits, self._session.home = commits, origin()
+        self._drives = self._background.merger is not None
         atexit.register(self.close)
         context.know(self)
 
@@ -193,7 +194,9 @@ class Recorder:
             raise UsageError.of("DL510.outside", what="batch")
         if phase is not None and phase not in self.plan.known_phases:
             raise UnknownSignalError.of("DL501.phase", profile=self.plan.name, name=phase, known=self.plan.known_phases)
-        return Scope(self, "batch", phase=phase, rows=rows)
+        scope = Scope(self, "batch")
+        scope.phase, scope.rows = phase, rows
+        return scope
 
     def _open(self, scope: Scope, me: Origin) -> None:
         """A block begins."""
@@ -201,26 +204,31 @@ class Recorder:
         if session.closed:
             self._alive()
         graphs.leave_out()
-        if scope.kind != "run":
+        if scope.kind == "run":
+            session.enter(scope, me)
+            return
+        if self._drives:
             self._records()
-            around = None if scope.parent is None else here(self)
-            session.open(scope, None if around is None or around.closed else around, me)
-            if scope.kind == "batch" and scope.phase is not None and scope.phase == self._session.intake.explicit:
-                self._generation = scope
-        context.enter(self)
+        around = None if scope.parent is None else here(self)
+        session.open(scope, None if around is None or around.closed else around, me)
+        if scope.phase is not None and scope.phase == session.intake.explicit:
+            self._generation = scope
 
     def _end(self, scope: Scope, *, failed: bool) -> None:
         """A block ends."""
         try:
             if self._generation is scope:
                 self._generation = None
-            if scope.kind != "run":
-                self._session.end(scope, failed=failed)
-                if self._packets.lost:
-                    self._count_packets()
+            self._session.end(scope, failed=failed)
+            if self._packets.lost:
+                self._count_packets()
         finally:
             scope.closed = True
-            context.leave(self)
+
+    @property
+    def innermost(self) -> int:
+        """The number of the block that was opened last of those that are open; 0 where none is."""
+        return next(reversed([*self._session.scopes]), 0)
 
     def _here(self) -> Scope | None:
         """The scope of here; of a thread that inherited none the trainer's generation, while one is under way."""
@@ -269,8 +277,9 @@ class Recorder:
         belong to that optimizer step, or to the ``"next"`` one that ends here, wherever the call is. Outside of any
         scope they are left out, which is counted in ``failures`` and reported once (``strict: true``: raised).
         """
-        began = time.perf_counter()
         session = self._session
+        meter = session.meter
+        began = time.perf_counter() if meter.timed else 0.0
         if self._caller is None:
             scope = None if given or step is not None else here(self)
             if scope is None or scope.closed:
@@ -286,7 +295,8 @@ class Recorder:
                 if own:
                     raise InputError.of("DL509.signal", name=min(own))
                 self._observe(packets, together, step)
-        session.meter.recording += time.perf_counter() - began
+        if meter.timed:
+            meter.recording += time.perf_counter() - began
 
     def _observe(
         self, given: Sequence[Given], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True
@@ -542,7 +552,7 @@ class Recorder:
             raise UsageError.of("DL510.closed")
 
     def _records(self) -> None:
-        if self._background.merger is not None:
+        if self._drives:
             raise UsageError.of("DL510.driver")
 
 

@@ -13,11 +13,11 @@ import inspect
 import itertools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from declog.errors import UsageError
@@ -36,6 +36,16 @@ _scope: ContextVar[Scope | None] = ContextVar("declog_scope", default=None)
 _ids = itertools.count(1)
 
 
+class _Here(threading.local):
+    """This thread, found once."""
+
+    def __init__(self) -> None:
+        self.thread: Origin = threading.current_thread()
+
+
+_here = _Here()
+
+
 def origin() -> Origin:
     """Who runs: the task, else the thread."""
     asyncio = sys.modules.get("asyncio")  # who has not imported it has no tasks
@@ -43,7 +53,7 @@ def origin() -> Origin:
         task: Origin | None = asyncio.current_task()
         if task is not None:
             return task
-    return threading.current_thread()
+    return _here.thread
 
 
 class Scope:
@@ -60,20 +70,17 @@ class Scope:
     lane: Lane | None = None  # whose windows its rows are in
     began = 0.0  # seconds since the recorder's start
     inside = 0.0  # seconds of the steps and modes in it, which count for their own windows
+    phase: str | None = None  # of a batch: the only phase that is made explicit
+    rows: int | None = None
+    timed: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(
-        self, recorder: Recorder, kind: Kind, number: int | None = None, mode: str = "train", *,
-        phase: str | None = None, rows: int | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, recorder: Recorder, kind: Kind, number: int | None = None, mode: str = "train") -> None:
         self.recorder = recorder
         self.kind = kind
         self.number = number  # of the step; None: that of where the block begins
         self.mode = mode
-        self.phase = phase  # of a batch: the only phase that is made explicit
-        self.rows = rows
         self.id = next(_ids)
         self.holders: dict[Origin, Any] = {}  # the open batches of each task and thread
-        self.timed: dict[str, Any] = {}
 
     def __enter__(self) -> Scope:
         if self.owner is not None:
@@ -83,7 +90,6 @@ class Scope:
             parent = parent.parent  # it ended in another context
         self.parent = parent
         self.recorder._open(self, me)
-        self.owner = me
         _scope.set(self)
         return self
 

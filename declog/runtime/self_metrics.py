@@ -29,6 +29,7 @@ HELP = {
 class Meter:
     """The seconds of one process since it was last read. Written by the training thread, ``worker`` by the worker."""
 
+    timed: bool = True  # whether a profile shows what recording costs
     recording: float = 0.0
     handing: float = 0.0
     steps: int = 0
@@ -37,12 +38,11 @@ class Meter:
     late: int = 0
 
     def read(self) -> dict[str, float]:
-        """The training thread's figures since the last reading, by name."""
-        found = {
-            "declog/observe_us": 1e6 * self.recording / max(self.steps, 1),
-            "declog/flush_us": 1e6 * self.handing,
-        }
-        found |= {DROPPED: self.dropped, LATE: self.late}
+        """The training thread's figures since the last reading, by name: what was lost, and what was timed."""
+        found: dict[str, float] = {DROPPED: self.dropped, LATE: self.late}
+        if self.timed:
+            found["declog/observe_us"] = 1e6 * self.recording / max(self.steps, 1)
+            found["declog/flush_us"] = 1e6 * self.handing
         self.recording = self.handing = 0.0
         self.steps = self.dropped = self.late = 0
         return found

@@ -46,7 +46,7 @@ class Session:
         self.plan = plan
         self.tape = tape
         self.lock = threading.RLock()
-        self.meter = Meter()
+        self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
         self.intake = Intake(plan, tape, failures, self._keep, functions=functions, locate=locate)
         self.misplaced = Misplaced(failures, self.meter, strict=plan.strict)
         self.closed = False
@@ -56,25 +56,21 @@ class Session:
         self._failures = failures
         self._background = background
         # of train and of modes that count steps; the others have one in each block
-        self._lanes = {mode: Lane(mode, ordered=mode == "train") for mode, op in plan.modes.items() if op.every}
-        self._lanes.setdefault("train", Lane("train", ordered=True))
+        self._lanes = {
+            mode: Lane(mode, ordered=mode == "train", every=op.every) for mode, op in plan.modes.items() if op.every
+        }
+        self.train = self._lanes.setdefault("train", Lane("train", ordered=True))  # the windows of optimizer steps
         self._entered = {"train"}  # modes
         self._counts: Counter[str] = Counter()  # steps of each mode
-        self._begun: Counter[str] = Counter()  # log events of each mode; a block's when it begins, as on all ranks
-        self._sent: Counter[str] = Counter()  # those that were handed over
+        self._begun: dict[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
+        self._sent: dict[str, int] = {}  # those that were handed over
         self._last_step = 0  # of any mode
         self._next: dict[Origin, Waiting] = {}  # what came without a scope, until a step ends
         self._early: set[str] = set()  # packets that wait with it
-        self._open: dict[int, Scope] = {}
+        self.scopes: dict[int, Scope] = {}  # that are open, in the order in which they were opened
         self._origins: WeakKeyDictionary[Origin, int] = WeakKeyDictionary()
-        self._latest: tuple[Origin, int] = (None, 0)
         self._event_told = False
         self._ahead = RunsAhead()
-
-    @property
-    def train(self) -> Lane:
-        """The windows of optimizer steps."""
-        return self._lanes["train"]
 
     @property
     def now(self) -> int:
@@ -97,41 +93,42 @@ class Session:
 
     # -- scopes
 
+    def enter(self, scope: Scope, me: Origin) -> None:
+        """The run itself is a block."""
+        with self.lock:
+            scope.owner = me
+            self.scopes[scope.id] = scope
+
     def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         """A scope begins, inside the one ``around`` it, if there is one. Raises ``UsageError`` where it cannot."""
         with self.lock:
-            known = self._latest
-            scope.origin = known[1] if known[0] is me else self._number(me)
+            if self.tape.keeps:
+                scope.origin = self._number(me)
             _OPEN[scope.kind](self, scope, around, me)
             scope.owner = me
-            self._open[scope.id] = scope
+            self.scopes[scope.id] = scope
 
     def end(self, scope: Scope, *, failed: bool) -> None:
         """A scope ends, and with it its batches; a window that waited for it is handed over."""
         with self.lock:
-            if scope.closed:
-                return
-            self._open.pop(scope.id, None)
-            if self.closed:
-                scope.closed = True
-            else:
+            self.scopes.pop(scope.id, None)
+            if not scope.closed and not self.closed and scope.kind != "run":
                 _END[scope.kind](self, scope, failed)
+            scope.closed = True
 
     def _number(self, me: Origin) -> int:
         """A number for a task or thread, for the tape."""
-        known = self._latest
-        if known[0] is not me:
-            known = self._latest = me, self._origins.setdefault(me, len(self._origins) + 1)
-        return known[1]
+        return self._origins.setdefault(me, len(self._origins) + 1) if self.tape.keeps else 0
 
     def _open_step(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         number = scope.number
         assert number is not None
-        inside = around is not None and around.mode != "train"
-        lane = around.lane if around is not None and inside else self.train
-        assert lane is not None
-        if around is not None and not lane.ordered and around.kind == "step":
-            raise UsageError.of("DL510.nested", step=number, open=around.number, fix="end one step before the next")
+        lane = self.train
+        if around is not None and around.mode != "train":
+            assert around.lane is not None
+            lane = around.lane
+            if not lane.ordered and around.kind == "step":
+                raise UsageError.of("DL510.nested", step=number, open=around.number, fix="end one step before the next")
         if lane.ordered:
             if self.step is not None:
                 raise UsageError.of("DL510.nested", step=number, open=self.step.number, fix=_AHEAD.format(step=number))
@@ -144,9 +141,8 @@ class Session:
                 self._begin_step(scope, lane, number, me)
 
     def _begin_step(self, scope: Scope, lane: Lane, number: int, me: Origin) -> None:
-        scope.mode, scope.lane, scope.began = lane.mode, lane, self.tape.elapsed()
+        scope.mode, scope.lane, scope.owner, scope.began = lane.mode, lane, me, self.tape.elapsed()
         lane.enter(number)
-        scope.owner = me
         if lane.ordered:
             self.step, self.home = scope, me
             if self._next:
@@ -169,7 +165,7 @@ class Session:
                 self._finish_step(scope, failed)
 
     def _finish_step(self, scope: Scope, failed: bool) -> None:
-        began = time.perf_counter()
+        began = time.perf_counter() if self.meter.timed else 0.0
         lane, number = scope.lane, scope.number
         assert lane is not None and number is not None
         broken = True
@@ -191,14 +187,14 @@ class Session:
                 self._ahead.steps += 1
                 if self._ahead.came:
                     self._ahead.ended(number)
-            count = self._counts[lane.mode] = self._counts[lane.mode] + 1
-            self.meter.steps += 1
-            self.meter.recording += time.perf_counter() - began
-            every = self.plan.modes[lane.mode].every
-            steps = count % every if every else count  # of the window that is open
+            self._counts[lane.mode] = count = self._counts[lane.mode] + 1
+            if self.meter.timed:
+                self.meter.steps += 1
+                self.meter.recording += time.perf_counter() - began
+            every = lane.every
             if self.plan.ends(lane.mode, count, every):
                 lane.edges.append(Edge(number, count, failed=broken))
-            elif steps % PART == 0:  # a long window goes to rank 0 in parts
+            elif (count % every if every else count) % PART == 0:  # a long window goes to rank 0 in parts
                 lane.edges.append(Edge(number, count, part=True))
             if lane.edges:
                 self._advance(lane)
@@ -208,10 +204,11 @@ class Session:
         took, step = self.tape.elapsed() - scope.began, scope.number or 0
         lane.spent[step] = lane.spent.get(step, 0.0) + max(took - scope.inside, 0.0)
         around = scope.parent
-        while around is not None and around.kind not in ("step", "mode"):
+        while around is not None:
+            if around.kind in ("step", "mode"):
+                around.inside += took
+                return
             around = around.parent
-        if around is not None:
-            around.inside += took
 
     def _open_at(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         assert scope.number is not None
@@ -240,8 +237,7 @@ class Session:
                 self.intake.close_all([around.holders[me]], quietly=False)
             scope.lane = self._lanes.get(mode)
             if scope.lane is None:
-                scope.lane = Lane(mode, event=self._begun[mode])
-                self._begun[mode] += 1
+                scope.lane = Lane(mode, event=self._begin_event(mode))
             self._entered.add(mode)
             scope.began = self.tape.elapsed()
 
@@ -370,8 +366,9 @@ class Session:
         """Record how long a block took."""
         if scope is None:
             self.holder(None, me)
-        timed = self._next[me].timed if scope is None else _whole(scope).timed
-        timed.setdefault(name, timing.Timed()).add(seconds)
+        holder = self._next[me] if scope is None else _whole(scope)
+        holder.timed = {**holder.timed, name: holder.timed.get(name, timing.Timed())}
+        holder.timed[name].add(seconds)
 
     def _keep_timers(self, scope: Scope) -> None:
         if scope.timed:
@@ -492,16 +489,16 @@ class Session:
         """The windows of a mode that are open when the run ends; one that is empty where there is none."""
         if mode in self._lanes:
             return [self._lanes[mode]]
-        blocks = [scope for scope in self._open.values() if scope.kind == "mode" and scope.mode == mode]
+        blocks = [scope for scope in self.scopes.values() if scope.kind == "mode" and scope.mode == mode]
         return [scope.lane for scope in blocks if scope.lane is not None] or [Lane(mode)]
 
     def _close_open(self, failed: bool) -> None:
         """What is open when the run ends: batches and timers of scopes, and what waits for a step."""
-        lane, within = self.train, bool(self._open)
-        for scope in self._open.values():
+        lane, within = self.train, any(scope.kind != "run" for scope in self.scopes.values())
+        for scope in self.scopes.values():
             if scope.kind == "batch":
                 self.intake.close_all(scope.holders.values(), quietly=True)
-        for scope in self._open.values():
+        for scope in self.scopes.values():
             if scope.kind != "batch":
                 try:
                     self._keep_timers(scope)
@@ -582,24 +579,31 @@ class Session:
             self._failures.report(error)
             window = Window(whole=False)
         done = threading.Event() if self.plan.blocking and not part else None
-        figures = {} if part else {**self.meter.read(), **self._background.backlog.read()}
+        figures = {} if part else self.meter.read()
+        if figures and self.meter.timed:
+            figures |= self._background.backlog.read()
         hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
         if lane.event is None:
-            lane.event = self._begun[mode]
-            self._begun[mode] += 1
+            lane.event = self._begin_event(mode)
         item = WindowItem(
             lane.event, step, self._counts[mode] if count is None else count, window, tail, mode, part, done,
-            answer, figures, hurry, last, dict(self._sent), dict(self._begun), lane.seconds(upto), self.tape.elapsed(),
-            window.bytes,
+            answer, figures, hurry, last, self._sent.copy(), self._begun.copy(), lane.seconds(upto),
+            self.tape.elapsed(), window.bytes,
         )  # fmt: skip
         lane.event = None
-        self._sent[mode] += 1
+        self._sent[mode] = self._sent.get(mode, 0) + 1
         self._background.submit(item)
         self._background.backlog.wait()
         if not part and not again:
             self.tape.logged(mode)
         self.meter.handing += time.perf_counter() - began
         return item
+
+    def _begin_event(self, mode: str) -> int:
+        """The number of the next log event of a mode."""
+        number = self._begun.get(mode, 0)
+        self._begun[mode] = number + 1
+        return number
 
     # -- checkpoints
 

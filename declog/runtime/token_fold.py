@@ -368,8 +368,9 @@ def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: 
         if isinstance(layout, Padded):
             layout.prepare([(value, mask) for _, value, mask in found if value is not None])
         for op, value, mask in found:
+            keys = op.keys
             for stat, column in layout.fold(value, mask, op.stats).items():
-                folded.columns[op.keys[stat]] = column
+                folded.columns[keys[stat]] = column
     except Exception:  # noqa: BLE001  (which fold it is, is found out where each is made alone)
         return None
     return folded

@@ -131,10 +131,17 @@ class Padded(Layout):
         """The sums of all, and one look at them together; where one is no plain number none is known."""
         if len(pairs) < 2 or not all(value.is_cpu and value.dtype is pairs[0][0].dtype for value, _ in pairs):
             return
-        totals = [self._total(value, mask) for value, mask in pairs]
-        whole = torch.stack(totals)
-        if not len(torch.nonzero(whole - whole)):
-            self._totals = {(id(value), id(mask)): total for (value, mask), total in zip(pairs, totals, strict=True)}
+        totals = torch.stack([self._total(value, mask) for value, mask in pairs])
+        if math.isfinite(totals.sum()):  # a sum that is not may come of finite ones: then each is looked at
+            self._totals = {
+                (id(value), id(mask)): total for (value, mask), total in zip(pairs, totals.unbind(), strict=True)
+            }
+
+    def fold(self, value: Tensor | None, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
+        total = self._totals.get((id(value), id(mask)))
+        if total is None or value is None or stats != ("n", "total"):
+            return super().fold(value, mask, stats)
+        return {"n": self._number(value, mask), "total": total}  # most folds of most presets
 
     def _total(self, value: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
@@ -154,7 +161,7 @@ class Padded(Layout):
             self._plain = False
             return None
         scratch = value if _SPREAD.isdisjoint(stats) else self._buffer(value)
-        n = self._count(mask, value.device) if mask is None or weight is None else self._weighed(mask, weight)
+        n = self._number(value, mask)
         found = {"n": n, "total": total}
         if "m2" in stats:
             torch.sub(value, (total / n.clamp(min=1)).unsqueeze(1).to(value.dtype), out=scratch)
@@ -217,11 +224,13 @@ class Padded(Layout):
             self._kept.append(mask)
         return self._weights[key]
 
-    def _weighed(self, mask: Tensor, weight: Tensor) -> Tensor:
-        """How many tokens each completion has, exact up to 2**24 of them."""
-        key = (id(mask), weight.dtype)
+    def _number(self, value: Tensor, mask: Tensor | None) -> Tensor:
+        """How many tokens each completion has, in the values' dtype: exact up to 2**24 of them."""
+        if mask is None:
+            return self._count(mask, value.device)
+        key = (id(mask), value.dtype)
         if key not in self._sums:
-            self._sums[key] = weight.sum(1)
+            self._sums[key] = self._weight(mask, value.dtype).sum(1)
         return self._sums[key]
 
     def _wall(self, mask: Tensor, dtype: torch.dtype) -> Tensor:

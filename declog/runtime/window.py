@@ -37,25 +37,18 @@ class Window:
     def hand_off(self) -> None:
         """Start the copy of what is on a CUDA device to pinned memory, one for all of it; returns at once."""
         devices: dict[torch.device, list[Pack]] = {}
-        for records in self.batches.values():
-            for record in records:
-                for pack in record.tensors():
-                    if pack.parts[0].is_cuda:
-                        devices.setdefault(pack.device, []).append(pack)
+        for record in [record for records in self.batches.values() for record in records if record.ready]:
+            record.pack()
+            for pack in record.tensors():
+                if pack.parts[0].is_cuda:
+                    devices.setdefault(pack.device, []).append(pack)
         for device, packs in devices.items():
             land(device, packs)
 
     @property
     def bytes(self) -> int:
-        """About how many bytes the rows take: texts by their characters, other objects by their number."""
-        size = 0
-        for record in itertools.chain.from_iterable(self.batches.values()):
-            for pack in record.tensors():
-                size += pack.bytes
-            for _, given in record.texts.values():
-                if isinstance(given, list):
-                    size += 8 * len(given) + sum([len(item) for item in given if type(item) is str])
-        return size
+        """About how many bytes the rows take."""
+        return sum([record.bytes for records in self.batches.values() for record in records])
 
     def frames(
         self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report
@@ -65,6 +58,8 @@ class Window:
         Called by the worker.
         """
         found = {name: frame for name, frame in self.earlier.items() if name in phases}
+        for record in itertools.chain.from_iterable(self.batches.values()):
+            record.pack()
         for name, records in self.batches.items():
             if name in phases:
                 counted = _counted(phases[name], records, rank, grouping, report)

@@ -37,7 +37,7 @@ class Answer:
         return self._values if self._given.wait(self.left) else None
 
 
-@dataclass
+@dataclass(slots=True)
 class WindowItem:
     """One log event of one rank: the window, and where in the run it is.
 

@@ -125,7 +125,7 @@ def take(batch: OpenBatch, **values: torch.Tensor) -> None:
         [signal] = [signal for signal in batch.phase.signals if signal.name == name]
         given.add(signal, value)
     given.copy()
-    given.copies = [(place, axis, keys, data.as_subclass(OnDevice)) for place, axis, keys, data in given.copies]
+    given.copies = [(columns, data.as_subclass(OnDevice)) for columns, data in given.copies]
     given.inputs = {name: value.as_subclass(OnDevice) for name, value in given.inputs.items()}
     given.devices = {DEVICE}
     batch.take(given)
@@ -138,8 +138,10 @@ def opened() -> OpenBatch:
 
 
 def closed(batch: OpenBatch) -> BatchRecord:
-    """What the batch becomes."""
-    return batch.close(0.0, grouping=None)
+    """What the batch becomes, its columns laid together."""
+    record = batch.close(0.0, grouping=None)
+    record.pack()
+    return record
 
 
 def test_on_one_stream_nothing_waits_for_another(cuda: Cuda) -> None:
