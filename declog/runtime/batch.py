@@ -254,8 +254,7 @@ class OpenBatch:
             shape, _, device = tokens
             if device.type != "cuda":  # a mask on the host is copied to the values on a GPU, and not they to it
                 device = next((value.device for value in inputs.values() if value.is_cuda), device)
-            with torch.no_grad():
-                self._keep_folded(token_fold.run(ready, inputs, shape, device, lengths, functions))
+            self._keep_folded(token_fold.run(ready, inputs, shape, device, lengths, functions))
 
     def _known_tokens(self, inputs: Mapping[str, Tensor]) -> Tokens | None:
         """Which tokens there are: as many as came, or, where none came, as the lengths say without a wait."""

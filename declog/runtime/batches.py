@@ -120,10 +120,10 @@ class Intake:
         if known is not None:
             values = [*signals.values()]
             if len(known) == 1:
-                one = known[0]
-                if one.alone is not None and self._stacked(holder, one, one.alone, values):
+                call = known[0]
+                if call.alone is not None and self._stacked(holder, call, call.alone, values):
                     return
-                given = one.given(values)
+                given = call.given(values)
                 if given is not None:
                     self._give(holder, self._chosen(holder, given), given)
                     return

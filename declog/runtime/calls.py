@@ -85,7 +85,7 @@ class Stack:
         op: SignalOp = ops[0]
         ndim = NDIM[op.shape_name]
         # a column alone is copied by what costs least
-        self._lay: Callable[[Sequence[Tensor]], Tensor] = torch.cat if len(ops) == 1 and ndim else torch.stack
+        self._lay: Callable[[Any], Tensor] = torch.cat if len(ops) == 1 and ndim else torch.stack
         self._take = itemgetter(*places) if len(ops) > 1 else itemgetter(slice(places[0], places[0] + 1))
         self._ndim = ndim + (self._lay is torch.stack)
         self._dtype = dtype

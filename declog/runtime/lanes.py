@@ -103,8 +103,8 @@ class Lane:
         if self.ahead:
             for records in taken.batches.values():
                 records.sort(key=lambda record: record.step)
-        for phase, records in [*taken.batches.items()] if step is not None else ():
-            if records[-1].step > step:
+        for phase, records in [*taken.batches.items()]:
+            if step is not None and records[-1].step > step:
                 self.window.batches[phase] = [record for record in records if record.step > step]
                 if records[0].step <= step:
                     taken.batches[phase] = [record for record in records if record.step <= step]

@@ -76,6 +76,7 @@ class Recorder:
         self._idle = False
         self._process = os.getpid()
         self._runs: list[Scope] = []  # `with log:`
+        self._blocks: dict[int, Scope] = {}  # all that are open, in the order in which they were opened
         self._packets = Packets()
         self._reported = Reported(self)
         self._session.commits, self._session.home = commits, origin()
@@ -194,9 +195,7 @@ class Recorder:
             raise UsageError.of("DL510.outside", what="batch")
         if phase is not None and phase not in self.plan.known_phases:
             raise UnknownSignalError.of("DL501.phase", profile=self.plan.name, name=phase, known=self.plan.known_phases)
-        scope = Scope(self, "batch")
-        scope.phase, scope.rows = phase, rows
-        return scope
+        return Scope(self, "batch", phase=phase, rows=rows)
 
     def _open(self, scope: Scope, me: Origin) -> None:
         """A block begins."""
@@ -205,30 +204,33 @@ class Recorder:
             self._alive()
         graphs.leave_out()
         if scope.kind == "run":
-            session.enter(scope, me)
-            return
-        if self._drives:
-            self._records()
-        around = None if scope.parent is None else here(self)
-        session.open(scope, None if around is None or around.closed else around, me)
-        if scope.phase is not None and scope.phase == session.intake.explicit:
-            self._generation = scope
+            scope.owner = me
+        else:
+            if self._drives:
+                self._records()
+            around = None if scope.parent is None else here(self)
+            session.open(scope, None if around is None or around.closed else around, me)
+            if scope.phase is not None and scope.phase == session.intake.explicit:
+                self._generation = scope
+        self._blocks[scope.id] = scope
 
     def _end(self, scope: Scope, *, failed: bool) -> None:
         """A block ends."""
         try:
             if self._generation is scope:
                 self._generation = None
-            self._session.end(scope, failed=failed)
-            if self._packets.lost:
-                self._count_packets()
+            if scope.kind != "run":
+                self._session.end(scope, failed=failed)
+                if self._packets.lost:
+                    self._count_packets()
         finally:
             scope.closed = True
+            self._blocks.pop(scope.id, None)
 
     @property
     def innermost(self) -> int:
         """The number of the block that was opened last of those that are open; 0 where none is."""
-        return next(reversed([*self._session.scopes]), 0)
+        return next(reversed([*self._blocks]), 0)
 
     def _here(self) -> Scope | None:
         """The scope of here; of a thread that inherited none the trainer's generation, while one is under way."""

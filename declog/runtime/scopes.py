@@ -70,15 +70,18 @@ class Scope:
     lane: Lane | None = None  # whose windows its rows are in
     began = 0.0  # seconds since the recorder's start
     inside = 0.0  # seconds of the steps and modes in it, which count for their own windows
-    phase: str | None = None  # of a batch: the only phase that is made explicit
-    rows: int | None = None
     timed: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(self, recorder: Recorder, kind: Kind, number: int | None = None, mode: str = "train") -> None:
+    def __init__(
+        self, recorder: Recorder, kind: Kind, number: int | None = None, mode: str = "train", *,
+        phase: str | None = None, rows: int | None = None,
+    ) -> None:  # fmt: skip
         self.recorder = recorder
         self.kind = kind
         self.number = number  # of the step; None: that of where the block begins
         self.mode = mode
+        self.phase = phase  # of a batch: the only phase that is made explicit
+        self.rows = rows
         self.id = next(_ids)
         self.holders: dict[Origin, Any] = {}  # the open batches of each task and thread
 

@@ -67,7 +67,7 @@ class Session:
         self._last_step = 0  # of any mode
         self._next: dict[Origin, Waiting] = {}  # what came without a scope, until a step ends
         self._early: set[str] = set()  # packets that wait with it
-        self.scopes: dict[int, Scope] = {}  # that are open, in the order in which they were opened
+        self.scopes: dict[int, Scope] = {}  # that are open
         self._origins: WeakKeyDictionary[Origin, int] = WeakKeyDictionary()
         self._event_told = False
         self._ahead = RunsAhead()
@@ -93,12 +93,6 @@ class Session:
 
     # -- scopes
 
-    def enter(self, scope: Scope, me: Origin) -> None:
-        """The run itself is a block."""
-        with self.lock:
-            scope.owner = me
-            self.scopes[scope.id] = scope
-
     def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         """A scope begins, inside the one ``around`` it, if there is one. Raises ``UsageError`` where it cannot."""
         with self.lock:
@@ -112,7 +106,7 @@ class Session:
         """A scope ends, and with it its batches; a window that waited for it is handed over."""
         with self.lock:
             self.scopes.pop(scope.id, None)
-            if not scope.closed and not self.closed and scope.kind != "run":
+            if not scope.closed and not self.closed:
                 _END[scope.kind](self, scope, failed)
             scope.closed = True
 
@@ -494,7 +488,7 @@ class Session:
 
     def _close_open(self, failed: bool) -> None:
         """What is open when the run ends: batches and timers of scopes, and what waits for a step."""
-        lane, within = self.train, any(scope.kind != "run" for scope in self.scopes.values())
+        lane, within = self.train, bool(self.scopes)
         for scope in self.scopes.values():
             if scope.kind == "batch":
                 self.intake.close_all(scope.holders.values(), quietly=True)

@@ -382,6 +382,15 @@ def _fold(
     whole = all(op.reads <= signals.keys() for op in ops)
     if whole and (done := _fold_signals(ops, signals, layout)) is not None:
         return done
+    with torch.no_grad():
+        return _fold_expressions(ops, signals, layout, device, functions, whole=whole)
+
+
+def _fold_expressions(
+    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions, *,
+    whole: bool,
+) -> Folded:  # fmt: skip
+    """Folds one after the other, whatever they are of; user's functions need no gradients."""
     view = TokenView(signals, layout, device, functions, whole=whole)
     folded = Folded()
     for op in ops:
