@@ -23,6 +23,7 @@ class Edge:
 
     step: Step
     count: int  # steps of the mode until here
+    spent: float = 0.0  # seconds that they took
     part: bool = False
     failed: bool = False  # the step ended with an error
     begun: float = field(default_factory=time.monotonic)
@@ -49,7 +50,8 @@ class Lane:
         self.edges: deque[Edge] = deque()  # windows that wait for scopes
         self.held: Step | None = None  # a step that ended, whose numbers the loop still logs, however long it takes
         self.packets: dict[Step, set[str]] = {}  # that were consumed
-        self.spent: dict[Step, float] = {}  # seconds that steps and blocks took
+        self.spent = 0.0  # seconds that steps and blocks took
+        self.counted = 0.0  # those of them that log events have
         self.ahead = False  # whether rows came in another order than that of steps
 
     @property
@@ -114,10 +116,10 @@ class Lane:
             self.ahead = False
         return taken
 
-    def seconds(self, step: Step | None) -> float:
-        """How long the steps up to one (None: all) took; they are not counted again."""
-        over = [one for one in self.spent if step is None or one <= step]
-        return sum([self.spent.pop(one) for one in over])
+    def seconds(self, edge: Edge | None) -> float:
+        """How long the steps up to an edge (None: all) took; they are not counted again."""
+        before, self.counted = self.counted, self.spent if edge is None else edge.spent
+        return self.counted - before
 
     def closed_to(self, step: Step | None) -> None:
         """All windows up to a step are handed over: nothing can come for them any more."""

@@ -39,6 +39,8 @@ class Meter:
 
     def read(self) -> dict[str, float]:
         """The training thread's figures since the last reading, by name: what was lost, and what was timed."""
+        if not (self.timed or self.dropped or self.late):
+            return {}
         found: dict[str, float] = {DROPPED: self.dropped, LATE: self.late}
         if self.timed:
             found["declog/observe_us"] = 1e6 * self.recording / max(self.steps, 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,16 +23,17 @@ from declog.runtime.batches import TIMERS, Holder, Intake, Locate, Waiting
 from declog.runtime.call_log import Tape
 from declog.runtime.checkpoint import RecorderState
 from declog.runtime.failures import Failures
-from declog.runtime.lanes import Edge, Lane
+from declog.runtime.lanes import Lane
+from declog.runtime.log_events import LogEvents
 from declog.runtime.misplaced import Misplaced, RunsAhead
+from declog.runtime.next_step import NextStep
 from declog.runtime.packets import Packet
 from declog.runtime.scopes import Origin, Scope
 from declog.runtime.self_metrics import Meter
 from declog.runtime.window import Window
-from declog.runtime.window_item import Answer, WindowItem
+from declog.runtime.window_item import Answer
 
 _AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
-PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
 
 
 class Session:
@@ -61,15 +61,11 @@ class Session:
         }
         self.train = self._lanes.setdefault("train", Lane("train", ordered=True))  # the windows of optimizer steps
         self._entered = {"train"}  # modes
-        self._counts: Counter[str] = Counter()  # steps of each mode
-        self._begun: dict[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
-        self._sent: dict[str, int] = {}  # those that were handed over
         self._last_step = 0  # of any mode
-        self._next: dict[Origin, Waiting] = {}  # what came without a scope, until a step ends
-        self._early: set[str] = set()  # packets that wait with it
+        self._next = NextStep(self.intake, self._keep_timed)  # what came without a scope, until a step ends
+        self._events = LogEvents(plan, tape, failures, background, self.meter, self.misplaced, self.intake.tell_silent)
         self.scopes: dict[int, Scope] = {}  # that are open
         self._origins: WeakKeyDictionary[Origin, int] = WeakKeyDictionary()
-        self._event_told = False
         self._ahead = RunsAhead()
 
     @property
@@ -80,7 +76,7 @@ class Session:
     @property
     def begun(self) -> bool:
         """Whether anything came yet."""
-        return bool(self._begun or self._counts or any(self._next.values()) or self.step is not None)
+        return bool(self._events.begun or self._events.counts or any(self._next.values()) or self.step is not None)
 
     def next_step(self) -> int:
         """The number after the last step's; 0 where there was none."""
@@ -139,17 +135,10 @@ class Session:
         lane.enter(number)
         if lane.ordered:
             self.step, self.home = scope, me
-            if self._next:
-                self._adopt(scope, me)
+            if me in self._next:
+                self._next.adopted_by(self.holder(scope, me), me)
         if lane.edges:
-            self._advance(lane)
-
-    def _adopt(self, scope: Scope, me: Origin) -> None:
-        """Columns that came before the step are of the rows that it begins with."""
-        early = self._next.get(me)
-        for phase in [phase for phase, batch in early.items() if not batch.names] if early else ():
-            assert early is not None
-            self.holder(scope, me)[phase] = early.pop(phase)
+            self._events.advance(lane)
 
     def _end_step(self, scope: Scope, failed: bool) -> None:
         if not self.tape.keeps:
@@ -166,8 +155,8 @@ class Session:
         try:
             if scope.timed:
                 self._keep_timers(scope)
-            if lane.ordered and (self._next or self._early):
-                self._bind_next(lane, number, quietly=failed, owner=scope.owner)
+            if lane.ordered and (self._next or self._next.packets):
+                self._next.bind(lane, number, quietly=failed, owner=scope.owner if self.commits else None)
             if scope.holders:
                 self._close(scope, quietly=failed)
             broken = failed
@@ -181,22 +170,15 @@ class Session:
                 self._ahead.steps += 1
                 if self._ahead.came:
                     self._ahead.ended(number)
-            self._counts[lane.mode] = count = self._counts[lane.mode] + 1
             if self.meter.timed:
                 self.meter.steps += 1
                 self.meter.recording += time.perf_counter() - began
-            every = lane.every
-            if self.plan.ends(lane.mode, count, every):
-                lane.edges.append(Edge(number, count, failed=broken))
-            elif (count % every if every else count) % PART == 0:  # a long window goes to rank 0 in parts
-                lane.edges.append(Edge(number, count, part=True))
-            if lane.edges:
-                self._advance(lane)
+            self._events.step_ended(lane, number, failed=broken)
 
     def _spend(self, scope: Scope, lane: Lane) -> None:
         """A step or a block of a mode is over: how long it took, less what was of others inside it."""
-        took, step = self.tape.elapsed() - scope.began, scope.number or 0
-        lane.spent[step] = lane.spent.get(step, 0.0) + max(took - scope.inside, 0.0)
+        took = self.tape.elapsed() - scope.began
+        lane.spent += max(took - scope.inside, 0.0)
         around = scope.parent
         while around is not None:
             if around.kind in ("step", "mode"):
@@ -220,7 +202,7 @@ class Session:
             finally:
                 scope.closed = True
                 lane.leave(scope.number)
-                self._advance(lane)
+                self._events.advance(lane)
 
     def _open_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         mode = scope.mode
@@ -231,7 +213,7 @@ class Session:
                 self.intake.close_all([around.holders[me]], quietly=False)
             scope.lane = self._lanes.get(mode)
             if scope.lane is None:
-                scope.lane = Lane(mode, event=self._begin_event(mode))
+                scope.lane = Lane(mode, event=self._events.begin(mode))
             self._entered.add(mode)
             scope.began = self.tape.elapsed()
 
@@ -248,7 +230,7 @@ class Session:
                 if lane.mode not in self._lanes and not self.closed:
                     # also where nothing came since a flush: on another rank it may have
                     step = scope.number if lane.last is None else lane.last
-                    self._log(lane, step or 0, None, tail=True, failed=failed, again=lane.flushed)
+                    self._events.log(lane, step or 0, None, tail=True, failed=failed, again=lane.flushed)
 
     def _open_batch(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         if around is None or around.lane is None:
@@ -330,7 +312,7 @@ class Session:
             assert scope.lane is not None and scope.number is not None
             known = scope.lane.packets.setdefault(scope.number, set())
         else:
-            known = self._early
+            known = self._next.packets
         if packet.id in known:
             self.misplaced.twice(packet, self.now if scope is None or scope.number is None else scope.number)
             return
@@ -395,32 +377,6 @@ class Session:
         else:
             lane.add(phase, record, step)
 
-    # -- what waits for the next step
-
-    def _bind_next(
-        self, lane: Lane, step: int, *, quietly: bool, only: str | None = None, owner: Origin | None = None
-    ) -> None:
-        """What came without a scope is of a step that ends now; of one phase ``only``, where a window ends.
-
-        Of a step that is committed, its ``owner``'s batches must have what the profile requires.
-        """
-        waiting, self._next = self._next, {}
-        if only is None:
-            lane.packets.setdefault(step, set()).update(self._early)
-            self._early.clear()
-        for me, holder in waiting.items():
-            if self.commits and me is owner:
-                holder.piece = False
-            if holder.timed:
-                timed, holder.timed = holder.timed, {}
-                self._keep_timed(holder, timed)
-            self.intake.close_all([holder], quietly=quietly, only=only)
-            for phase, record in [one for one in holder.waiting if only in (None, one[0])]:
-                lane.add(phase, record, step)
-            holder.waiting = [one for one in holder.waiting if only not in (None, one[0])]
-            if holder or holder.waiting:
-                self._next[me] = holder
-
     # -- log events
 
     def rewind(self, step: int) -> None:
@@ -430,8 +386,8 @@ class Session:
             if self.step is not None:
                 raise UsageError.of("DL510.rewind", step=self.step.number)
             if lane.last is not None:
-                self._finish(lane)
-                self._log(lane, self._label(lane), None, tail=True)
+                self._events.finish(lane)
+                self._events.log(lane, self._label(lane), None, tail=True)
             self._last_step = step
             lane.rewind(step)
 
@@ -441,10 +397,10 @@ class Session:
             lane = self.train if scope is None or scope.lane is None else scope.lane
             try:
                 if lane.ordered and self.step is not None:
-                    self._bind_next(lane, self._label(lane), quietly=False)
+                    self._next.bind(lane, self._label(lane), quietly=False)
                 elif lane.ordered and self.plan.logged is not None:
-                    self._bind_next(lane, self._label(lane), quietly=False, only=self.plan.logged.phase)
-                    self._close_bare()
+                    self._next.bind(lane, self._label(lane), quietly=False, only=self.plan.logged.phase)
+                    self._next.close_bare()
                 if scope is not None:
                     self.intake.close_all(_whole(scope).holders.values(), quietly=False)
                 elif self.step is not None:
@@ -452,8 +408,8 @@ class Session:
             finally:  # one that fails is a log event all the same: ranks stay at one count
                 lane.flushed = True
                 label = self._label(lane) if lane.last is not None or scope is None else scope.number or 0
-                self._finish(lane)
-                self._log(lane, label, label if lane.ordered else None, tail=True, answer=answer)
+                self._events.finish(lane)
+                self._events.log(lane, label, label if lane.ordered else None, tail=True, answer=answer)
                 if lane.ordered:
                     lane.closed_to(lane.promise)
 
@@ -473,8 +429,8 @@ class Session:
                 else:  # also for windows that are longer than the profile's `every`
                     for mode in sorted(self._entered, key=lambda mode: (mode != "train", mode)):  # alike on all ranks
                         for lane in self._left(mode):
-                            self._finish(lane)
-                            self._hand_over(lane, self._label(lane, ahead=True), None, tail=True, last=True)
+                            self._events.finish(lane)
+                            self._events.hand_over(lane, self._label(lane, ahead=True), None, tail=True, last=True)
         self.tape.close()
         self._ahead.tell()
         return True
@@ -502,19 +458,10 @@ class Session:
         open_step = self.step is not None
         if open_step or self.plan.logged is not None:
             only = None if open_step or self.plan.logged is None else self.plan.logged.phase
-            self._bind_next(lane, self._label(lane), quietly=failed or within, only=only)
-        left = self._next.values()
-        lost = [max(record.rows, 1) for holder in left for _, record in holder.waiting]
-        lost += [batch.rows[0] if batch.rows else 1 for holder in left for batch in holder.values() if batch.names]
-        if lost:
-            self.misplaced.never_bound(sum(lost))
-        self._close_bare()
-
-    def _close_bare(self) -> None:
-        """Columns that wait for rows which did not come: each is an error of whoever gave it."""
-        for holder in self._next.values():
-            for phase in [phase for phase, batch in holder.items() if not batch.names]:
-                self.intake.close(holder, phase)
+            self._next.bind(lane, self._label(lane), quietly=failed or within, only=only)
+        if lost := self._next.rows:
+            self.misplaced.never_bound(lost)
+        self._next.close_bare()
 
     def _label(self, lane: Lane, *, ahead: bool = False) -> int:
         """The step that a log event of now stands at; ``ahead``: that of the last rows, where they are later."""
@@ -525,79 +472,6 @@ class Session:
         if not ahead:
             return step
         return max([step, *(record.step for records in lane.window.batches.values() for record in records)])
-
-    def _finish(self, lane: Lane) -> None:
-        """Hand over the windows that still wait for scopes: nobody waits any more."""
-        while lane.edges:
-            self._end_window(lane, lane.edges.popleft(), forced=True)
-
-    def _advance(self, lane: Lane) -> None:
-        """Hand over the windows that all has come for."""
-        while lane.edges and (edge := lane.ready(self._background.wait_s)) is not None:
-            self._end_window(lane, edge)
-
-    def _end_window(self, lane: Lane, edge: Edge, *, forced: bool = False) -> None:
-        upto = edge.step if lane.ordered else None
-        if edge.part:
-            promise = lane.promise if lane.ordered else None
-            upto = upto if promise is None or upto is None else min(upto, promise)
-            self._hand_over(lane, edge.step, upto, tail=False, part=True, count=edge.count)
-            return
-        held = lane.ordered and not (lane.promise is not None and lane.promise >= edge.step)
-        if held and not forced:
-            self.misplaced.partial(edge.step, sorted(step for step in lane.open if step <= edge.step))
-            lane.window.whole = False
-        self._log(lane, edge.step, upto, tail=lane.mode != "train", failed=edge.failed, count=edge.count)
-        if lane.ordered:
-            lane.closed_to(lane.promise if held and forced else upto)
-
-    def _log(
-        self, lane: Lane, step: int, upto: int | None, *, tail: bool, failed: bool = False, again: bool = False,
-        answer: Answer | None = None, count: int | None = None,
-    ) -> None:  # fmt: skip
-        item = self._hand_over(lane, step, upto, tail=tail, answer=answer, failed=failed, again=again, count=count)
-        if not self._event_told and not failed:
-            self._event_told = True
-            self.intake.tell_silent()
-        self._background.wait_for(item)
-
-    def _hand_over(
-        self, lane: Lane, step: int, upto: int | None, *, tail: bool, part: bool = False, answer: Answer | None = None,
-        failed: bool = False, again: bool = False, last: bool = False, count: int | None = None,
-    ) -> WindowItem:  # fmt: skip
-        began = time.perf_counter()
-        mode, window = lane.mode, lane.take(upto)
-        try:
-            window.hand_off()
-        except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
-            self._failures.report(error)
-            window = Window(whole=False)
-        done = threading.Event() if self.plan.blocking and not part else None
-        figures = {} if part else self.meter.read()
-        if figures and self.meter.timed:
-            figures |= self._background.backlog.read()
-        hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
-        if lane.event is None:
-            lane.event = self._begin_event(mode)
-        item = WindowItem(
-            lane.event, step, self._counts[mode] if count is None else count, window, tail, mode, part, done,
-            answer, figures, hurry, last, self._sent.copy(), self._begun.copy(), lane.seconds(upto),
-            self.tape.elapsed(), window.bytes,
-        )  # fmt: skip
-        lane.event = None
-        self._sent[mode] = self._sent.get(mode, 0) + 1
-        self._background.submit(item)
-        self._background.backlog.wait()
-        if not part and not again:
-            self.tape.logged(mode)
-        self.meter.handing += time.perf_counter() - began
-        return item
-
-    def _begin_event(self, mode: str) -> int:
-        """The number of the next log event of a mode."""
-        number = self._begun.get(mode, 0)
-        self._begun[mode] = number + 1
-        return number
 
     # -- checkpoints
 
@@ -622,9 +496,10 @@ class Session:
                 window = Window(upto, window.earlier, window.whole)
             found = window.frames(self.plan.phases, rank, self.plan.grouping, self._failures.report)
             frames |= {f"window/{mode}/{phase}": frame for phase, frame in found.items()}
+        events, intake = self._events, self.intake
         mine = RecorderState(
-            self._last_step, dict(self._begun), self.intake.order, dict(self._counts), sorted(self.intake.seen),
-            self.tape.elapsed(), lane.last, lane.edge, sum(lane.spent.values()),
+            self._last_step, dict(events.begun), intake.order, dict(events.counts), sorted(intake.seen),
+            self.tape.elapsed(), lane.last, lane.edge, lane.spent - lane.counted,
         )  # fmt: skip
         return mine, frames
 
@@ -632,21 +507,19 @@ class Session:
         """What ``log_metric`` gave between two steps goes to the window of the last one."""
         if self.plan.logged is not None:
             with self.tape.call("cut"):
-                self._bind_next(self.train, self._label(self.train), quietly=True, only=self.plan.logged.phase)
+                self._next.bind(self.train, self._label(self.train), quietly=True, only=self.plan.logged.phase)
 
     def load(self, mine: RecorderState, frames: Mapping[str, Frame]) -> None:
         """Continue where ``state`` was called."""
         with self.lock:
             self._last_step, self.intake.order = mine.step, mine.order
-            self._begun.update(mine.sent)
-            self._sent.update(mine.sent)
-            self._counts.update(mine.counts)
+            self._events.load(mine.sent, mine.counts)
             self.intake.seen.update(mine.seen)
             self.tape.resume(mine.elapsed)
-            if self._counts["train"]:
+            if mine.counts.get("train"):
                 self.train.last = mine.step if mine.train is None else mine.train
                 self.train.edge = mine.edge
-                self.train.spent = {mine.step: mine.spent} if mine.spent else {}
+                self.train.spent = mine.spent
             self._entered.update(self.plan.modes)  # other ranks may have rows of others
             for name, frame in frames.items():
                 kind, mode, phase = (*name.split("/", 2), "", "")[:3]

@@ -15,8 +15,8 @@ import declog
 from declog.errors import UsageError
 from declog.records import Records
 from declog.runtime.comm import Comm
+from declog.runtime.log_events import PART
 from declog.runtime.recorder import Recorder
-from declog.runtime.session import PART
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile
 

@@ -11,6 +11,7 @@ from declog.runtime import recorder as recorders
 from declog.runtime import scopes
 from declog.runtime.batches import Holder
 from declog.runtime.lanes import Lane
+from declog.runtime.next_step import NextStep
 from declog.runtime.scopes import Scope
 from declog.runtime.session import Session
 from declog.runtime.window import Window
@@ -38,7 +39,7 @@ def _one_holder(self: Session, scope: Scope | None, me: object) -> Holder:
 
 def _closes_all(self: Session, scope: Scope, *, quietly: bool) -> None:
     """The end of a scope closes the batches of all."""
-    for other in list(self._open.values()):
+    for other in list(self.scopes.values()):
         if other is not scope and other.kind != "batch":
             CLOSE(self, other, quietly=True)
     CLOSE(self, scope, quietly=quietly)
@@ -70,7 +71,7 @@ def _forgets(self: Session, holder: Holder, packet: Any) -> None:
     CONSUME(self, holder, packet)
 
 
-def _of_the_one_after(self: Session, lane: Lane, step: int, **options: Any) -> None:
+def _of_the_one_after(self: NextStep, lane: Lane, step: int, **options: Any) -> None:
     """What is observed for the next step is of the one after it."""
     BIND(self, lane, step + 1, **options)
 
@@ -80,10 +81,10 @@ def _threads_only() -> object:
     return threading.current_thread()
 
 
-def _own_last(self: Session, scope: Scope, me: object) -> None:
+def _own_last(self: NextStep, holder: Holder, me: object) -> None:
     """A step that begins takes what waits for a step."""
-    for holder in self._next.values():
-        holder.clear()
+    for waiting in self.values():
+        waiting.clear()
 
 
 def _keeps_by_now(self: Session, holder: Holder, phase: str, record: Any) -> None:
@@ -96,7 +97,7 @@ def _keeps_by_now(self: Session, holder: Holder, phase: str, record: Any) -> Non
 
 
 HOLDER, CLOSE, CONSUME, BIND, KEEP = (
-    Session.holder, Session._close, Session._consume, Session._bind_next, Session._keep,
+    Session.holder, Session._close, Session._consume, NextStep.bind, Session._keep,
 )  # fmt: skip
 TAKE = Lane.take
 Patch = tuple[Any, str, Any]
@@ -107,9 +108,9 @@ MUTATIONS: dict[str, list[Patch]] = {
     "windows take all that came": [(Lane, "take", _takes_all)],
     "windows wait for nobody": [(Lane, "promise", property(_waits_for_nobody))],
     "packets count as often as they come": [(Session, "_consume", _forgets)],
-    "what is next is of the one after": [(Session, "_bind_next", _of_the_one_after)],
+    "what is next is of the one after": [(NextStep, "bind", _of_the_one_after)],
     "tasks of a thread are one": [(scopes, "origin", _threads_only), (recorders, "origin", _threads_only)],
-    "a step that begins drops what waits": [(Session, "_adopt", _own_last)],
+    "a step that begins drops what waits": [(NextStep, "adopted_by", _own_last)],
     "rows are of the step that is open": [(Session, "_keep", _keeps_by_now)],
 }
 
