@@ -12,7 +12,7 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,7 @@ from declog.runtime.call_log import Tape
 from declog.runtime.checkpoint import pack, unpack
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
+from declog.runtime.in_trainer import InTrainer, usable
 from declog.runtime.message import GREATEST
 from declog.runtime.packets import Given, Packet, Packets, named, rows_of
 from declog.runtime.reported import Reported
@@ -45,7 +46,7 @@ log = logging.getLogger("declog")
 _NOTHING = nullcontext()
 
 
-class Recorder:
+class Recorder(InTrainer):
     """Records a run as its plan says. Use it as a context manager, or call ``close``.
 
     ``output_dir`` is the run's folder of local files, and ``run_id`` its id (None and empty on ranks that have none).
@@ -57,7 +58,6 @@ class Recorder:
         wait_s: float = 30.0, locate: Locate | None = None, tape: Tape | None = None, home: RunFolder | None = None,
         run: RunInfo | None = None, fresh: bool = False, commits: bool = False,
     ) -> None:  # fmt: skip
-        self.plan = plan
         self.output_dir = output_dir
         self.run_id = run_id
         self._failures = Failures()
@@ -65,15 +65,8 @@ class Recorder:
             plan, comm, runners, routes, self._failures, functions=functions, close_s=close_s, wait_s=wait_s,
             home=home, run=run, fresh=fresh,
         )  # fmt: skip
-        self._session = Session(
-            plan, Tape() if tape is None else tape, self._failures, self._background, functions=functions,
-            locate=locate,
-        )  # fmt: skip
-        self._caller: Callable[[], str] | None = None  # where a trainer must go on: whose code calls
-        self._own: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
-        self._inside = _Inside()
-        self._generation: Scope | None = None  # the batch of the trainer's generation that is under way
-        self._idle = False
+        tape = Tape() if tape is None else tape
+        super().__init__(Session(plan, tape, self._failures, self._background, functions=functions, locate=locate))
         self._process = os.getpid()
         self._runs: list[Scope] = []  # `with log:`
         self._blocks: dict[int, Scope] = {}  # all that are open, in the order in which they were opened
@@ -148,11 +141,6 @@ class Recorder:
         self._alive()
         self._records()
         self._session.rewind(_number(step))
-
-    @property
-    def closed(self) -> bool:
-        """Whether the run is over: nothing is recorded any more."""
-        return self._session.closed
 
     @property
     def last_step(self) -> int | None:
@@ -231,10 +219,6 @@ class Recorder:
     def innermost(self) -> int:
         """The number of the block that was opened last of those that are open; 0 where none is."""
         return next(reversed([*self._blocks]), 0)
-
-    def _here(self) -> Scope | None:
-        """The scope of here; of a thread that inherited none the trainer's generation, while one is under way."""
-        return here(self) or self._generation
 
     def _next_step(self) -> Scope:
         return self.step(self._session.next_step())
@@ -358,7 +342,7 @@ class Recorder:
         self._records()
         session = self._session
         with self._taking(f"`{next(iter(values))}`" if len(values) == 1 else "numbers"), session.lock:
-            session.metrics(session.holder(_usable(scope), origin()), values)
+            session.metrics(session.holder(usable(scope), origin()), values)
 
     def scalars(
         self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/"
@@ -399,7 +383,7 @@ class Recorder:
         finally:
             session = self._session
             with session.lock:
-                session.timed(_usable(scope or self._here()), origin(), str(name), stop())
+                session.timed(usable(scope or self._here()), origin(), str(name), stop())
 
     def log_extra(self, column: str, values: Any) -> None:
         """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
@@ -428,69 +412,6 @@ class Recorder:
         """Packets that nobody will consume any more are reported."""
         for lost in self._packets.unused(ended=ended):
             self._session.misplaced.unused(lost)
-
-    # -- inside a trainer that must go on
-
-    def attached(self, caller: Callable[[], str], own: Collection[str] = (), phase: str | None = None) -> None:
-        """From now on a mistake of training code's is reported and left out, unless ``strict``; ``caller`` is whose.
-
-        Signals that the integration observes itself are its ``own``: to observe one is such a mistake. With ``phase``,
-        whose batches are made explicit, a column that comes outside of one is such a mistake, too.
-        """
-        self._caller, self._own = caller, frozenset(own)
-        self._session.intake.explicit = phase
-
-    def came(self, source: str) -> bool:
-        """Whether a signal came in the batch that is open here."""
-        session = self._session
-        with session.lock:
-            holder = session.holder(_usable(self._here()), origin())
-            ops = self.plan.sources.get(source, ())
-            return any(op.phase in holder and op.name in holder[op.phase].names for op in ops)
-
-    def taking(self, column: object) -> AbstractContextManager[None]:
-        """A block that takes a column of training code's: inside a trainer that must go on it guards."""
-        known = isinstance(column, str) and column in self.plan.extras
-        return self._taking(f"the column `{column}`", "" if known else "the column is left out")
-
-    def _taking(self, what: str, left_out: str = "") -> AbstractContextManager[None]:
-        if self._caller is None or self._inside.guards:
-            return _NOTHING
-        return self.guard(f"{what} of {context.giver() or self._caller()}", left_out)
-
-    @contextmanager
-    def idle(self) -> Iterator[None]:
-        """A block of which nothing is recorded, such as a prediction."""
-        before, self._idle = self._idle, True
-        try:
-            yield
-        finally:
-            self._idle = before
-
-    @contextmanager
-    def guard(self, what: str, left_out: str = "") -> Iterator[None]:
-        """A block of an integration's own: where it fails the training code goes on, with what comes after the block.
-
-        ``what`` went wrong is reported once and counted in ``failures``. The open window's values then count as not of
-        all ranks (``declog/ranks``), unless it is only what is ``left_out``, of which no metric is made. Interrupts
-        pass; with ``strict: true`` all errors do. Nothing is told of a recorder that is closed.
-        """
-        self._inside.guards += 1
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise
-        except BaseException as error:
-            if self.closed:
-                return
-            if self.plan.strict:
-                raise
-            with self._session.lock:
-                if not left_out:
-                    self._session.spoiled(here(self))
-                self._failures.guarded(what, error, left_out)
-        finally:
-            self._inside.guards -= 1
 
     # -- actors
 
@@ -523,7 +444,7 @@ class Recorder:
         """
         self._alive()
         with self._session.lock:
-            mine, frames = self._session.state(_usable(here(self)), self._background.comm.rank)
+            mine, frames = self._session.state(usable(here(self)), self._background.comm.rank)
             others, data = self._background.state()
         return pack(self.plan, self._background.comm, mine, frames | others, data, self.output_dir, self.run_id)
 
@@ -547,7 +468,9 @@ class Recorder:
         if not self.closed:
             self._session.lock = threading.RLock()
             self._session.tape.in_child()
-            self.__class__ = _InChild
+            from declog.runtime.in_fork import InFork  # which is made from this class
+
+            self.__class__ = InFork
 
     def _alive(self) -> None:
         if self.closed:
@@ -573,41 +496,6 @@ def _number(step: Any) -> int:
     return number
 
 
-def _usable(scope: Scope | None) -> Scope | None:
-    return None if scope is None or scope.closed or scope.owner is None else scope
-
-
 def _rows(packets: Sequence[Packet], signals: Mapping[str, Any]) -> int:
     """How many rows a call seems to have."""
     return max(sum(packet.rows for packet in packets) + (rows_of(signals) if signals else 0), 1)
-
-
-class _Inside(threading.local):
-    """How many guards this thread is inside of: what fails there is the outermost's to report."""
-
-    guards = 0
-
-
-class _InChild(Recorder):
-    """A recorder in a fork of its process, such as a DataLoader's worker: it records nothing, and says so once."""
-
-    _told = False
-
-    def _nothing(self, *args: Any, **kwargs: Any) -> None:
-        if not self._told:
-            self._told = True
-            log.warning("%s", UsageError.of("DL510.in_fork", process=os.getpid()))
-
-    def _refused(self, *args: Any, **kwargs: Any) -> Any:
-        raise UsageError.of("DL510.fork")
-
-    def _pass(self, *args: Any, **kwargs: Any) -> None:
-        """The ends of blocks that the fork came out of, and what asks nothing of anybody."""
-
-    observe = _observe = _observe_in = _metrics_in = _extra_in = flush = merge = rewind = _nothing
-    state_dict = load_state_dict = export = _refused
-    close = in_child = _open = _end = _count_packets = _pass
-
-    @contextmanager
-    def _timer_in(self, scope: Scope | None, name: str) -> Iterator[None]:
-        yield  # a fork has no device

@@ -140,7 +140,7 @@ class Scope:
         return self.recorder._timer_in(self, name)
 
 
-def here(recorder: Recorder | None = None) -> Scope | None:
+def here(recorder: object | None = None) -> Scope | None:
     """The innermost scope of this context, of one recorder or of any that is not closed.
 
     One that has ended is passed over by whoever opened it. Inherited, it is what is returned: the rows of a task that

@@ -53,7 +53,7 @@ class Session:
         self.commits = False  # what comes without a scope is of the step that is committed next
         self.home: Origin | None = None  # whose steps they are
         self.step: Scope | None = None  # the optimizer step that is open
-        self._failures = failures
+        self.failures = failures
         self._background = background
         # of train and of modes that count steps; the others have one in each block
         self._lanes = {
@@ -423,7 +423,7 @@ class Session:
                 try:
                     self._close_open(failed)
                 except Exception as error:  # noqa: BLE001  (such as columns that came after the last rows)
-                    self._failures.report(error)
+                    self.failures.report(error)
                 if self._background.merger is not None:
                     self._background.end_merging()
                 else:  # also for windows that are longer than the profile's `every`
@@ -453,7 +453,7 @@ class Session:
                 try:
                     self._keep_timers(scope)
                 except InputError as error:
-                    self._failures.report(error)
+                    self.failures.report(error)
                 self._close(scope, quietly=True)
         open_step = self.step is not None
         if open_step or self.plan.logged is not None:
@@ -494,7 +494,7 @@ class Session:
                     for phase, records in window.batches.items()
                 }
                 window = Window(upto, window.earlier, window.whole)
-            found = window.frames(self.plan.phases, rank, self.plan.grouping, self._failures.report)
+            found = window.frames(self.plan.phases, rank, self.plan.grouping, self.failures.report)
             frames |= {f"window/{mode}/{phase}": frame for phase, frame in found.items()}
         events, intake = self._events, self.intake
         mine = RecorderState(
