@@ -131,6 +131,10 @@ class OpenBatch:
         """How many groups the batch has, and which signal said so first."""
         return self.counts.get("groups")
 
+    def fits(self, what: str | None, count: int, label: str) -> bool:
+        """Whether values of so many rows are of this batch's; the first ones say how many there are."""
+        return what is None or self.counts.setdefault(what, (count, label))[0] == count
+
     def check(self, given: Observation) -> None:
         """Raise ``InputError`` where what a call gave is of other rows than what came before."""
         for what, count in given.counts.items():

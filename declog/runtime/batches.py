@@ -20,7 +20,7 @@ from declog.language.functions import Functions
 from declog.plans.ops import Plan, SignalOp
 from declog.runtime.batch import BatchRecord, OpenBatch
 from declog.runtime.call_log import Tape
-from declog.runtime.calls import Known, Stack
+from declog.runtime.calls import Known
 from declog.runtime.extras import Undeclared, plain_column
 from declog.runtime.failures import Failures
 from declog.runtime.inputs import describe, undeclared
@@ -121,8 +121,18 @@ class Intake:
             values = [*signals.values()]
             if len(known) == 1:
                 call = known[0]
-                if call.alone is not None and self._stacked(holder, call, call.alone, values):
-                    return
+                if (stack := call.alone) is not None and (data := stack.copy(values)) is not None and data.is_cpu:
+                    name, names = call.name, call.names
+                    batch = holder.get(name)
+                    if batch is None or self._begins(holder, batch, names):
+                        self.close(holder, name)
+                        batch = self._begin(holder, OpenBatch(call.phase, self._came[name]))
+                    if batch.fits(stack.counted, data.numel() // stack.width, stack.label):
+                        if not batch.names:
+                            batch.began = names
+                        batch.names |= names
+                        batch.copies.append((stack.columns, data))
+                        return
                 given = call.given(values)
                 if given is not None:
                     self._give(holder, self._chosen(holder, given), given)
@@ -135,26 +145,6 @@ class Intake:
         if strict:
             self.check(signals)
         self._read(holder, signals)
-
-    def _stacked(self, holder: Holder, known: Known, stack: Stack, values: Sequence[Any]) -> bool:
-        """Keep a call that is one stack of columns on the host; false where it is something else, or does not fit."""
-        data = stack.copy(values)
-        if data is None or not data.is_cpu:
-            return False
-        phase, names, what = known.phase, known.names, stack.counted
-        batch = holder.get(phase.name)
-        if batch is None or self._begins(holder, batch, names):
-            self.close(holder, phase.name)
-            batch = self._begin(holder, OpenBatch(phase, self._came[phase.name]))
-        if what is not None:
-            rows = data.shape[-1]
-            if batch.counts.setdefault(what, (rows, stack.label))[0] != rows:
-                return False
-        if not batch.names:
-            batch.began = names
-        batch.names |= names
-        batch.copies.append((stack.columns, data))
-        return True
 
     def _read(self, holder: Holder, signals: Mapping[str, Any]) -> None:
         """Keep a call's values, read one by one; the next one with the same names is like it, mostly."""

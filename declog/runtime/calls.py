@@ -28,6 +28,7 @@ class Known:
 
     def __init__(self, first: Observation, chosen: Chosen, values: Sequence[Any]) -> None:
         self.phase = first.phase
+        self.name = first.phase.name
         self.names = frozenset(first.names)
         self._labels = {what: label for what, (_, label) in first.counts.items()}
         stacks: dict[tuple[str, torch.dtype], list[tuple[int, SignalOp]]] = {}
@@ -92,6 +93,7 @@ class Stack:
         self._half = dtype in HALF
         self.counted = op.counted if ndim else None
         self.label = op.source
+        self.width = len(ops)
         host = torch.float32 if self._half else dtype
         self.columns = Columns((op.shape_name, host, -1), op.axis, [one.key for one in ops])
 
@@ -109,6 +111,6 @@ class Stack:
             return None
         if data.requires_grad:
             data = data.detach()
-        if data.is_meta:
-            return None
-        return data.float() if self._half and data.is_cpu else data
+        if data.is_cpu:
+            return data.float() if self._half else data
+        return None if data.is_meta else data

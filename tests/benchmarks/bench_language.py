@@ -20,14 +20,14 @@ import torchmetrics
 import yaml
 
 import declog
-from tests.benchmarks import calls, completions, tokens
+from tests.benchmarks import calls, completions, presets, tokens
 from tests.benchmarks.contestants import Declog
 from tests.benchmarks.measure import Batch, Contestant, Times, micros, peak_bytes, race, ratio, table
 
 TRAINING: Mapping[str, float] = {"completions": 0.5, "tokens, all moments": 1.0, "tokens, means only": 1.5}
 BOTH, EACH, COLLECTION = 1.3, 5.0, 20.0  # the last two for values per completion, of 40 metrics and more
 HEAD = (
-    "signals", "metrics", "shape", "every", "training us", "worker us/phase",
+    "signals", "metrics", "shape", "every", "training us", "worker us/event",
     "training / fused", "both / fused", "per metric / training", "torchmetrics / training",
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ def main() -> None:
     """All tables; ``--rounds`` trades time for steadiness."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", choices=("compile", "calls", "worker", "completions", "tokens", "memory"))
+    parser.add_argument("--only", choices=("compile", "calls", "worker", "presets", "completions", "tokens", "memory"))
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     print(
@@ -51,6 +51,7 @@ def main() -> None:
         "compile": print_compile,
         "calls": print_calls,
         "worker": print_worker,
+        "presets": print_presets,
         "completions": print_completions,
         "tokens": print_tokens,
         "memory": print_memory,
@@ -126,6 +127,28 @@ def print_worker(rounds: int) -> None:
     print("\n### Worker\n")
     print(table(("metrics", "ms a log event", "us a metric", "worker / numpy"), rows))
     print(f"\nOf each column {', '.join(calls.MIXED)}, over 64 rows; `numpy`: one matrix, each reduction once.")
+
+
+def print_presets(rounds: int) -> None:
+    """Metrics as presets have them, of tokens, rows and texts together."""
+    rows = []
+    for every in (1, 10):
+        times = _race(presets.contestants(every), presets.batches(), rounds, 20)
+        own, by_hand = times["declog"], times["by hand"]
+        rows.append(
+            [
+                every, f"{micros(own.training):.0f}", f"{micros(own.background) * every:.0f}",
+                f"{micros(by_hand.training):.0f}", f"{ratio(own.training, by_hand.training):.2f}",
+                f"{ratio(own.whole, by_hand.training):.2f}",
+            ]
+        )  # fmt: skip
+    print("\n### What presets have\n")
+    head = ("every", "training us", "worker us/event", "by hand us", "training / by hand", "both / by hand")
+    print(table(head, rows))
+    print(
+        f"\n{len(presets.NAMES)} metrics of {presets.ROWS} completions and their {presets.LENGTH} tokens: clipped "
+        f"fractions, KL, quantiles, a last value, a mean of batches; a table of each step's {presets.BEST} best texts."
+    )
 
 
 def print_completions(rounds: int) -> None:

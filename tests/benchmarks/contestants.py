@@ -21,7 +21,7 @@ Tensor = torch.Tensor
 class CountingSink:
     """Takes scalars, keeps the last ones, and tells how many log events came."""
 
-    accepts: ClassVar[frozenset[str]] = frozenset({"scalar"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"scalar", "table"})
 
     def __init__(self) -> None:
         self.events = threading.Semaphore(0)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch.distributed as dist
 
-from tests.benchmarks import collectives, completions, tokens
+from tests.benchmarks import collectives, completions, presets, tokens
 from tests.benchmarks.contestants import ByHand, Collections, Declog
 from tests.benchmarks.measure import Batch, Contestant
 
@@ -52,6 +52,14 @@ def test_other_completions(metrics: int, name: str) -> None:
     names = [f"{column}/{reduction}" for column, reduction in completions.expected(metrics)]
     found = _values(names, contestants[name], batches)
     assert _expected(contestants, batches) == pytest.approx(found, rel=CLOSE, abs=1e-3)  # a sum of squares is rough
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_what_presets_have(every: int) -> None:
+    """Code by hand gives declog's numbers of a preset's kind."""
+    batches, contestants = presets.batches(every), presets.contestants(every)
+    found = _values(presets.NAMES, contestants["by hand"], batches)
+    assert _expected(contestants, batches) == pytest.approx(found, rel=CLOSE, abs=CLOSE)
 
 
 @pytest.mark.parametrize("every", [1, 3])
