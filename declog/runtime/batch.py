@@ -20,7 +20,15 @@ from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import FoldOp, Grouping, PhaseOp
 from declog.runtime import token_fold
 from declog.runtime.observation import (
-    Columns, Copy, Counts, Lists, Observation, Place, Tokens, of_other_lists, of_other_tokens,
+    Columns,
+    Copy,
+    Counts,
+    Lists,
+    Observation,
+    Place,
+    Tokens,
+    of_other_lists,
+    of_other_tokens,
 )  # fmt: skip
 from declog.runtime.packs import Pack
 from declog.runtime.streams import Streams

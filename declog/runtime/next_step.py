@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from declog.runtime.batch import OpenBatch
 from declog.runtime.batches import Holder, Intake, Waiting
 from declog.runtime.lanes import Lane
 from declog.runtime.scopes import Origin
@@ -22,11 +23,10 @@ class NextStep(dict[Origin, Waiting]):
         self._intake = intake
         self._timed = timed
 
-    def adopted_by(self, holder: Holder, me: Origin) -> None:
-        """Columns that came before a step are of the rows that it begins with."""
-        early = self[me]
-        for phase in [phase for phase, batch in early.items() if not batch.names]:
-            holder[phase] = early.pop(phase)
+    def bare(self, me: Origin) -> Mapping[str, OpenBatch]:
+        """Take what of a task or thread is columns alone: they are of the rows that its step begins with."""
+        early = self.get(me, {})
+        return {phase: early.pop(phase) for phase in [phase for phase, batch in early.items() if not batch.names]}
 
     def bind(
         self, lane: Lane, step: int, *, quietly: bool, only: str | None = None, owner: Origin | None = None

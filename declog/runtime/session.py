@@ -135,8 +135,8 @@ class Session:
         lane.enter(number)
         if lane.ordered:
             self.step, self.home = scope, me
-            if me in self._next:
-                self._next.adopted_by(self.holder(scope, me), me)
+            if self._next and (bare := self._next.bare(me)):
+                self.holder(scope, me).update(bare)
         if lane.edges:
             self._events.advance(lane)
 

@@ -81,10 +81,11 @@ def _threads_only() -> object:
     return threading.current_thread()
 
 
-def _own_last(self: NextStep, holder: Holder, me: object) -> None:
+def _own_last(self: NextStep, me: object) -> dict[str, Any]:
     """A step that begins takes what waits for a step."""
     for waiting in self.values():
         waiting.clear()
+    return {}
 
 
 def _keeps_by_now(self: Session, holder: Holder, phase: str, record: Any) -> None:
@@ -110,7 +111,7 @@ MUTATIONS: dict[str, list[Patch]] = {
     "packets count as often as they come": [(Session, "_consume", _forgets)],
     "what is next is of the one after": [(NextStep, "bind", _of_the_one_after)],
     "tasks of a thread are one": [(scopes, "origin", _threads_only), (recorders, "origin", _threads_only)],
-    "a step that begins drops what waits": [(NextStep, "adopted_by", _own_last)],
+    "a step that begins drops what waits": [(NextStep, "bare", _own_last)],
     "rows are of the step that is open": [(Session, "_keep", _keeps_by_now)],
 }
 
