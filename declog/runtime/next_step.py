@@ -25,7 +25,7 @@ class NextStep(dict[Origin, Waiting]):
 
     def bare(self, me: Origin) -> Mapping[str, OpenBatch]:
         """Take what of a task or thread is columns alone: they are of the rows that its step begins with."""
-        early = self.get(me, {})
+        early: dict[str, OpenBatch] = self.get(me, {})
         return {phase: early.pop(phase) for phase in [phase for phase, batch in early.items() if not batch.names]}
 
     def bind(

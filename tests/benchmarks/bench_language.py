@@ -38,7 +38,7 @@ LEAST = 8 * 4096  # bytes: buffers of eight rows of bools are counted, columns o
 def main() -> None:
     """All tables; ``--rounds`` trades time for steadiness."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=("compile", "calls", "worker", "presets", "completions", "tokens", "memory"))
     chosen = parser.parse_args()
     torch.set_num_threads(1)

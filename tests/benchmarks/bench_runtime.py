@@ -41,7 +41,7 @@ Seconds = list[float]
 def main() -> None:
     """All tables; ``--rounds`` trades time for steadiness."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=("ranks", "sink", "busy", "messages"))
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)  # this process is a rank, and writes what it measured
     chosen = parser.parse_args()

@@ -32,7 +32,7 @@ STEPS, WARM = 12, 3  # of a run, and how many of its first ones are left out
 def main() -> None:
     """Start two ranks of this file, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
     if "RANK" in os.environ:
         rank(chosen.rounds)
@@ -120,8 +120,8 @@ def count(model: Path, folder: Path, merge: str | None) -> collections.Counter[s
     """The operations of a run on the training thread."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         train(model, folder, merge)
-    found = list(profile.phases())
-    return collections.Counter(phase.name for phase in found if phase.thread == found[0].thread)
+    found = list(profile.events())
+    return collections.Counter(event.name for event in found if event.thread == found[0].thread)
 
 
 if __name__ == "__main__":

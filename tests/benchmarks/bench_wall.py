@@ -32,7 +32,7 @@ Log = Callable[[int, Batch], None]
 def main() -> None:
     """The table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     os.environ["WANDB_MODE"], os.environ["WANDB_SILENT"] = "offline", "true"
     torch.set_num_threads(1)
