@@ -339,7 +339,7 @@ class Intake:
 
     # -- closing
 
-    def close_all(self, holders: Iterable[Holder], *, quietly: bool, only: str | None = None) -> None:
+    def close_all(self, holders: Iterable[Holder], *, suppress: bool, only: str | None = None) -> None:
         """Close all; the first error is raised when all are closed, unless the step failed with one of its own.
 
         Others are reported.
@@ -347,12 +347,12 @@ class Intake:
         first: Exception | None = None
         for holder, phase in [(one, phase) for one in holders for phase in one if only in (None, phase)]:
             try:
-                self.close(holder, phase, partly=quietly)
+                self.close(holder, phase, partly=suppress)
             except Exception as error:  # noqa: BLE001  (raised below, or reported)
-                if not isinstance(error, InputError) if quietly else first is not None:
+                if not isinstance(error, InputError) if suppress else first is not None:
                     self._failures.report(error)
                 first = first or error
-        if first is not None and not quietly:
+        if first is not None and not suppress:
             raise first
 
     def close(self, holder: Holder, phase: str, *, partly: bool = False) -> None:

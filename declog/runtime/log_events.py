@@ -116,11 +116,11 @@ class LogEvents:
         figures = {} if part else self._meter.read()
         if figures:
             figures |= self._background.backlog.read()
-        hurry = failed and done is not None  # a step that ends with an error does not wait long for other ranks
+        short_wait = failed and done is not None  # a step that ends with an error does not wait long for other ranks
         event = self.begin(mode) if lane.event is None else lane.event
         item = WindowItem(
             event, step, self.counts[mode] if edge is None else edge.count, window, tail, mode, part, done, answer,
-            figures, hurry, last, self._sent.copy(), self.begun.copy(), lane.seconds(edge), self._tape.elapsed(),
+            figures, short_wait, last, self._sent.copy(), self.begun.copy(), lane.seconds(edge), self._tape.elapsed(),
             window.bytes,
         )  # fmt: skip
         lane.event = None

@@ -29,7 +29,7 @@ class NextStep(dict[Origin, Waiting]):
         return {phase: early.pop(phase) for phase in [phase for phase, batch in early.items() if not batch.names]}
 
     def bind(
-        self, lane: Lane, step: int, *, quietly: bool, only: str | None = None, owner: Origin | None = None
+        self, lane: Lane, step: int, *, suppress: bool, only: str | None = None, owner: Origin | None = None
     ) -> None:
         """All is of a step that ends now; of one phase ``only``, where a window ends.
 
@@ -46,7 +46,7 @@ class NextStep(dict[Origin, Waiting]):
             if holder.timed:
                 timed, holder.timed = holder.timed, {}
                 self._timed(holder, timed)
-            self._intake.close_all([holder], quietly=quietly, only=only)
+            self._intake.close_all([holder], suppress=suppress, only=only)
             for phase, record in [one for one in holder.waiting if only in (None, one[0])]:
                 lane.add(phase, record, step)
             holder.waiting = [one for one in holder.waiting if only not in (None, one[0])]

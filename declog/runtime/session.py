@@ -156,9 +156,9 @@ class Session:
             if scope.timed:
                 self._keep_timers(scope)
             if lane.ordered and (self._next or self._next.packets):
-                self._next.bind(lane, number, quietly=failed, owner=scope.owner if self.commits else None)
+                self._next.bind(lane, number, suppress=failed, owner=scope.owner if self.commits else None)
             if scope.holders:
-                self._close(scope, quietly=failed)
+                self._close(scope, suppress=failed)
             broken = failed
         finally:  # a step that fails is a step all the same: ranks stay at one count
             scope.closed = True
@@ -198,7 +198,7 @@ class Session:
         with self.tape.call("unat", failed, at=scope):
             try:
                 self._keep_timers(scope)
-                self._close(scope, quietly=failed)
+                self._close(scope, suppress=failed)
             finally:
                 scope.closed = True
                 lane.leave(scope.number)
@@ -210,7 +210,7 @@ class Session:
             scope.number = self.now if around is None or around.number is None else around.number
         with self.tape.call("enter", mode, scope.number, 0 if around is None else around.id, at=scope):
             if around is not None and me in around.holders:  # what this task had open is of before the block
-                self.intake.close_all([around.holders[me]], quietly=False)
+                self.intake.close_all([around.holders[me]], suppress=False)
             scope.lane = self._lanes.get(mode)
             if scope.lane is None:
                 scope.lane = Lane(mode, event=self._events.begin(mode))
@@ -223,7 +223,7 @@ class Session:
         with self.tape.call("leave", failed, at=scope):
             try:
                 self._keep_timers(scope)
-                self._close(scope, quietly=failed)
+                self._close(scope, suppress=failed)
             finally:
                 scope.closed = True
                 self._spend(scope, lane)
@@ -266,7 +266,7 @@ class Session:
             found = holders[me] = Holder(scope, self._number(me), piece=piece)
         return found
 
-    def _close(self, scope: Scope, *, quietly: bool) -> None:
+    def _close(self, scope: Scope, *, suppress: bool) -> None:
         """Close a scope's batches: those of its own code last, since columns of tasks may be of their rows."""
         holders = scope.holders
         own = holders.pop(scope.owner, None)
@@ -275,7 +275,7 @@ class Session:
                 self.intake.adopt(own, holder)
             holders[scope.owner] = own
         if holders:
-            self.intake.close_all(holders.values(), quietly=quietly)
+            self.intake.close_all(holders.values(), suppress=suppress)
             scope.holders = {}
 
     # -- what is recorded
@@ -320,7 +320,7 @@ class Session:
         one = Holder(scope, holder.origin, piece=True) if scope is not None else Waiting(holder.origin)
         with self.tape.call("packet", packet.signals, at=one):
             self.intake.observe(one, packet.signals)
-            self.intake.close_all([one], quietly=False)
+            self.intake.close_all([one], suppress=False)
         if isinstance(holder, Waiting) and isinstance(one, Waiting):
             holder.waiting += one.waiting
 
@@ -397,14 +397,14 @@ class Session:
             lane = self.train if scope is None or scope.lane is None else scope.lane
             try:
                 if lane.ordered and self.step is not None:
-                    self._next.bind(lane, self._label(lane), quietly=False)
+                    self._next.bind(lane, self._label(lane), suppress=False)
                 elif lane.ordered and self.plan.logged is not None:
-                    self._next.bind(lane, self._label(lane), quietly=False, only=self.plan.logged.phase)
+                    self._next.bind(lane, self._label(lane), suppress=False, only=self.plan.logged.phase)
                     self._next.close_bare()
                 if scope is not None:
-                    self.intake.close_all(_whole(scope).holders.values(), quietly=False)
+                    self.intake.close_all(_whole(scope).holders.values(), suppress=False)
                 elif self.step is not None:
-                    self.intake.close_all(self.step.holders.values(), quietly=False)
+                    self.intake.close_all(self.step.holders.values(), suppress=False)
             finally:  # one that fails is a log event all the same: ranks stay at one count
                 lane.flushed = True
                 label = self._label(lane) if lane.last is not None or scope is None else scope.number or 0
@@ -447,18 +447,18 @@ class Session:
         lane, within = self.train, bool(self.scopes)
         for scope in self.scopes.values():
             if scope.kind == "batch":
-                self.intake.close_all(scope.holders.values(), quietly=True)
+                self.intake.close_all(scope.holders.values(), suppress=True)
         for scope in self.scopes.values():
             if scope.kind != "batch":
                 try:
                     self._keep_timers(scope)
                 except InputError as error:
                     self.failures.report(error)
-                self._close(scope, quietly=True)
+                self._close(scope, suppress=True)
         open_step = self.step is not None
         if open_step or self.plan.logged is not None:
             only = None if open_step or self.plan.logged is None else self.plan.logged.phase
-            self._next.bind(lane, self._label(lane), quietly=failed or within, only=only)
+            self._next.bind(lane, self._label(lane), suppress=failed or within, only=only)
         if lost := self._next.rows:
             self.misplaced.never_bound(lost)
         self._next.close_bare()
@@ -507,7 +507,7 @@ class Session:
         """What ``log_metric`` gave between two steps goes to the window of the last one."""
         if self.plan.logged is not None:
             with self.tape.call("cut"):
-                self._next.bind(self.train, self._label(self.train), quietly=True, only=self.plan.logged.phase)
+                self._next.bind(self.train, self._label(self.train), suppress=True, only=self.plan.logged.phase)
 
     def load(self, mine: RecorderState, frames: Mapping[str, Frame]) -> None:
         """Continue where ``state`` was called."""

@@ -37,12 +37,12 @@ def _one_holder(self: Session, scope: Scope | None, me: object) -> Holder:
     return HOLDER(self, scope, None if scope is None else scope.owner or me)
 
 
-def _closes_all(self: Session, scope: Scope, *, quietly: bool) -> None:
+def _closes_all(self: Session, scope: Scope, *, suppress: bool) -> None:
     """The end of a scope closes the batches of all."""
     for other in list(self.scopes.values()):
         if other is not scope and other.kind != "batch":
-            CLOSE(self, other, quietly=True)
-    CLOSE(self, scope, quietly=quietly)
+            CLOSE(self, other, suppress=True)
+    CLOSE(self, scope, suppress=suppress)
 
 
 def _falls_through(recorder: Any = None) -> Scope | None:
