@@ -168,7 +168,7 @@ def test_while_the_run_goes_on(tmp_path: Path) -> None:
         for step in range(2):
             with log.step(step):
                 log.observe(reward=[1.0, 2.0], text=["a", "b"])
-            log.flush(wait_s=60)
+            log.state_dict()  # when it returns, what was logged is in the files
             read = declog.read(tmp_path)
             assert read.state == "running" and len(read.tables["samples"]) == 2 * (step + 1)
             assert {row["step"] for row in read.scalars.rows()} == set(range(step + 1))
