@@ -1,8 +1,10 @@
-"""For tests, yours and declog's: a sink that remembers, many ranks in one process, a profile's own tests."""
+"""For tests, yours and declog's: a sink that remembers, what sinks have to do, many ranks in one process, profile tests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from declog.records import Alert, Records, RunInfo, Table
@@ -10,8 +12,9 @@ from declog.runtime.fake_comm import FakeComm, run_ranks
 
 if TYPE_CHECKING:
     from declog.replay.profile_tests import ProfileTest
+    from declog.sinks import Sink
 
-__all__ = ["FakeComm", "MemorySink", "profile_tests", "run_profile_tests", "run_ranks"]
+__all__ = ["FakeComm", "MemorySink", "check_sink", "profile_tests", "run_profile_tests", "run_ranks"]
 
 
 class MemorySink:
@@ -52,6 +55,29 @@ class MemorySink:
     def tables(self, name: str) -> list[tuple[int, Table]]:
         """The tables of one name, with their steps."""
         return [(step, table) for step, records in self.events for table in records.tables if table.name == name]
+
+
+def check_sink(
+    make: Callable[[], Sink],
+    *,
+    read: Callable[[RunInfo], Iterable[tuple[int, str, float]]] | None = None,
+    folder: str | Path | None = None,
+) -> list[str]:
+    """Put a sink through what declog asks of every sink; raises ``AssertionError`` with all that it does otherwise.
+
+    ``make`` makes one: its class, or a function without arguments. ``read`` gives the scalars that it has of a run, as
+    (step, name, value) in their order; without it, what was written is not looked at, and order, runs at once and
+    resumed runs are not checked. ``folder`` is where the runs' folders are made; a temporary one by default. Returns
+    what was checked.
+    """
+    from declog.sinks.contract import Contract, failures
+
+    with tempfile.TemporaryDirectory(dir=folder, prefix="sink-") as place:
+        checks = Contract(make, read, Path(place)).checks()
+        wrong = "\n\n".join(failures(checks))
+    if wrong:
+        raise AssertionError(f"the sink does not do what declog asks of every sink\n\n{wrong}")
+    return list(checks)
 
 
 def profile_tests(

@@ -48,7 +48,7 @@ ROOMS = (
     Room("config", "errors language", "hydra omegaconf yaml"),
     Room("api", "errors sinks language plans engine runtime compiler config"),  # where the arrows meet
     Room("replay", "errors sinks language plans engine runtime compiler config api", "numpy pytest torch"),
-    Room("testing", "errors runtime replay"),
+    Room("testing", "errors sinks runtime replay"),
     Room("report", "errors sinks runs", "numpy", lazily="yaml"),
     Room("__init__", "config"),
     Room("integrations", "errors sinks __init__", "accelerate axolotl pydantic swift torch transformers wandb"),

@@ -155,6 +155,8 @@ class ParquetSink(BaseSink):
 
     def close(self) -> None:
         """Write what a full disk refused earlier."""
+        if self._place is None:  # never opened: no folder is its own
+            return
         try:
             reasons = []
             for name, dataset in self._datasets.items():  # one that is broken does not cost the others a row
@@ -166,8 +168,8 @@ class ParquetSink(BaseSink):
                 raise _joined(reasons)
             shutil.rmtree(self._scratch, ignore_errors=True)
         finally:
-            if self._place is not None:
-                self._place.release()
+            self._place.release()
+            self._place = None
 
     def _dataset(self, name: str) -> PartDataset:
         if name not in self._datasets:

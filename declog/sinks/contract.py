@@ -1,0 +1,279 @@
+"""What every sink has to do, as checks that any sink can be put through: ``declog.testing.check_sink``.
+
+Each check opens sinks of its own, on the threads that declog gives them, in a run of its own. Standard library and
+declog's contracts only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from declog.records import Alert, Column, DType, Histogram, Places, Records, RunInfo, Scalar, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, Coalescing, Rewindable, Sink
+from declog.sinks.runner import CloseReport, SinkRunner
+
+Read = Callable[[RunInfo], Iterable[tuple[int, str, float]]]
+WAIT_S = 300.0  # for a sink that makes no progress
+HUGE = 2**2000
+SURROGATE = "broken \ud800 tail"
+
+
+class Contract:
+    """The checks, on sinks that ``make`` makes; ``read`` gives the scalars that one has of a run, in their order."""
+
+    def __init__(self, make: Callable[[], Sink], read: Read | None, folder: Path) -> None:
+        self._make, self._read, self._folder = make, read, folder
+        self._runs = 0
+
+    def checks(self) -> dict[str, Callable[[], None]]:
+        """Those that can be run on this sink, by what they ask of it."""
+        sink = self._make()
+        found = {
+            "it says what it takes": self.declares,
+            "it takes one of everything": self.everything,
+            "it takes numbers, names and texts of every kind": self.hostile,
+            "it takes tables without rows, and columns that come and go": self.tables,
+            "it closes without a log event, and twice": self.closing,
+            "a log event that it cannot write costs that one only": self.broken,
+            "it leaves the records as they are": self.untouched,
+            "it leaves the process as it is": self.process,
+        }
+        if self._read is not None:
+            found |= {
+                "log events are there in their order, of every mode": self.order,
+                "runs at once are kept apart": self.two_runs,
+            }
+            if isinstance(sink, Coalescing):
+                found["several log events at once are those one by one"] = self.together
+            if isinstance(sink, Rewindable):
+                found["a resumed run has each step once"] = self.resumed
+        return found
+
+    # -- what is asked
+
+    def declares(self) -> None:
+        """``accepts`` are kinds of records, and options are keyword-only, typed, each with a default."""
+        sink = self._make()
+        odd = sorted(sink.accepts - {SCALAR, HISTOGRAM, TABLE, ALERT})
+        assert not odd, f"`accepts` has {odd}"
+        parameters = inspect.signature(type(sink)).parameters.values()
+        loose = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
+        assert not loose, f"options are keyword-only, with a `*` before them: {loose}"
+        bare = [each.name for each in parameters if each.annotation is each.empty or each.default is each.empty]
+        assert not bare, f"options have a type and a default: {bare}"
+
+    def everything(self) -> None:
+        """Scalars, histograms, tables and alerts, of two modes."""
+        self._logged(self._run(), [(step, event(step, mode)) for step in range(3) for mode in ("train", "eval")])
+
+    def hostile(self) -> None:
+        """NaN, infinities, integers of any size, texts that UTF-8 cannot hold, names that no file can have."""
+        values = (math.nan, math.inf, -math.inf, HUGE, -(2**63), 2**53 + 1, True, 0, -0.0, 5e-324)
+        names = ("größe/漢字", "a b", "../up", "/root", "x" * 300, SURROGATE, "pass@8", "a\nb", "%s{}", "'; --")
+        scalars = [Scalar(name, value, name) for name, value in zip(names, values, strict=True)]
+        alerts = [Alert(name, "error", f"{name} \x1b[31m\u202e") for name in names]
+        tables = [_table(name, id=f"t{place}", text=name) for place, name in enumerate(names[:6])]
+        histogram = Histogram(names[0], [1, 0], [-math.inf, 0.0, math.inf], names[0])
+        made = Records(scalars=tuple(scalars), tables=tuple(tables), alerts=tuple(alerts), histograms=(histogram,))
+        self._logged(self._run(), [(0, made), (10**9, made)])
+
+    def tables(self) -> None:
+        """No row at all, a column more, one less, rows of nulls, a conversation."""
+        few = _table("t")
+        more = Table("t", "t", (*few.columns, Column("late", DType.FLOAT)), {**few.data, "late": [1.0, None]}, 2)
+        none = Table("t", "t", few.columns, {column.name: [] for column in few.columns}, 0)
+        nulls = Table("t", "t", few.columns, {column.name: [None] for column in few.columns}, 1)
+        said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": None, "tool_calls": [{"a": 1}]}]
+        chat = Table("chat", "chat", (Column("said", DType.OBJECT),), {"said": [said, None]}, 2, as_trace=True)
+        steps = enumerate((few, more, none, nulls, few, chat, more))
+        self._logged(self._run(), [(step, Records(tables=(each,))) for step, each in steps])
+
+    def closing(self) -> None:
+        """A run may end before it logged anything, and its sink be closed again."""
+        sink = self._make()
+        sink.open(self._run())
+        sink.close()
+        sink.close()
+
+    def broken(self) -> None:
+        """Values that no column's type allows: the sink may raise, and goes on."""
+        run = self._run()
+        odd = Table("odd", "odd", (Column("x", DType.FLOAT),), {"x": ["text", object()]}, 2)
+        runner = self._opened(run)
+        for step, records in ((0, event(0)), (1, Records(tables=(odd,))), (2, event(2))):
+            runner.submit(step, records)
+        report = runner.close(WAIT_S)
+        assert report.finished and report.failed <= 1, _said(report)
+        self._same(run, [(step, event(step)) for step in (0, 2)])
+
+    def untouched(self) -> None:
+        """Other sinks get the same objects."""
+        made = event(1)
+        before = repr(made)
+        self._logged(self._run(), [(1, made)])
+        assert repr(made) == before, "the sink changed the records that it was given"
+
+    def process(self) -> None:
+        """Its folder, its streams, what it does at a signal, and no torch."""
+        before, torch = _process(), "torch" in sys.modules
+        self._logged(self._run(), [(1, event(1))])
+        changed = [name for name, value in _process().items() if value != before[name]]
+        assert not changed, f"the sink changed {', '.join(changed)}"
+        assert torch or "torch" not in sys.modules, "the sink imported torch"
+
+    def order(self) -> None:
+        """Also of steps with holes, and of two modes at one step."""
+        events = [(step, _scalars(step, mode)) for step in (0, 1, 5, 9) for mode in ("train", "eval")]
+        run = self._run()
+        self._logged(run, events)
+        self._same(run, events)
+
+    def two_runs(self) -> None:
+        """Written in turn, each has its own."""
+        runs = [self._run(), self._run()]
+        runners = [self._opened(run) for run in runs]
+        events = [[(step, _scalars(step + 100 * place)) for step in range(4)] for place in range(2)]
+        for pair in zip(*events, strict=True):
+            for runner, (step, records) in zip(runners, pair, strict=True):
+                runner.submit(step, records)
+        for runner in runners:
+            _whole(runner.close(WAIT_S))
+        for run, mine in zip(runs, events, strict=True):
+            self._same(run, mine)
+
+    def together(self) -> None:
+        """``write_many`` of all of them leaves what ``write`` of each does."""
+        events = [(step, event(step)) for step in range(7)]
+        many, single = self._run(), self._run()
+        sink = self._make()
+        sink.open(many)
+        assert isinstance(sink, Coalescing)
+        failed = dict(sink.write_many(events))
+        sink.close()
+        assert not failed, f"`write_many` failed: {failed}"
+        one = self._make()
+        one.open(single)
+        for step, records in events:
+            one.write(step, records)
+        one.close()
+        self._same(many, events)
+        self._same(single, events)
+
+    def resumed(self) -> None:
+        """What is later than the step that it goes on from is dropped; doing so twice is no harm."""
+        run = self._run()
+        self._logged(run, [(step, event(step)) for step in range(5)])
+        runner = self._opened(run)
+        assert runner.rewind(2, WAIT_S) and runner.rewind(2, WAIT_S)
+        for step in range(3, 6):
+            runner.submit(step, event(step + 100))
+        _whole(runner.close(WAIT_S))
+        self._same(run, [(step, event(step if step < 3 else step + 100)) for step in range(6)])
+
+    # -- how
+
+    def _run(self) -> RunInfo:
+        self._runs += 1
+        folder = self._folder / f"run-{self._runs}"
+        folder.mkdir()
+        return RunInfo(
+            name="contract", run_id=f"contract-{self._runs}-{folder.parent.name}", output_dir=folder,
+            fingerprint="f00d", config={"metrics": {"reward": {"reduce": "mean"}}},
+            run_config={"method": "grpo", "größe": 7, "none": None}, plan="a plan", version="0",
+        )  # fmt: skip
+
+    def _opened(self, run: RunInfo) -> SinkRunner:
+        runner = SinkRunner("sink", self._make())
+        runner.open(run, WAIT_S)
+        return runner
+
+    def _logged(self, run: RunInfo, events: Sequence[tuple[int, Records]]) -> None:
+        runner = self._opened(run)
+        for step, records in events:
+            runner.submit(step, records)
+        _whole(runner.close(WAIT_S))
+
+    def _same(self, run: RunInfo, events: Sequence[tuple[int, Records]]) -> None:
+        """What the sink has of a run, name by name in its order."""
+        if self._read is None:
+            return
+        found: dict[str, list[tuple[int, str]]] = {}
+        for step, name, value in self._read(run):
+            found.setdefault(name, []).append((step, f"{float(value):.6g}"))
+        expected: dict[str, list[tuple[int, str]]] = {}
+        for step, records in events:
+            for scalar in records.scalars:
+                expected.setdefault(scalar.name, []).append((step, f"{float(scalar.value):.6g}"))
+        shown = {name: found.get(name) for name in expected}
+        assert shown == expected, f"read back:\n  {shown}\nlogged:\n  {expected}"
+
+
+def failures(checks: Mapping[str, Callable[[], None]]) -> list[str]:
+    """Runs checks; what went wrong, one text each."""
+    found = []
+    for what, check in checks.items():
+        try:
+            check()
+        except Exception as error:  # noqa: BLE001  (whatever a sink raises is what is reported)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            found.append(f"{what}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})")
+    return found
+
+
+def event(step: int, mode: str = "train") -> Records:
+    """A log event with one of everything."""
+    return Records(
+        mode=mode,
+        time=1.7e9 + step,
+        scalars=_scalars(step, mode).scalars,
+        histograms=(Histogram("lengths", [0, 2, 3], [0.0, 1.0, 2.0, 4.0], "lengths"),),
+        tables=(_table("samples"),),
+        alerts=(Alert("kl_runaway", "warn", f"KL {step} — zu groß"),),
+    )
+
+
+def _scalars(step: int, mode: str = "train") -> Records:
+    before = "" if mode == "train" else f"{mode}/"
+    values = {"reward": 0.5 * step, "tokens": step, "done": step > 1}
+    scalars = tuple(Scalar(before + name, value, name, partial=step > 1) for name, value in values.items())
+    return Records(mode=mode, time=1.7e9 + step, scalars=scalars)
+
+
+def _table(name: str, *, id: str = "", text: str = "größer 漢字\nzwei") -> Table:
+    columns = (
+        Column("prompt", DType.TEXT, role="user"), Column("completion", DType.TEXT, role="assistant"),
+        Column("reward", DType.FLOAT), Column("n", DType.INT), Column("ok", DType.BOOL), Column("extra", DType.OBJECT),
+    )  # fmt: skip
+    data = {
+        "prompt": [text, None], "completion": [text * 200, ""], "reward": [math.nan, None], "n": [2**53 + 1, None],
+        "ok": [True, None], "extra": [{"a": [1, math.inf], "tokens": [text]}, None],
+    }  # fmt: skip
+    return Table(name, id or name, columns, data, 2, places=Places([0, 0], [0, 7], [0, 1], ["best", "worst"]))
+
+
+def _process() -> dict[str, object]:
+    return {
+        "the working directory": os.getcwd(),
+        "sys.stdout": sys.stdout,
+        "sys.stderr": sys.stderr,
+        "what SIGINT does": signal.getsignal(signal.SIGINT),
+        "what SIGTERM does": signal.getsignal(signal.SIGTERM),
+    }
+
+
+def _whole(report: CloseReport) -> None:
+    assert report == CloseReport(), _said(report)
+
+
+def _said(report: CloseReport) -> str:
+    error = report.first_error
+    reason = "" if error is None else f": {type(error).__name__}: {error}"
+    finished = "" if report.finished else ", and the sink did not finish"
+    return f"{report.failed} log events failed, {report.pending} are pending{finished}{reason}"
