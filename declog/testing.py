@@ -1,4 +1,4 @@
-"""For tests, yours and declog's: a sink that remembers, what sinks have to do, many ranks in one process, profile tests."""
+"""For tests, yours and declog's: a sink that remembers, what sinks must do, many ranks, profile tests."""
 
 from __future__ import annotations
 

@@ -60,6 +60,8 @@ CODES = {
         "set TRACKIO_DIR={requested} before trackio is imported, leave `dir` out, or in a multirun, whose "
         "jobs share a process, give one absolute `dir` for all: `${hydra:runtime.cwd}/trackio`"),
     "DL601.trackio_variable": ("{variable} is set, and the trackio sink logs locally", "unset {variable}"),
+    "DL601.swanlab": ("no swanlab run is open", "call swanlab.init() before, or use `run: auto`"),
+    "DL601.swanlab_open": ("a swanlab run is open, and a process has one only", "finish it before, or use `run: auto`"),
     "DL601.wandb": ("no wandb run is open", "call wandb.init() before, or use `run: auto`"),
 }),
 "DL602": Code("a sink could not write", """

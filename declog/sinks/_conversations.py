@@ -6,12 +6,14 @@ Standard library and declog's contracts only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from declog.records import DType, Table
 from declog.sinks._shared import json_text
 
 Message = Mapping[str, Any]
+ROLES = {"prompt": "user", "completion": "assistant"}
 
 
 def is_conversation(value: Any) -> bool:
@@ -21,6 +23,21 @@ def is_conversation(value: Any) -> bool:
         and bool(value)
         and all(isinstance(item, Mapping) and isinstance(item.get("role"), str) for item in value)
     )
+
+
+def spoken_columns(table: Table) -> Table | None:
+    """The table with who says its texts, where it has both a prompt and a completion; None elsewhere.
+
+    Those are columns with a ``role``, or else texts of those two names.
+    """
+    roles = {column.name: column.role for column in table.columns if column.role is not None}
+    if not roles:
+        texts = {column.name for column in table.columns if column.type is DType.TEXT}
+        roles = dict(ROLES) if {*ROLES} <= texts else {}
+    if not {"user", "assistant"} <= {*roles.values()}:
+        return None
+    columns = tuple(replace(column, role=roles.get(column.name)) for column in table.columns)
+    return replace(table, columns=columns)
 
 
 def conversation(table: Table, row: int) -> tuple[list[Message], dict[str, Any]]:

@@ -11,11 +11,12 @@ import importlib.util
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from declog.errors import SinkError
-from declog.records import Number, RunInfo, Table
+from declog.records import Column, DType, Number, RunInfo, Table
 from declog.sinks.locks import Held, Lock
 from declog.sinks.run_folder import in_use
 
@@ -103,6 +104,15 @@ def origins(table: Table, step: int) -> dict[str, Sequence[Any]]:
     apart = "step" in own or any(at != step for at in places.step)
     ahead: dict[str, Sequence[Any]] = {"step": found.pop("step", event)}
     return ahead | ({EVENT_STEP: event} if apart else {}) | found
+
+
+def with_why(table: Table) -> Table:
+    """The table with a first column ``why``, which tells the best from the worst, where a filter picked the rows."""
+    places = table.places
+    if places is None or places.why is None or any(column.name == "why" for column in table.columns):
+        return table
+    columns = (Column("why", DType.TEXT), *table.columns)
+    return replace(table, columns=columns, data={"why": places.why, **table.data})
 
 
 def run_column(table: Table) -> str:

@@ -163,8 +163,9 @@ class _Generic:
     def write(self, step: int, records: Records) -> None:
         values: dict[str, Any] = {clean_text(scalar.name): as_float(scalar.value) for scalar in records.scalars}
         if self._tracker.name in TEXTS:
-            values |= {clean_text(table.name): markdown(table, MAX_CHARS) for table in records.tables}
-            values |= {f"alerts/{each.name}": f"**{each.level}** {visible_lines(each.text)}" for each in records.alerts}
+            texts = {table.name: markdown(table, None) for table in records.tables}
+            texts |= {f"alerts/{each.name}": f"**{each.level}** {visible_lines(each.text)}" for each in records.alerts}
+            values |= {clean_text(name): clean_text(text) for name, text in texts.items()}
         if values:
             self._tracker.log(values, step=step, **self._log_options)
         for table in filter(attrgetter("rows"), records.tables):

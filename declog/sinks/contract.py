@@ -31,6 +31,7 @@ class Contract:
     def __init__(self, make: Callable[[], Sink], read: Read | None, folder: Path) -> None:
         self._make, self._read, self._folder = make, read, folder
         self._runs = 0
+        self._before = _process()
 
     def checks(self) -> dict[str, Callable[[], None]]:
         """Those that can be run on this sink, by what they ask of it."""
@@ -122,9 +123,9 @@ class Contract:
 
     def process(self) -> None:
         """Its folder, its streams, what it does at a signal, and no torch."""
-        before, torch = _process(), "torch" in sys.modules
+        torch = "torch" in sys.modules
         self._logged(self._run(), [(1, event(1))])
-        changed = [name for name, value in _process().items() if value != before[name]]
+        changed = [name for name, value in _process().items() if value != self._before[name]]
         assert not changed, f"the sink changed {', '.join(changed)}"
         assert torch or "torch" not in sys.modules, "the sink imported torch"
 
@@ -251,7 +252,7 @@ def _table(name: str, *, id: str = "", text: str = "größer 漢字\nzwei") -> T
         Column("prompt", DType.TEXT, role="user"), Column("completion", DType.TEXT, role="assistant"),
         Column("reward", DType.FLOAT), Column("n", DType.INT), Column("ok", DType.BOOL), Column("extra", DType.OBJECT),
     )  # fmt: skip
-    data = {
+    data: dict[str, list[object]] = {
         "prompt": [text, None], "completion": [text * 200, ""], "reward": [math.nan, None], "n": [2**53 + 1, None],
         "ok": [True, None], "extra": [{"a": [1, math.inf], "tokens": [text]}, None],
     }  # fmt: skip

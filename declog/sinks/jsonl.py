@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -73,21 +73,37 @@ class JsonlSink(BaseSink):
 
     def write(self, step: int, records: Records) -> None:
         """Append one log event. Each file keeps what it could not write for its next turn."""
-        failures: list[OSError] = []
+        for error in self.write_many([(step, records)]).values():
+            raise error
+
+    def write_many(self, events: Sequence[tuple[int, Records]]) -> dict[int, Exception]:
+        """Append log events, in one write to each file; those of files that failed wait for the next turn."""
+        texts: dict[str, list[str]] = {}
+        reasons: dict[int, list[Exception]] = {}
+        places: dict[str, list[int]] = {}
+        for place, (step, records) in enumerate(events):
+            for name, lines in _lines(step, records, self._run_id, self._new_names(records)):
+                texts.setdefault(name, []).extend(f"{line}\n" for line in lines)
+                places.setdefault(name, []).append(place)
+        for name, found in texts.items():
+            try:
+                self._file(name).append("".join(found))
+            except OSError as error:
+                for place in places[name]:
+                    reasons.setdefault(place, []).append(error)
+        return {place: _failed(found) for place, found in reasons.items()}
+
+    def _new_names(self, records: Records) -> dict[str, str]:
+        """The metrics of names that were not there before."""
         named = {item.name: item.metric for item in records.scalars}
         named |= {item.name: item.metric for item in records.histograms}
         new = {name: metric for name, metric in named.items() if name not in self._named}
         self._named |= new.keys()
-        for name, lines in _lines(step, records, self._run_id, new):
-            try:
-                self._file(name).append("".join(f"{line}\n" for line in lines))
-            except OSError as error:
-                failures.append(error)
-        _raise(failures)
+        return new
 
     def close(self) -> None:
         """Write what is still pending and close the files."""
-        failures: list[OSError] = []
+        failures: list[Exception] = []
         for file in self._files.values():
             try:
                 file.close()
@@ -96,7 +112,8 @@ class JsonlSink(BaseSink):
         self._files.clear()
         if self._place is not None:
             self._place.release()
-        _raise(failures)
+        if failures:
+            raise _failed(failures)
 
     def _read_names(self) -> None:
         file = self._folder / METRICS
@@ -242,7 +259,7 @@ def _rows(step: int, mode: str, run_id: str, table: Table) -> Iterator[dict[str,
         yield {**stamp, **dict(zip(keys, values, strict=True))}
 
 
-def _raise(failures: list[OSError]) -> None:
-    if failures:
-        reasons = "; ".join(dict.fromkeys(str(error) for error in failures))
-        raise SinkError.of("DL602.lines", reasons=reasons) from failures[0]
+def _failed(failures: Sequence[Exception]) -> SinkError:
+    error = SinkError.of("DL602.lines", reasons="; ".join(dict.fromkeys(map(str, failures))))
+    error.__cause__ = failures[0]
+    return error

@@ -43,7 +43,7 @@ class TensorboardSink(BaseSink):
     in_folder = True
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
-    def __init__(self, *, dir: str | None = None, flush_secs: float = 10.0, max_chars: int = 500) -> None:
+    def __init__(self, *, dir: str | None = None, flush_secs: float = 10.0, max_chars: int | None = None) -> None:
         prefix = "tensorboard.compat.proto."
         self._events, self._summaries, self._tensors, self._types = (
             require(prefix + name, kind="tensorboard", extra="tensorboard")
@@ -166,16 +166,17 @@ def float32_range(value: float) -> float:
     return float("-inf") if value < -FLOAT32_MAX else value
 
 
-def markdown(table: Table, max_chars: int) -> str:
+def markdown(table: Table, max_chars: int | None) -> str:
     """The table in Markdown, with long cells cut, and pipes and line ends in them escaped."""
+    table = with_why(table)
     names = [column.name for column in table.columns]
     lines = (_line([cut(cell, max_chars) for cell in row]) for row in _rows(table))
     return "\n".join([_line(names), _line(["---"] * len(names)), *lines])
 
 
-def cut(text: str, max_chars: int) -> str:
+def cut(text: str, max_chars: int | None) -> str:
     """A text of at most ``max_chars`` characters, with an ellipsis where something is missing."""
-    return text if len(text) <= max_chars else text[:max_chars] + "…"
+    return text if max_chars is None or len(text) <= max_chars else text[:max_chars] + "…"
 
 
 def _rows(table: Table) -> Iterator[list[str]]:

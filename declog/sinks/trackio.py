@@ -31,7 +31,7 @@ from declog.errors import SinkError
 from declog.messages.visible import visible, visible_lines
 from declog.records import DType, Image, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
-from declog.sinks._conversations import conversation
+from declog.sinks._conversations import conversation, spoken_columns
 from declog.sinks._shared import (
     as_float,
     below,
@@ -41,6 +41,7 @@ from declog.sinks._shared import (
     require_installed,
     strict,
     tracker_config,
+    with_why,
 )
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
@@ -69,7 +70,8 @@ class TrackioSink(BaseSink):
     ``project`` is the profile's name and ``name`` the run's id unless given. ``dir`` is where trackio keeps its
     databases: below ``output_dir`` if relative, trackio's own place if null. ``resume: null`` continues a run of
     the same name only where declog named it after its run id. ``system_metrics`` is trackio's own CPU and GPU
-    monitor.
+    monitor. ``traces``: the rows of a table with a prompt and a completion are traces, too, as ``<table>/traces``,
+    which show whole texts where a table's cell shows 250 characters.
     """
 
     kind = "trackio"
@@ -87,12 +89,14 @@ class TrackioSink(BaseSink):
         dir: str | None = None,
         resume: Literal["allow", "must", "never"] | None = None,
         system_metrics: bool = False,
+        traces: bool = True,
     ) -> None:
         require_installed("trackio", kind="trackio", extra="trackio")
         self._project, self._name, self._group = project, name, group
         self._dir = dir
         self._resume = resume or ("allow" if name is None else "never")
         self._system_metrics = system_metrics
+        self._with_traces = traces
         self._trackio: Any = None
         self._run: Any = None
         self._joined = None if run == "new" else _open_run()  # trackio's is of the thread that opened it
@@ -154,7 +158,9 @@ class TrackioSink(BaseSink):
             values[clean_text(histogram.name)] = self._trackio.Histogram(np_histogram=pair)
         for table in filter(attrgetter("rows"), records.tables):
             key = table.name if self._alone else f"{OURS}{table.name}"  # a trainer's may have that name
-            values[clean_text(key)] = self._traces(table) if table.as_trace else self._table(table)
+            values[clean_text(key)] = self._traces(table) if table.as_trace else self._table(with_why(table))
+            if self._with_traces and not table.as_trace and (said := spoken_columns(table)):
+                values[clean_text(f"{key}/traces")] = self._traces(said)
         at = step
         if not self._alone:  # its steps are of whoever opened it, and go on as if nobody else were there
             at = max(0, self._run._next_step - 1)
@@ -182,6 +188,8 @@ class TrackioSink(BaseSink):
         made = []
         for row in range(table.rows):
             messages, others = conversation(table, row)
+            if table.places is not None and table.places.why is not None:
+                others = {"status": table.places.why[row], **others}  # which the list of traces shows
             metadata = {clean_text(name): storable(value, self._image) for name, value in others.items()}
             stored = [storable(message, self._image) for message in messages]
             made.append(self._trackio.Trace(stored, metadata=metadata))

@@ -8,7 +8,8 @@ since wandb drops what comes with a step that has passed. In a joined run a tabl
 
 A table is a ``wandb.Table`` in incremental mode: each log event adds one increment with its rows only. wandb
 shows the last 100 increments and names all earlier ones in each row of history, so a new table object follows
-after 100; every row stays in the table's artifact. A table whose columns change continues under ``<name>_2``.
+after 100, and where a column comes that it did not have; every row stays in the table's artifact. A metric that is
+``good: up`` or ``down`` has its greatest or smallest value in wandb's summary, beside its last.
 Images in a column ``prompt`` are in a column ``prompt_images`` beside it.
 """
 
@@ -18,7 +19,7 @@ import contextlib
 import hashlib
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
@@ -27,7 +28,7 @@ from declog.errors import SinkError
 from declog.messages.visible import visible, visible_lines
 from declog.records import DType, Histogram, Image, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
-from declog.sinks._shared import clean_text, json_text, require, tracker_config
+from declog.sinks._shared import clean_text, json_text, require, tracker_config, with_why
 
 OURS = "declog/"  # before a table's key in a run that was joined: whoever opened it may have one of that name
 STEP = f"{OURS}step"
@@ -90,8 +91,10 @@ class WandbSink(BaseSink):
             self._take(run, own=True)
         self._open_row: tuple[int, int, frozenset[str]] = (-1, -1, frozenset())
         self._defined: set[str] = set()
+        self._summarized: set[str] = set()
         self._pictured: dict[str, dict[str, str]] = {}
-        self._tables: dict[tuple[str, tuple[str, ...]], tuple[str, Any, int]] = {}
+        self._tables: dict[str, tuple[Any, dict[str, type], int]] = {}
+        self._good: dict[str, str] = {}  # the metrics that are to rise or to fall
 
     @classmethod
     def on(cls, run: Any, *, own: bool) -> WandbSink:
@@ -114,6 +117,8 @@ class WandbSink(BaseSink):
         if joined is None and self._choice == "join":
             raise SinkError.of("DL601.wandb")
         config = tracker_config(run)
+        metrics = (run.config.get("metrics") or {}).items()
+        self._good = {name: one["good"] for name, one in metrics if isinstance(one, Mapping) and one.get("good")}
         if joined is not None:
             self._run = joined
             # The trainer's own settings stay as they are; everything of ours is below one key.
@@ -137,10 +142,10 @@ class WandbSink(BaseSink):
         values: dict[str, Any] = {clean_text(scalar.name): _number(scalar.value) for scalar in records.scalars}
         for histogram in records.histograms:
             values[clean_text(histogram.name)] = self._wandb.Histogram(np_histogram=_bins(histogram))
+        self._summarize(records)
         try:
             for table in filter(attrgetter("rows"), records.tables):
-                key, value = self._table(table)
-                values[file_key(f"{self._before}{key}")] = value
+                values[file_key(f"{self._before}{table.name}")] = self._table(table)
             if values:
                 self._log(step, values)
             for alert in records.alerts:
@@ -182,6 +187,15 @@ class WandbSink(BaseSink):
             self._run.log({}, commit=False)  # raises where its owner has finished it: else its step hangs for long
         return 0 if self._run.disabled else int(self._run.step)
 
+    def _summarize(self, records: Records) -> None:
+        """Let wandb keep the best value of a metric, beside its last."""
+        for scalar in records.scalars:
+            good = self._good.get(scalar.metric.partition(".")[0])
+            if good is not None and scalar.name not in self._summarized:
+                best = "max" if good == "up" else "min"
+                self._run.define_metric(clean_text(scalar.name), summary=f"last,{best}")
+                self._summarized.add(scalar.name)
+
     def _define(self, values: dict[str, Any]) -> None:
         if not self._defined:
             self._run.define_metric(STEP, hidden=True)
@@ -189,19 +203,19 @@ class WandbSink(BaseSink):
             self._run.define_metric(name, step_metric=STEP, step_sync=False)
             self._defined.add(name)
 
-    def _table(self, table: Table) -> tuple[str, Any]:
+    def _table(self, table: Table) -> Any:
+        table = with_why(table)
         images = _images.shown(table)
         pictured = self._pictured.setdefault(table.name, {})  # once there, a column of images stays
         pictured |= {name: _images.column_name(name, table) for name in images}
         beside = {name: shown for name, shown in pictured.items() if name in table.data}
-        names = (*(column.name for column in table.columns), *beside.values())
-        same = [known for known in self._tables if known[0] == table.name]
-        key, value, increments = self._tables.get((table.name, names), (None, None, 0))
-        if key is None:
-            key = table.name if not same else f"{table.name}_{len(same) + 1}"
-        if value is None or increments >= INCREMENTS:
-            types = [*(TYPES[column.type] for column in table.columns), *(list for _ in beside)]
-            value = self._wandb.Table(columns=list(names), dtype=types, optional=True, log_mode="INCREMENTAL")
+        types = {column.name: TYPES[column.type] for column in table.columns} | dict.fromkeys(beside.values(), list)
+        value, known, increments = self._tables.get(table.name, (None, {}, 0))
+        if value is None or increments >= INCREMENTS or not types.items() <= known.items():
+            known = known | types  # a column that once came stays
+            value = self._wandb.Table(
+                columns=list(known), dtype=list(known.values()), optional=True, log_mode="INCREMENTAL"
+            )
             increments = 0
         columns = [
             [None if item is None else json_text(item) for item in table.data[column.name]]
@@ -210,10 +224,12 @@ class WandbSink(BaseSink):
             for column in table.columns
         ]
         columns += [self._shown(images.get(name, [[]] * table.rows)) for name in beside]
-        for row in zip(*columns, strict=True):
+        there = dict(zip(types, columns, strict=True))
+        nothing = [None] * table.rows
+        for row in zip(*(there.get(name, nothing) for name in known), strict=True):
             value.add_data(*row)
-        self._tables[table.name, names] = (key, value, increments + 1)
-        return key, value
+        self._tables[table.name] = (value, known, increments + 1)
+        return value
 
     def _shown(self, rows: list[list[Image]]) -> list[Any]:
         return [[self._wandb.Image(_images.opened(image)) for image in row] or None for row in rows]

@@ -45,7 +45,19 @@ TINKERS = (
     "tinker==0.38.0 chz==0.4.0 blobfile==3.3.0 lxml==6.1.3 pycryptodomex==3.24.2 tiktoken==0.14.0 termcolor==3.3.0"
     " cloudpickle==3.1.2 aiohttp==3.14.5"
 )
+MLFLOW = (  # mlflow-skinny with a database, beside the project's pyarrow
+    "mlflow-skinny==3.17.2 SQLAlchemy==2.1.9 alembic==1.20.1 Mako==1.4.3 databricks-sdk==0.156.0 sqlparse==0.6.1"
+    " cachetools==7.3.2 cloudpickle==3.1.2 importlib_metadata==9.1.0 zipp==4.1.2 fastapi==0.165.0 GitPython==3.2.1"
+    " gitdb==4.0.12 smmap==5.0.3 google-auth==2.62.2 pyasn1==0.6.5 pyasn1_modules==0.4.2 cryptography==50.0.2"
+    " cffi==2.1.1 pycparser==3.12"
+)
+SWANLAB = (
+    "swanlab==0.10.3 protobuf==6.33.6 nvidia-ml-py==13.615.71 prettytable==3.18.0 pwinput==1.0.3 pyecharts==2.1.0"
+    " pyroaring==1.0.3 simplejson==4.3.0 wcwidth==0.9.4 wrapt==2.5.2 pydantic-settings==2.16.3"
+)
 ENVIRONMENTS = (
+    Environment("mlflow-3.17.2", MLFLOW, "test_mlflow.py"),
+    Environment("swanlab-0.10.3", SWANLAB, "test_swanlab.py"),
     Environment("tinker-0.6.1", f"tinker_cookbook==0.6.1 {TINKERS}", "real_tinker.py"),
     Environment("verl-0.9.1", f"verl==0.9.1 {VERLS} {STORES}", "real_verl.py"),
     *(Environment(f"verl-{each}", f"verl=={each} {VERLS}", "real_verl.py") for each in ("0.8.0", "0.7.1", "0.6.1")),

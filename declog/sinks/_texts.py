@@ -1,0 +1,51 @@
+"""Rows of a table as text that is read whole, for trackers whose tables cut their cells. Standard library only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from declog.messages.visible import visible_lines
+from declog.records import DType, Table
+from declog.sinks._shared import clean_text, json_text
+
+LONG = (DType.TEXT, DType.OBJECT)
+
+
+def rows_as_text(table: Table) -> str:
+    """Each row: a heading of its short values, then its texts, each whole and in a block of its own."""
+    return "\n\n".join(row_as_text(table, row) for row in range(table.rows)) + "\n"
+
+
+def row_as_text(table: Table, row: int) -> str:
+    """One row in Markdown."""
+    texts = []
+    for column in table.columns:
+        value = table.data[column.name][row]
+        if value is not None and column.type in LONG:
+            texts.append((column.name, value if isinstance(value, str) else json_text(value)))
+    return "\n\n".join(
+        [f"## {caption(table, row)}", *(f"**{clean_text(name)}**\n\n{_block(text)}" for name, text in texts)]
+    )
+
+
+def caption(table: Table, row: int) -> str:
+    """What a row is, in a line: why it was picked, where it comes from, its numbers."""
+    places = table.places
+    why = [] if places is None or places.why is None else [places.why[row]]
+    place = [] if places is None else [f"step {places.step[row]}", f"row {places.row[row]}"]
+    values = [(column.name, table.data[column.name][row]) for column in table.columns if column.type not in LONG]
+    return clean_text(
+        ", ".join([*why, *place, *(f"{name} {_number(value)}" for name, value in values)]) or f"row {row}"
+    )
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _block(text: str) -> str:
+    """A code block that the text cannot end."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{clean_text(visible_lines(text))}\n{fence}"
