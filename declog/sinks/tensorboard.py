@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from declog.records import Alert, DType, Histogram, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._files import fsync, put
-from declog.sinks._shared import SinkFolder, as_float, clean_text, json_text, require, tracker_config
+from declog.sinks._shared import SinkFolder, as_float, clean_text, json_text, require, tracker_config, with_why
 
 FLOAT32_MAX = 3.4028234663852886e38
 IMAGES = 8  # most images of a column at one log event
