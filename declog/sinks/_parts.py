@@ -8,6 +8,7 @@ A part is written to a scratch folder beside the dataset, fsynced, renamed into 
 A full block is merged: its folder changes places, in one atomic step, with a folder that holds the same rows in
 one file. So no ``kill -9``, at whatever point, leaves a row twice or not at all, and no reader sees that. What a
 reader can meet, once per block, is a file that it listed and that has gone: it fails, and reads well again.
+At the end the last block is merged, too, and small blocks are joined, so that a dataset has fifty files at most.
 Where the file system has no such step (NFS), the swap is two renames; a crash exactly between them hides a block
 until the next ``open``, which finishes the swap.
 
@@ -31,6 +32,7 @@ logger = logging.getLogger("declog")
 
 # A block is merged from memory, since reading it back takes the GIL some thousand times. This bounds what is held.
 BLOCK_BYTES = 32 * 2**20
+MOST_FILES = 50  # of a dataset that is closed
 
 
 class PartDataset:
@@ -116,6 +118,28 @@ class PartDataset:
             self._compact(block, self._in_block)
             self._block += 1
             self._in_block, self._block_bytes = [], 0
+
+    def finish(self) -> None:
+        """Leave few files: the block that grows becomes one file, and neighbours, the smallest first, ``MOST_FILES``.
+
+        A part moves from its block to the one before in one atomic step, and a block is merged in one: a crash costs
+        and doubles no row.
+        """
+        blocks = sorted({part.parent for part in self._all_parts()})
+        sizes = [sum(part.stat().st_size for part in block.glob("part-*.parquet")) for block in blocks]
+        groups = [[block] for block in blocks]
+        while len(groups) > MOST_FILES:
+            at = min(range(len(groups) - 1), key=lambda place: sizes[place] + sizes[place + 1])
+            groups[at] += groups.pop(at + 1)
+            sizes[at] += sizes.pop(at + 1)
+        for block, *others in groups:
+            for other in others:
+                for part in sorted(other.glob("part-*.parquet")):
+                    put(part, block / part.name)
+                other.rmdir()
+            self._compact(block, None)
+        self._in_block, self._block_bytes = [], 0
+        self._block = 1 + max((int(block.name) for block in blocks), default=-1)
 
     def keep(self, keeps: Callable[[Any], Any]) -> None:
         """Drop the rows that ``keeps``, from a part's table to a mask of its rows, refuses.

@@ -154,7 +154,7 @@ class ParquetSink(BaseSink):
             return [error] * len(tables)
 
     def close(self) -> None:
-        """Write what a full disk refused earlier."""
+        """Write what a full disk refused earlier, and merge what is in many files."""
         if self._place is None:  # never opened: no folder is its own
             return
         try:
@@ -162,6 +162,7 @@ class ParquetSink(BaseSink):
             for name, dataset in self._datasets.items():  # one that is broken does not cost the others a row
                 try:
                     dataset.flush()
+                    dataset.finish()
                 except (SinkError, OSError, self._pa.ArrowException, ValueError, TypeError) as error:
                     reasons.append((name, error))
             if reasons:

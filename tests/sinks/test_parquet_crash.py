@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from declog.sinks._files import Exchange, exchange
-from declog.sinks._parts import PartDataset, recover
+from declog.sinks._parts import MOST_FILES, PartDataset, recover
 from tests import forks
 from tests.sinks.samples import parts
 
@@ -77,6 +77,65 @@ def test_a_block_that_cannot_be_merged_stays_as_it_is(tmp_path: Path, caplog: py
     data.append(pa.table({"x": [2]}))
     assert "could not be merged and stay as they are" in caplog.text
     assert pl.read_parquet(tmp_path / "data")["x"].to_list() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("swap", [exchange, no_exchange])
+def test_a_closed_dataset_has_few_files(tmp_path: Path, swap: Exchange) -> None:
+    """Fifty at most, in their order, and it goes on from there; what was merged already is not written anew."""
+    data = dataset(tmp_path, swap)
+    for step in range(131):
+        data.append(pa.table({"x": [step]}))
+    assert len(parts(tmp_path / "data")) == 66
+    data.finish()
+    files = parts(tmp_path / "data")
+    assert len(files) == MOST_FILES and pl.read_parquet(tmp_path / "data")["x"].to_list() == list(range(131))
+    before = {name: (tmp_path / "data" / name).stat().st_ino for name in files}
+    data.finish()
+    assert {name: (tmp_path / "data" / name).stat().st_ino for name in parts(tmp_path / "data")} == before
+    data.append(pa.table({"x": [131]}))
+    data.finish()
+    assert len(parts(tmp_path / "data")) == MOST_FILES
+    assert pl.read_parquet(tmp_path / "data")["x"].to_list() == list(range(132))
+
+
+FINISHING = """
+import os, signal, sys
+from pathlib import Path
+from declog.sinks import _files, _parts
+from declog.sinks._files import exchange
+from tests.sinks.test_parquet_crash import dataset
+left = int(sys.argv[2])
+def counted(real):
+    def run(*arguments, **options):
+        global left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **options)
+    return run
+data = dataset(Path(sys.argv[1]), exchange)
+os.replace, os.rmdir, _parts.swap_folder = map(counted, (os.replace, os.rmdir, _parts.swap_folder))
+_parts.MOST_FILES = 2
+data.finish()
+"""
+
+
+def test_a_kill_while_blocks_are_joined(tmp_path: Path) -> None:
+    """Before each change to the disk: every row is there once, and the next end finishes it."""
+    for killed in range(1, 40):
+        folder = tmp_path / str(killed)
+        data = dataset(folder, exchange)
+        for step in range(9):
+            data.append(pa.table({"x": [step]}))
+        done = forks.run(["-c", FINISHING, folder, str(killed)])
+        assert pl.read_parquet(folder / "data")["x"].to_list() == list(range(9)), killed
+        again = dataset(folder, exchange)
+        again.finish()
+        assert pl.read_parquet(folder / "data")["x"].to_list() == list(range(9)), killed
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    assert killed > 6
 
 
 WRITER = """

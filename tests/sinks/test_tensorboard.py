@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from declog.records import Column, DType, Histogram, Records, Scalar, Table
-from declog.sinks.tensorboard import TensorboardSink
+from declog.sinks.tensorboard import TensorboardSink, markdown
 from tests.sinks.samples import SURROGATE, event, python, run_info
 
 
@@ -77,11 +77,12 @@ def test_a_table_is_markdown(tmp_path: Path) -> None:
     ]
 
 
-def test_a_long_cell_is_cut(tmp_path: Path) -> None:
-    """The Text tab is for reading; the files keep everything."""
-    table = Table("t", "t", (Column("text", DType.TEXT),), {"text": ["x" * 501, "y" * 500]}, 2)
+def test_cells_are_whole(tmp_path: Path) -> None:
+    """Unless `max_chars` cuts them."""
+    table = Table("t", "t", (Column("text", DType.TEXT),), {"text": ["x" * 50_001, "y" * 500]}, 2)
     found = logged(tmp_path, (0, Records(tables=(table,))))
-    assert text(found, "t").splitlines()[2:] == [f"| {'x' * 500}… |", f"| {'y' * 500} |"]
+    assert text(found, "t").splitlines()[2:] == [f"| {'x' * 50_001} |", f"| {'y' * 500} |"]
+    assert markdown(table, 500).splitlines()[2:] == [f"| {'x' * 500}… |", f"| {'y' * 500} |"]
 
 
 def test_alerts_and_the_config_are_texts(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ from declog.records import RunInfo, Records, Scalar
 import importlib, types
 sys.modules["declog"] = package = types.ModuleType("declog")
 package.__path__ = ["declog"]
-from declog.sinks.tensorboard import TensorboardSink
+from declog.sinks.tensorboard import markdown, TensorboardSink
 sink = TensorboardSink()
 sink.open(RunInfo("n", "r", Path(sys.argv[1]), "f"))
 sink.write(0, Records(scalars=(Scalar("a", 1.0, "a"),)))

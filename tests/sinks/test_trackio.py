@@ -327,3 +327,35 @@ print(json.dumps([log["a"], log["broken \\\\ud800 tail"], log["completions"]["_v
 """,
     )
     assert found == [1.0, 2.0, "broken \\ud800 tail"]
+
+
+PICKED = """
+from dataclasses import replace
+from declog.records import Column, DType, Places, Table
+columns = (Column("prompt", DType.TEXT), Column("completion", DType.TEXT), Column("reward", DType.FLOAT))
+data = {"prompt": ["2 + 2?"] * 2, "completion": ["4" * 5000, "5"], "reward": [1.0, 0.0]}
+made = Table("samples", "samples", columns, data, 2, places=Places([3, 3], [0, 7], None, ["best", "worst"]))
+write([(3, Records(tables=(made,)))], dir="board")
+write([(4, Records(tables=(made,)))], dir="board", name="without", traces=False)
+from trackio.sqlite_storage import SQLiteStorage
+keys = "key step messages metadata".split()
+traces = [{key: each[key] for key in keys} for each in SQLiteStorage.get_traces("grpo", "run-7")]
+logs = SQLiteStorage.get_logs("grpo", "run-7")
+print(json.dumps([traces, logs[0]["samples"]["_value"], SQLiteStorage.get_traces("grpo", "without")]))
+"""
+
+
+def test_prompts_and_completions_are_traces_too(tmp_path: Path) -> None:
+    """Whole texts, as a table's cells are not shown, whose status says which is the best; off with `traces: false`."""
+    traces, rows, without = trackio_run(tmp_path, PICKED)
+    assert sorted(traces, key=lambda each: str(each["metadata"]["status"])) == [
+        {
+            "key": "samples/traces",
+            "step": 3,
+            "messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": completion}],
+            "metadata": {"status": why, "reward": reward},
+        }
+        for completion, why, reward in (("4" * 5000, "best", 1.0), ("5", "worst", 0.0))
+    ]
+    assert [next(iter(row.items())) for row in rows] == [("why", "best"), ("why", "worst")]
+    assert without == []

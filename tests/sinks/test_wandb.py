@@ -13,7 +13,7 @@ import pytest
 import wandb
 
 from declog.errors import SinkError
-from declog.records import Alert, Column, DType, Histogram, Records, Scalar, Table
+from declog.records import Alert, Column, DType, Histogram, Places, Records, Scalar, Table
 from declog.sinks.runner import SinkRunner
 from declog.sinks.wandb import INCREMENTS, WandbSink
 from tests.sinks.samples import EXACT, SURROGATE, event, run_info, table
@@ -125,8 +125,8 @@ def test_more_increments_than_wandb_shows_lose_no_row(folder: Path) -> None:
     assert max(len(row["t"]["previous_increments_paths"]) for row in run.rows) == INCREMENTS - 1
 
 
-def test_a_table_whose_columns_change_continues_under_another_name(folder: Path) -> None:
-    """wandb's increments have one set of columns; the other set gets a second table, and both keep their rows."""
+def test_a_table_whose_columns_change_stays_one(folder: Path) -> None:
+    """Its rows are under one name: a column that comes later is null where it is not, and stays."""
 
     def rows(step: int) -> Records:
         wide = step % 2
@@ -135,8 +135,28 @@ def test_a_table_whose_columns_change_continues_under_another_name(folder: Path)
         return Records(tables=(Table("t", "t", columns, data, 1),))
 
     run = logged(folder, *((step, rows(step)) for step in range(4)))
-    assert run.table("t") == [{"n": 0}, {"n": 2}]
-    assert run.table("t_2") == [{"n": 1, "note": "x"}, {"n": 3, "note": "x"}]
+    assert run.table("t") == [{"n": 0}, {"n": 1, "note": "x"}, {"n": 2, "note": None}, {"n": 3, "note": "x"}]
+    assert all("t_2" not in row for row in run.rows)
+
+
+def test_rows_say_why_they_were_picked(folder: Path) -> None:
+    """In a first column, so that the best and the worst are told apart."""
+    columns = (Column("n", DType.INT),)
+    made = Table("t", "t", columns, {"n": [1, 2]}, 2, places=Places([0, 0], [0, 1], None, ["best", "worst"]))
+    run = logged(folder, (0, Records(tables=(made,))))
+    assert run.table("t") == [{"why": "best", "n": 1}, {"why": "worst", "n": 2}]
+
+
+def test_the_best_value_is_in_the_summary(folder: Path) -> None:
+    """A metric that is to rise has its greatest there, one that is to fall its smallest, beside the last."""
+    good = {"metrics": {"reward": {"good": "up"}, "kl": {"good": "down"}, "loss": {}, "odd": "mean(x)"}}
+    runner = SinkRunner("wandb", WandbSink())
+    runner.open(replace(run_info(folder), config=good))
+    names = {"reward/mean": "reward.mean", "kl": "kl", "loss": "loss"}
+    runner.submit(0, Records(scalars=tuple(Scalar(name, 1.0, metric) for name, metric in names.items())))
+    assert runner.close(60).failed == 0
+    (run,) = read_runs(folder)
+    assert run.summaries == {"reward/mean": {"last", "max"}, "kl": {"last", "min"}}
 
 
 def test_alerts_are_wandb_alerts(folder: Path) -> None:

@@ -35,6 +35,7 @@ class OfflineRun:
     config: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     metrics: dict[str, str] = field(default_factory=dict)
+    summaries: dict[str, set[str]] = field(default_factory=dict)
     alerts: list[tuple[str, str, str]] = field(default_factory=list)
     finished: bool = False
 
@@ -74,7 +75,10 @@ def _read(path: Path) -> OfflineRun:
             _update(row, record.history.item)
             run.rows.append(row)
         elif kind == "metric":
-            run.metrics[record.metric.name or record.metric.glob_name] = record.metric.step_metric
+            name = record.metric.name or record.metric.glob_name
+            run.metrics[name] = record.metric.step_metric
+            if kept := {field.name for field, on in record.metric.summary.ListFields() if on}:
+                run.summaries[name] = kept
         elif kind == "alert":
             run.alerts.append((record.alert.title, record.alert.text, record.alert.level))
         elif kind == "exit":
