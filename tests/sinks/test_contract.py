@@ -110,9 +110,9 @@ def test_accelerates_trackers() -> None:
 
 def test_every_shipped_sink_is_put_through_it() -> None:
     """Here, or in an environment of its own."""
-    own = {path.stem.removeprefix("test_") for path in Path(__file__).parents[1].glob("integrations/own_env/test_*.py")}
+    own = {path.stem.removeprefix("real_") for path in Path(__file__).parents[1].glob("integrations/own_env/real_*.py")}
     here = {"accelerate", "console", "jsonl", "parquet", "tensorboard", "trackio", "wandb"}
-    assert set(built_in()) == own | here
+    assert here < set(built_in()) <= own | here
 
 
 def test_a_parquet_sink_that_never_opened_closes_without_touching_a_thing(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ SWANLAB = (
     " pyroaring==1.0.3 simplejson==4.3.0 wcwidth==0.9.4 wrapt==2.5.2 pydantic-settings==2.16.3"
 )
 ENVIRONMENTS = (
-    Environment("mlflow-3.17.2", MLFLOW, "test_mlflow.py"),
-    Environment("swanlab-0.10.3", SWANLAB, "test_swanlab.py"),
+    Environment("mlflow-3.17.2", MLFLOW, "real_mlflow.py"),
+    Environment("swanlab-0.10.3", SWANLAB, "real_swanlab.py"),
     Environment("tinker-0.6.1", f"tinker_cookbook==0.6.1 {TINKERS}", "real_tinker.py"),
     Environment("verl-0.9.1", f"verl==0.9.1 {VERLS} {STORES}", "real_verl.py"),
     *(Environment(f"verl-{each}", f"verl=={each} {VERLS}", "real_verl.py") for each in ("0.8.0", "0.7.1", "0.6.1")),
