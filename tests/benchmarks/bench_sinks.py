@@ -10,6 +10,7 @@ closed and on disk as the backend leaves it; the median of ratios of rounds in t
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import queue
@@ -68,7 +69,9 @@ def by_hand(write: Write, close: Callable[[], None], made: list[tuple[int, Recor
     def work() -> None:
         while (item := waiting.get()) is not None:
             step, records = item
-            tables = [dict(table.data) for table in records.tables]
+            tables: list[dict[str, list[Any]]] = [
+                {name: list(values) for name, values in table.data.items()} for table in records.tables
+            ]
             write(step, {one.name: float(one.value) for one in records.scalars}, tables[0] if tables else None)
         close()
 
@@ -165,7 +168,7 @@ def wandb(folder: Path) -> tuple[Write, Callable[[], None]]:
 
 def trackio(folder: Path) -> tuple[Write, Callable[[], None]]:
     """``log`` per event, a table of the rows and a trace of each."""
-    import trackio as package
+    package: Any = importlib.import_module("trackio")
 
     run = package.init(project="bench-by-hand", name=folder.name, embed=False)
 

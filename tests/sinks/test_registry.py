@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -69,8 +70,12 @@ print(sorted(loaded & {"wandb", "trackio", "pyarrow", "rich", "tensorboard"}))
 
 @pytest.mark.parametrize("kind", built_in())
 def test_every_built_in_kind_is_a_sink(kind: str) -> None:
-    """Each kind's class follows the protocol and can be made from its defaults."""
-    assert isinstance(make_sink(kind, {}), Sink)
+    """Each kind's class follows the protocol and can be made from its defaults, or says which extra it needs."""
+    if find_spec(kind) is None and kind in ("mlflow", "swanlab"):
+        with pytest.raises(SinkError, match=rf"pip install 'declog\[{kind}\]'"):
+            make_sink(kind, {})
+    else:
+        assert isinstance(make_sink(kind, {}), Sink)
 
 
 def test_a_kind_has_the_name_of_its_file() -> None:
