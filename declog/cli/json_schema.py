@@ -52,6 +52,7 @@ SHORT: Mapping[str, Schema] = {
     "SignalSpec": {"anyOf": [SCALAR, PHASE]},
     "MetricSpec": {"anyOf": [SCALAR, TEXTS]},
     "FilterSpec": {"type": "string", "pattern": "[^a-z0-9_]", "description": "Which rows: a condition."},
+    "ChartSpec": {"description": "The name of a chart that metrics share.", **TEXT},
     "ColumnSpec": TEXT,
     "Length": {"description": "So much of its start.", "type": "integer", "minimum": 1},
     "TableSpec": {"type": "array", "items": {"anyOf": [TEXT, {"type": "object"}]}},
