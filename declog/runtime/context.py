@@ -64,7 +64,10 @@ def giver() -> str | None:
 
 
 def current() -> Recorder | None:
-    """The recorder whose step or `with` block this context is in; else the one that was opened last in the process."""
+    """The recorder whose step or `with` block this context is in; else the one that was opened last in the process.
+
+    A run with ``steps="commit"`` is open from its start to its end.
+    """
     scope = here()
     if scope is not None:
         return scope.recorder

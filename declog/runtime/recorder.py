@@ -74,6 +74,9 @@ class Recorder(InTrainer):
         self._reported = Reported(self)
         self._session.commits, self._session.home = commits, origin()
         self._drives = self._background.merger is not None
+        if commits:  # it has no blocks, and is open from its start to its end
+            around = Scope(self, "run")
+            self._blocks[around.id] = around
         atexit.register(self.close)
         context.know(self)
 

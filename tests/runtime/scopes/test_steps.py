@@ -203,6 +203,25 @@ def test_steps_in_commit_style(tmp_path: Path) -> None:
     assert logged.failures == {}
 
 
+def test_commits_from_anywhere(tmp_path: Path) -> None:
+    """Between commits, without a block, what finds the recorder by itself records, and after the end nothing does."""
+    profile = {"signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"}}
+    sink = MemorySink()
+    log = declog.start(profile, sinks=[sink], output_dir=tmp_path, steps="commit")
+    assert declog.current() is log
+    declog.observe(reward=[1.0])
+    declog.log_metric("own", 3.0)
+    with declog.timer("block"):
+        declog.log_metric("own", 4.0)
+    log.commit(0)
+    with declog.start(profile, sinks=[], output_dir=tmp_path / "other") as other:
+        assert declog.current() is other
+    assert declog.current() is log
+    log.close()
+    assert set(sink.scalars[0]) == {"reward", "own", "time/block"}
+    assert declog.current() is None
+
+
 def test_commit_without_asking_for_it(tmp_path: Path) -> None:
     """Where steps are blocks it says how to start."""
 
