@@ -81,7 +81,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
     (
         Pass(
             lowering.lower,
-            reads="inactive signals signal_paths default_phase phase_order grouping",
+            reads="inactive signals signal_paths default_phase phase_order grouping constants",
             adds="metrics tables phases joins previous logged extra",
         ),
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict[str, Any]:
     """One table: which of its columns is the completion (``main``), the score, what is ``long``, what is ``plain``."""
-    objects = [one["name"] for one in facts.get("columns", []) if one["type"] in ("object", "tokens")]
-    rows = [_decoded(row, objects) for row in rows]
     columns = list(rows[0]) if rows else []
     words = [column for column in columns if any(_is_long(row[column]) for row in rows)]
     long = [column for column in words if column not in (*STAMPS, "why")]
@@ -47,12 +44,6 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
         "score": _score(rows, plain, facts), "light": blobs.add_json(light),
         "chunks": [blobs.add_json(heavy[start : start + CHUNK]) for start in range(0, len(rows), CHUNK)],
     }  # fmt: skip
-
-
-def _decoded(row: Mapping[str, Any], objects: Sequence[str]) -> Mapping[str, Any]:
-    """A row whose objects are values, where a file has them as JSON."""
-    found = {column: json.loads(row[column]) for column in objects if isinstance(row.get(column), str)}
-    return {**row, **found} if found else row
 
 
 def _is_long(value: Any) -> bool:

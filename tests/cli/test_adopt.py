@@ -44,9 +44,11 @@ def written(cli: Cli, source: Path, file: Path) -> dict[str, Any]:
 )
 def test_the_same_names_are_logged(name: str, signals: list[str], passed: int, cli: Cli, tmp_path: Path) -> None:
     """A run of the profile, with values of rows for what is computed, logs each name once, and nothing else."""
-    logged = read(DATA / name)
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"mine/{one}\n" for one in read(DATA / name).values))  # under which no preset has them
+    logged = read(names)
     file = tmp_path / "mine.yaml"
-    data = written(cli, DATA / name, file)
+    data = written(cli, names, file)
     assert sorted(data.get("signals", {})) == signals
     found = adopted(logged, {})
     assert len(found.passed) == passed and found.computed == len(logged.values) - passed
@@ -70,6 +72,11 @@ def test_names_of_torchforge_are_a_presets(cli: Cli, tmp_path: Path) -> None:
     names = ["kl_divergence", "mathreward_reward", "sampled_policy_age", "tokens_generated"]
     assert sorted(each.signal for each in found.distributions) == names
     assert len(found.passed) == 14
+
+
+def test_names_of_verl_are_a_presets(cli: Cli, tmp_path: Path) -> None:
+    """A console log of verl's."""
+    assert written(cli, DATA / "verl.log", tmp_path / "mine.yaml")["defaults"] == ["verl_ppo", "_self_"]
 
 
 def test_a_trainers_own_names_are_its_presets(cli: Cli, tmp_path: Path) -> None:

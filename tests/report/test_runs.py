@@ -206,3 +206,22 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert "DL607" in capsys.readouterr().err
     assert main(["report", "run", "--output", "nowhere/a.html"]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sinks", ["jsonl", "parquet"])
+def test_objects_that_are_texts_or_look_like_json(tmp_path: Path, sinks: str) -> None:
+    """A column of objects, whose values may be texts beside messages: each stays what it was, in both files."""
+    prompts = ["7+1=", "3", [{"role": "user", "content": "hello"}], '{"a": 1}']
+    config = {
+        "signals": {"prompt": {"axis": "completion", "type": "object", "phase": "rollout"}},
+        "tables": {"samples": {"columns": ["prompt"]}},
+        "sinks": [sinks],
+    }
+    with declog.start(config, output_dir=tmp_path) as log, log.step(0):
+        log.observe(prompt=prompts)
+    assert [row["prompt"] for row in read(tmp_path).tables["samples"].rows()] == prompts
+    text, _ = held(written(tmp_path))
+    assert all(
+        json.dumps(prompt, ensure_ascii=False) in text or json.dumps(prompt, separators=(",", ":")) in text
+        for prompt in prompts
+    )

@@ -79,7 +79,7 @@ def test_tables_are_there(kept: Any) -> None:
     ours = [(step, data) for step, name, data in kept["tables"] if name == "completions"]
     rows = kept["wandb table"]
     assert [row["prompt"] for row in rows] == [json.dumps(prompt) for _, data in ours for prompt in data["prompt"]]
-    assert {"step", "prompt", "completion", "length", "size", "advantages"} == set(rows[0])
+    assert {"step", "prompt", "completion", "length", "size", "advantages", "why"} == set(rows[0])
     for _, data in ours:
         assert len(set(data["prompt"])) == len(data["prompt"])
     wandb_keys = [key for row in kept["wandb"][0]["rows"] for key in row]
