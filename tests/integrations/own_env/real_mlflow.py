@@ -20,6 +20,8 @@ mlflow = pytest.importorskip("mlflow", reason="`make integrations` has mlflow-sk
 
 from declog.sinks.mlflow import MlflowSink  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader")  # of SQLAlchemy, for what MLflow itself uses
+
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
