@@ -89,11 +89,12 @@ def _score(rows: Rows, plain: Sequence[str], facts: Mapping[str, Any]) -> str | 
 
 
 def _groups(rows: Rows, light: Mapping[str, Any]) -> list[int] | None:
-    """A number for each group of a step: by the rows' own group, else by their prompt."""
+    """A number for each group of a step: by the rows' own group, of the rank that counted it, else by their prompt."""
     keys: Any = [row["group"] for row in rows] if rows and "group" in rows[0] else light.get("_asked")
     if keys is None or any(key is None for key in keys):
         return None
-    return _numbered(list(zip(light["mode"], light["step"], map(str, keys), strict=True)))
+    ranks = [row.get("declog_rank") for row in rows]
+    return _numbered(list(zip(light["mode"], light["step"], ranks, map(str, keys), strict=True)))
 
 
 def _numbered(values: Sequence[Any]) -> list[int]:

@@ -15,6 +15,7 @@ import pytest
 import declog
 from declog.cli import main
 from declog.report import page as reports
+from declog.report import tables
 from declog.report.facts import differences
 from declog.runs.run import read
 from tests.report import runs
@@ -225,3 +226,11 @@ def test_objects_that_are_texts_or_look_like_json(tmp_path: Path, sinks: str) ->
         json.dumps(prompt, ensure_ascii=False) in text or json.dumps(prompt, separators=(",", ":")) in text
         for prompt in prompts
     )
+
+
+def test_groups_are_those_of_the_rank_that_counted_them() -> None:
+    """Where each rank writes its own rows, groups of one number are groups of their own."""
+    rows = [
+        {"step": 0, "mode": "train", "declog_rank": rank, "group": 0, "row": 0, "completion": "a"} for rank in (0, 0, 1)
+    ]
+    assert tables._groups(rows, {"mode": ["train"] * 3, "step": [0] * 3}) == [0, 0, 1]

@@ -124,11 +124,8 @@ function range(values) {
   return [low, high];
 }
 
-/** The last finite value. */
-function last(series) {
-  for (let i = series.y.length - 1; i >= 0; i--) if (Number.isFinite(series.y[i])) return series.y[i];
-  return NaN;
-}
+/** The last value, finite or not. */
+const last = (series) => (series.y.length ? series.y[series.y.length - 1] : NaN);
 
 const tenth = (series) => Math.max(1, Math.floor(series.count / 10));
 const firstTenth = (series) => series.y.slice(0, tenth(series));
