@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import declog
@@ -53,26 +51,12 @@ def test_sinks_that_write_here(kind: str, read: Any, count: int) -> None:
     assert len(check_sink(lambda: make_sink(kind, {}), read=read)) == count
 
 
-@pytest.fixture
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """wandb without a network, and without a memory of earlier tests."""
-    settings = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB__DISABLE_STATS": "true"}
-    for name in ("WANDB_DIR", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
-        settings[name] = str(tmp_path)
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    wandb.teardown()
-    yield tmp_path
-    wandb.teardown()
-    gc.collect()
-
-
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
-def test_wandb(offline: Path) -> None:
+def test_wandb(wandb_folder: Path) -> None:
     """Offline, each run's rows read from its transaction log."""
 
     def read(run: RunInfo) -> Points:
-        (mine,) = [each for each in read_runs(offline) if each.name == run.run_id]
+        (mine,) = [each for each in read_runs(wandb_folder) if each.name == run.run_id]
         for row in mine.rows:
             yield from ((row["_step"], name, value) for name, value in row.items() if isinstance(value, int | float))
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,35 +17,19 @@ from declog.sinks.wandb import INCREMENTS, WandbSink
 from tests.sinks.samples import EXACT, SURROGATE, event, run_info, table
 from tests.sinks.wandb_reader import OfflineRun, read_runs
 
-# wandb's artifacts leave their temporary folders to the garbage collector; the fixture below calls it.
+# wandb's artifacts leave their temporary folders to the garbage collector; the fixture `wandb_folder` calls it.
 pytestmark = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place for everything that wandb writes, and a wandb without a memory of earlier tests."""
-    settings = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB__DISABLE_STATS": "true"}
-    for name in ("WANDB_DIR", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
-        settings[name] = str(tmp_path)
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    wandb.teardown()
-    yield tmp_path
-    if wandb.run is not None:
-        wandb.run.finish()
-    wandb.teardown()
-    gc.collect()
-
-
-def logged(folder: Path, *events: tuple[int, Records], **options: Any) -> OfflineRun:
+def logged(wandb_folder: Path, *events: tuple[int, Records], **options: Any) -> OfflineRun:
     """The one run that a sink writes, on its own thread as in a real run."""
     runner = SinkRunner("wandb", WandbSink(**options))
-    runner.open(run_info(folder))
+    runner.open(run_info(wandb_folder))
     for step, records in events:
         runner.submit(step, records)
     report = runner.close(60)
     assert (report.failed, report.finished) == (0, True), report
-    (run,) = read_runs(folder)
+    (run,) = read_runs(wandb_folder)
     return run
 
 
@@ -56,9 +38,9 @@ def scalars(**values: float) -> Records:
     return Records(scalars=tuple(Scalar(name, value, name) for name, value in values.items()))
 
 
-def test_everything_of_a_log_event_is_in_one_row(folder: Path) -> None:
+def test_everything_of_a_log_event_is_in_one_row(wandb_folder: Path) -> None:
     """Scalars, a histogram and a table at the optimizer step; NaN, infinities and large integers as they are."""
-    run = logged(folder, (0, event(0)), (5, event(5)))
+    run = logged(wandb_folder, (0, event(0)), (5, event(5)))
     assert [row["_step"] for row in run.rows] == [0, 5]
     row = run.rows[1]
     assert (row["reward"], row["tokens"], row["done"]) == (2.5, EXACT + 5, 1)
@@ -68,9 +50,9 @@ def test_everything_of_a_log_event_is_in_one_row(folder: Path) -> None:
     assert run.finished
 
 
-def test_no_row_of_a_table_is_lost(folder: Path) -> None:
+def test_no_row_of_a_table_is_lost(wandb_folder: Path) -> None:
     """Each log event adds its rows, typed, with nulls and text that is not ASCII."""
-    run = logged(folder, *((step, event(step)) for step in range(3)))
+    run = logged(wandb_folder, *((step, event(step)) for step in range(3)))
     rows = run.table("completions")
     assert [row["id"] for row in rows] == [EXACT + 10 * step + row for step in range(3) for row in range(3)]
     assert rows[0] == {
@@ -85,7 +67,7 @@ def test_no_row_of_a_table_is_lost(folder: Path) -> None:
     assert [row["completions"]["_type"] for row in run.rows] == ["incremental-table-file"] * 3
 
 
-def test_two_tables_in_one_step_lose_no_scalar(folder: Path) -> None:
+def test_two_tables_in_one_step_lose_no_scalar(wandb_folder: Path) -> None:
     """One call holds both tables and all scalars, also where train and eval log at the same step."""
     pair = (table("train/completions", id="a"), table("worst rows", id="b", first=7))
     events = [
@@ -93,7 +75,7 @@ def test_two_tables_in_one_step_lose_no_scalar(folder: Path) -> None:
         for step in range(4)
         for mode, tables in (("train", pair), ("eval", ()))
     ]
-    run = logged(folder, *events)
+    run = logged(wandb_folder, *events)
     for name in ("train/reward", "eval/reward"):
         assert run.series(name) == [(step, step + 0.5) for step in range(4)]
     for name in ("train/kl", "eval/kl"):
@@ -102,7 +84,7 @@ def test_two_tables_in_one_step_lose_no_scalar(folder: Path) -> None:
     assert [row["id"] for row in run.table("worst rows")] == [EXACT + 7, EXACT + 8, EXACT + 9] * 4
 
 
-def test_train_and_eval_rows_of_one_table_stay_apart(folder: Path) -> None:
+def test_train_and_eval_rows_of_one_table_stay_apart(wandb_folder: Path) -> None:
     """A mode's prefix makes another name of the same table; an event without rows adds nothing."""
     names = {"train": "completions", "eval": "eval_completions"}
     events = [
@@ -110,22 +92,22 @@ def test_train_and_eval_rows_of_one_table_stay_apart(folder: Path) -> None:
         for step in range(3)
         for mode, name in names.items()
     ]
-    run = logged(folder, *events)
+    run = logged(wandb_folder, *events)
     for name in names.values():
         assert [row["id"] for row in run.table(name)] == [EXACT + 10, EXACT + 20, EXACT + 21]
 
 
-def test_more_increments_than_wandb_shows_lose_no_row(folder: Path) -> None:
+def test_more_increments_than_wandb_shows_lose_no_row(wandb_folder: Path) -> None:
     """After 100 log events a new table object goes on under the same name."""
     column = (Column("n", DType.INT),)
     count = INCREMENTS + 5
     events = ((n, Records(tables=(Table("t", "t", column, {"n": [n]}, 1),))) for n in range(count))
-    run = logged(folder, *events)
+    run = logged(wandb_folder, *events)
     assert [row["n"] for row in run.table("t")] == list(range(count))
     assert max(len(row["t"]["previous_increments_paths"]) for row in run.rows) == INCREMENTS - 1
 
 
-def test_a_table_whose_columns_change_stays_one(folder: Path) -> None:
+def test_a_table_whose_columns_change_stays_one(wandb_folder: Path) -> None:
     """Its rows are under one name: a column that comes later is null where it is not, and stays."""
 
     def rows(step: int) -> Records:
@@ -134,49 +116,49 @@ def test_a_table_whose_columns_change_stays_one(folder: Path) -> None:
         data: dict[str, list[Any]] = {"n": [step], **({"note": ["x"]} if wide else {})}
         return Records(tables=(Table("t", "t", columns, data, 1),))
 
-    run = logged(folder, *((step, rows(step)) for step in range(4)))
+    run = logged(wandb_folder, *((step, rows(step)) for step in range(4)))
     assert run.table("t") == [{"n": 0}, {"n": 1, "note": "x"}, {"n": 2, "note": None}, {"n": 3, "note": "x"}]
     assert all("t_2" not in row for row in run.rows)
 
 
-def test_rows_say_why_they_were_picked(folder: Path) -> None:
+def test_rows_say_why_they_were_picked(wandb_folder: Path) -> None:
     """In a first column, so that the best and the worst are told apart."""
     columns = (Column("n", DType.INT),)
     made = Table("t", "t", columns, {"n": [1, 2]}, 2, places=Places([0, 0], [0, 1], None, ["best", "worst"]))
-    run = logged(folder, (0, Records(tables=(made,))))
+    run = logged(wandb_folder, (0, Records(tables=(made,))))
     assert run.table("t") == [{"why": "best", "n": 1}, {"why": "worst", "n": 2}]
 
 
-def test_the_best_value_is_in_the_summary(folder: Path) -> None:
+def test_the_best_value_is_in_the_summary(wandb_folder: Path) -> None:
     """A metric that is to rise has its greatest there, one that is to fall its smallest, beside the last."""
     good = {"metrics": {"reward": {"good": "up"}, "kl": {"good": "down"}, "loss": {}, "odd": "mean(x)"}}
     runner = SinkRunner("wandb", WandbSink())
-    runner.open(replace(run_info(folder), config=good))
+    runner.open(replace(run_info(wandb_folder), config=good))
     names = {"reward/mean": "reward.mean", "kl": "kl", "loss": "loss"}
     runner.submit(0, Records(scalars=tuple(Scalar(name, 1.0, metric) for name, metric in names.items())))
     assert runner.close(60).failed == 0
-    (run,) = read_runs(folder)
+    (run,) = read_runs(wandb_folder)
     assert run.summaries == {"reward/mean": {"last", "max"}, "kl": {"last", "min"}}
 
 
-def test_alerts_are_wandb_alerts(folder: Path) -> None:
+def test_alerts_are_wandb_alerts(wandb_folder: Path) -> None:
     """Name, text and level arrive; a long name is cut to what wandb takes."""
     alerts = (Alert("kl_runaway", "warn", "KL 0.7"), Alert("x" * 80, "error", SURROGATE))
-    run = logged(folder, (0, Records(alerts=alerts)))
+    run = logged(wandb_folder, (0, Records(alerts=alerts)))
     assert run.alerts == [("kl_runaway", "KL 0.7", "WARN"), ("x" * 63, "broken \\ud800 tail", "ERROR")]
 
 
-def test_a_histogram_with_more_bins_than_wandb_takes_is_joined(folder: Path) -> None:
+def test_a_histogram_with_more_bins_than_wandb_takes_is_joined(wandb_folder: Path) -> None:
     """Neighbouring bins are added up; no count is lost and the outer edges stay."""
     histogram = Histogram("h", [1] * 1101, [float(edge) for edge in range(1102)], "h")
-    row = logged(folder, (0, Records(histograms=(histogram,)))).rows[0]["h"]
+    row = logged(wandb_folder, (0, Records(histograms=(histogram,)))).rows[0]["h"]
     assert (len(row["values"]), sum(row["values"]), row["values"][0]) == (367, 1101, 3)
     assert (len(row["bins"]), row["bins"][0], row["bins"][-1]) == (368, 0, 1101)
 
 
-def test_the_run_config_and_names(folder: Path) -> None:
+def test_the_run_config_and_names(wandb_folder: Path) -> None:
     """The run is named by its id in a project named by the profile; metadata and declog's own are config."""
-    run = logged(folder, (0, scalars(a=1.0)))
+    run = logged(wandb_folder, (0, scalars(a=1.0)))
     assert (run.project, run.name) == ("grpo", "run-7")
     assert run.config["method"] == "grpo"
     assert run.config["größe"] == 7
@@ -184,25 +166,25 @@ def test_the_run_config_and_names(folder: Path) -> None:
     assert run.config["declog"]["fingerprint"] == "f00d"
 
 
-def test_options_name_the_run(folder: Path) -> None:
+def test_options_name_the_run(wandb_folder: Path) -> None:
     """Project and name can be given."""
-    run = logged(folder, (0, scalars(a=1.0)), project="team", name="first", group="g")
+    run = logged(wandb_folder, (0, scalars(a=1.0)), project="team", name="first", group="g")
     assert (run.project, run.name) == ("team", "first")
 
 
-def test_wandbs_own_variables_are_honoured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandbs_own_variables_are_honoured(wandb_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no option says otherwise, WANDB_PROJECT and WANDB_NAME do."""
     monkeypatch.setenv("WANDB_PROJECT", "from-env")
     monkeypatch.setenv("WANDB_NAME", "named")
-    run = logged(folder, (0, scalars(a=1.0)))
+    run = logged(wandb_folder, (0, scalars(a=1.0)))
     assert (run.project, run.name) == ("from-env", "named")
 
 
-def joined(folder: Path, options: dict[str, Any] | None = None) -> tuple[Any, SinkRunner]:
+def joined(wandb_folder: Path, options: dict[str, Any] | None = None) -> tuple[Any, SinkRunner]:
     """A trainer's own open run, and a sink that joined it."""
     trainer = wandb.init(project="trainer", config={"method": "mine", "seed": 3})
     runner = SinkRunner("wandb", WandbSink(**(options or {})))
-    runner.open(run_info(folder))
+    runner.open(run_info(wandb_folder))
     return trainer, runner
 
 
@@ -211,35 +193,35 @@ def write(runner: SinkRunner, step: int, records: Records) -> None:
     assert runner.flush(60)
 
 
-def test_a_joined_run_keeps_its_config_and_is_not_finished(folder: Path) -> None:
+def test_a_joined_run_keeps_its_config_and_is_not_finished(wandb_folder: Path) -> None:
     """What the trainer set stays; declog adds what is missing and leaves the end to the trainer."""
-    trainer, runner = joined(folder)
+    trainer, runner = joined(wandb_folder)
     write(runner, 0, scalars(a=1.0))
     assert runner.close(60).finished
     trainer.log({"late": 1})
     trainer.finish()
-    (run,) = read_runs(folder)
+    (run,) = read_runs(wandb_folder)
     assert {key: run.config[key] for key in ("method", "seed", "größe")} == {"method": "mine", "seed": 3, "größe": 7}
     assert run.series("late") == [(0, 1)]
 
 
-def test_a_joined_run_has_a_step_metric_of_declogs_own(folder: Path) -> None:
+def test_a_joined_run_has_a_step_metric_of_declogs_own(wandb_folder: Path) -> None:
     """declog's values are drawn over declog/step; the trainer's steps and metrics are not touched."""
-    trainer, runner = joined(folder)
+    trainer, runner = joined(wandb_folder)
     for step in range(3):
         trainer.log({"trainer/loss": step * 1.0})
         write(runner, 10 * step, scalars(reward=step + 0.5))
     runner.close(60)
     trainer.finish()
-    (run,) = read_runs(folder)
+    (run,) = read_runs(wandb_folder)
     assert run.series("reward", x="declog/step") == [(0, 0.5), (10, 1.5), (20, 2.5)]
     assert run.series("trainer/loss") == [(0, 0.0), (1, 1.0), (2, 2.0)]
     assert run.metrics == {"declog/step": "", "reward": "declog/step"}
 
 
-def test_a_trainer_with_explicit_steps_loses_nothing(folder: Path) -> None:
+def test_a_trainer_with_explicit_steps_loses_nothing(wandb_folder: Path) -> None:
     """wandb drops what comes for a step that has passed, so declog commits no row that the trainer still fills."""
-    trainer, runner = joined(folder)
+    trainer, runner = joined(wandb_folder)
     for step in range(4):
         trainer.log({"loss": step * 1.0}, step=step)
         write(runner, step, scalars(reward=step + 0.5))
@@ -247,29 +229,29 @@ def test_a_trainer_with_explicit_steps_loses_nothing(folder: Path) -> None:
         trainer.log({"after": step}, step=step)
     runner.close(60)
     trainer.finish()
-    (run,) = read_runs(folder)
+    (run,) = read_runs(wandb_folder)
     assert run.series("loss") == [(step, step * 1.0) for step in range(4)]
     assert run.series("after") == [(step, step) for step in range(4)]
     assert run.series("reward", x="declog/step") == [(step, step + 0.5) for step in range(4)]
     assert run.series("eval_reward", x="declog/step") == [(step, step + 0.25) for step in range(4)]
 
 
-def test_log_events_that_nobody_separates_do_not_overwrite_each_other(folder: Path) -> None:
+def test_log_events_that_nobody_separates_do_not_overwrite_each_other(wandb_folder: Path) -> None:
     """In a run where only declog logs, every log event has a row of its own."""
-    trainer, runner = joined(folder)
+    trainer, runner = joined(wandb_folder)
     for step in (3, 4, 9):
         write(runner, step, replace(event(step)))
     runner.close(60)
     trainer.finish()
-    (run,) = read_runs(folder)
+    (run,) = read_runs(wandb_folder)
     assert run.series("reward", x="declog/step") == [(3, 1.5), (4, 2.0), (9, 4.5)]
     assert len(run.table("declog/completions")) == 9
 
 
-def test_somebody_else_in_declogs_run_costs_nothing(folder: Path) -> None:
+def test_somebody_else_in_declogs_run_costs_nothing(wandb_folder: Path) -> None:
     """A trainer that finds declog's run open and gets ahead of it: declog goes over to a step metric."""
     runner = SinkRunner("wandb", WandbSink())
-    runner.open(run_info(folder))
+    runner.open(run_info(wandb_folder))
     other = wandb.run
     assert other is not None
     for step in range(6):
@@ -277,36 +259,36 @@ def test_somebody_else_in_declogs_run_costs_nothing(folder: Path) -> None:
         for extra in range(3):
             other.log({"other": 3 * step + extra})
     runner.close(60)
-    (run,) = read_runs(folder)
+    (run,) = read_runs(wandb_folder)
     assert [value for _, value in run.series("reward")] == [step + 0.5 for step in range(6)]
     assert [value for _, value in run.series("other")] == list(range(18))
     assert run.finished
 
 
-def test_join_insists_on_an_open_run(folder: Path) -> None:
+def test_join_insists_on_an_open_run(wandb_folder: Path) -> None:
     """``run: join`` without a run is an error at start."""
     with pytest.raises(SinkError, match="no wandb run is open") as caught:
-        SinkRunner("wandb", WandbSink(run="join")).open(run_info(folder))
+        SinkRunner("wandb", WandbSink(run="join")).open(run_info(wandb_folder))
     assert caught.value.code == "DL601"
 
 
-def test_new_starts_a_run_beside_the_open_one(folder: Path) -> None:
+def test_new_starts_a_run_beside_the_open_one(wandb_folder: Path) -> None:
     """``run: new`` leaves the trainer's run alone."""
-    trainer, runner = joined(folder, {"run": "new"})
+    trainer, runner = joined(wandb_folder, {"run": "new"})
     write(runner, 4, scalars(reward=1.0))
     trainer.log({"loss": 2.0})
     runner.close(60)
     trainer.finish()
-    runs = {run.project: run for run in read_runs(folder)}
+    runs = {run.project: run for run in read_runs(wandb_folder)}
     assert runs["trainer"].series("loss") == [(0, 2.0)]
     assert runs["grpo"].series("reward") == [(4, 1.0)]
     assert ("reward" in runs["trainer"].rows[0], "loss" in runs["grpo"].rows[0]) == (False, False)
 
 
-def test_a_disabled_run_takes_everything_and_writes_nothing(folder: Path) -> None:
+def test_a_disabled_run_takes_everything_and_writes_nothing(wandb_folder: Path) -> None:
     """``mode: disabled`` is wandb's own way to switch it off."""
     runner = SinkRunner("wandb", WandbSink(mode="disabled"))
-    runner.open(run_info(folder))
+    runner.open(run_info(wandb_folder))
     runner.submit(0, event(0))
     runner.submit(1, event(1))
-    assert (runner.close(60).failed, read_runs(folder)) == (0, [])
+    assert (runner.close(60).failed, read_runs(wandb_folder)) == (0, [])
