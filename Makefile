@@ -61,7 +61,7 @@ integrations: $(VENV)/.dev
 
 # the pictures of README and docs, from the demo; needs Chromium
 shots: $(VENV)/.dev
-	$(BIN)/python -m tests.report.shots
+	$(BIN)/python -m tests.runs.report.shots
 
 clean:
 	rm -rf .trl .own_env build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from declog.config.interpolation import at, has
 from declog.errors import ConfigError, Path
-from declog.messages.visible import visible_lines
+from declog.errors.visible import visible_lines
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed

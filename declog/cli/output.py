@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from declog.errors import ConfigError, DeclogError, Problem
-from declog.messages.visible import visible, visible_json, visible_lines
+from declog.errors.visible import visible, visible_json, visible_lines
 
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
 

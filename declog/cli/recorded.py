@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from declog.messages.visible import visible
+from declog.errors.visible import visible
 from declog.records import Histogram, Records, Scalar, Table
 
 Events = Sequence[tuple[int, Records]]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from declog.cli.output import coloured
-from declog.messages.visible import visible, visible_lines
+from declog.errors.visible import visible, visible_lines
 from declog.sinks._conversations import is_conversation, spoken
 from declog.sinks._scalar_lines import number
 from declog.sinks._shared import json_text

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from declog.errors import ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
+from declog.errors.catalogue import MESSAGES
 from declog.language.shorthand import GROUPS, long
 from declog.language.spec import (
     IDENTIFIER,
@@ -47,7 +48,6 @@ from declog.language.spec_of_tests import (
     TaskInput,
     TestSpec,
 )
-from declog.messages import MESSAGES
 
 
 def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) -> LogSpec:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from declog.messages.visible import visible
+from declog.errors.visible import visible
 from declog.records import Number, Scalar
 from declog.sinks._shared import as_float
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from declog.messages.visible import visible_lines
+from declog.errors.visible import visible_lines
 from declog.records import DType, Table
 from declog.sinks._shared import clean_text, json_text
 

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from declog.errors import SinkError
-from declog.messages.visible import visible_lines
+from declog.errors.visible import visible_lines
 from declog.records import Image, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, Sink, _images
 from declog.sinks._shared import as_float, below, clean_text, json_text, require

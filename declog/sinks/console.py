@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal
 
-from declog.messages.visible import visible, visible_json
+from declog.errors.visible import visible, visible_json
 from declog.records import Alert, DType, Records, RunInfo, Table
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import Message, is_conversation, spoken

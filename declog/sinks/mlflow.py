@@ -15,7 +15,7 @@ import time
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from declog.messages.visible import visible, visible_lines
+from declog.errors.visible import visible, visible_lines
 from declog.records import Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._shared import as_float, clean_text, json_text, require, strict, tracker_config

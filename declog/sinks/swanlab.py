@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
-from declog.messages.visible import visible, visible_lines
+from declog.errors.visible import visible, visible_lines
 from declog.records import Records, RunInfo
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._shared import as_float, below, clean_text, require, strict, tracker_config

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
-from declog.messages.visible import visible, visible_lines
+from declog.errors.visible import visible, visible_lines
 from declog.records import DType, Image, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._conversations import conversation, spoken_columns

@@ -25,7 +25,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
-from declog.messages.visible import visible, visible_lines
+from declog.errors.visible import visible, visible_lines
 from declog.records import DType, Histogram, Image, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._shared import clean_text, json_text, require, tracker_config, with_why

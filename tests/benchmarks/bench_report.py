@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from declog.report.page import write
+from declog.runs.report.page import write
 from declog.runs.run import read
-from tests.report import runs
+from tests.runs.report import runs
 
 
 def main() -> None:

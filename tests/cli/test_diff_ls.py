@@ -11,10 +11,10 @@ import pytest
 
 from declog.cli.verbs.ls import HELP, OF_A_PROFILE, OF_DECLOG
 from declog.engine.filters import KINDS
+from declog.errors.catalogue import CODES
 from declog.language.functions import BUILTIN
 from declog.language.row_functions import DEFAULT
 from declog.language.spec import FilterSpec
-from declog.messages import CODES
 from tests.cli.conftest import Cli
 from tests.docs.markdown import ROOT
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import declog
+from declog.errors.catalogue import CODES
 from declog.language.reductions import BUILTIN
-from declog.messages import CODES
 from tests.compiler.golden import FOLDER, PROFILES, expected, shown
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import declog
 from declog.errors import ConfigError
+from declog.errors.catalogue import CODES
 from declog.language import spec
-from declog.messages import CODES
 from tests.conftest import examples
 
 KEYS = [

@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from declog.errors.catalogue import CODES, page
 from declog.language import reductions as _reductions
 from declog.language import spec
 from declog.language.expression import OPERATORS
 from declog.language.functions import BUILTIN, operators, structure, text
-from declog.messages import CODES, page
 from tests.docs import catalogue
 
 DOCS = Path(__file__).parents[2] / "docs"

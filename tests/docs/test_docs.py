@@ -24,10 +24,11 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import declog
-from declog import messages, sinks
+from declog import sinks
 from declog.cli import main
+from declog.errors.catalogue import CODES
+from declog.errors.catalogue import page as page_of
 from declog.language.spec import SinkSpec
-from declog.messages import CODES
 from declog.runtime import self_metrics
 from tests import forks
 from tests.docs.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out
@@ -281,7 +282,7 @@ def test_every_error_code_is_explained() -> None:
 def test_the_page_of_a_code_has_an_example_of_it(code: str) -> None:
     """docs/errors.md holds the page, and below it what its example prints, which has this code and no other."""
     text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    _, page, rest = text.partition(messages.page(code).rstrip())
+    _, page, rest = text.partition(page_of(code).rstrip())
     printed = re.match(r"\n\n```text\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
     assert page.endswith("```") and printed is not None
     assert set(re.findall(r"DL\d{3}", printed[1])) == {code}

@@ -18,7 +18,7 @@ from typing import Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, paint
-from declog.messages.visible import visible, visible_lines
+from declog.errors.visible import visible, visible_lines
 
 SUMMARY = "write a profile that logs the same names as a run without declog"
 

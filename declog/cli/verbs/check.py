@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from declog.cli.arguments import Parser
 from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, paint, wrapped, write_error, write_json
 from declog.errors import CompositionError, ConfigError, Problem
-from declog.messages.visible import visible, visible_lines
+from declog.errors.visible import visible, visible_lines
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed

@@ -23,7 +23,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Print its page."""
-    from declog.messages import CATALOGUE, CODES, page
+    from declog.errors.catalogue import CATALOGUE, CODES, page
 
     if given.code is None:
         if given.format == "json":

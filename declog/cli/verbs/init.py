@@ -16,7 +16,7 @@ from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, paint
-from declog.messages.visible import visible
+from declog.errors.visible import visible
 
 SUMMARY = "begin a package of presets, or a profile in a project"
 KINDS = ("package", "profile")

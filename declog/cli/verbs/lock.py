@@ -13,7 +13,7 @@ import argparse
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, paint
-from declog.messages.visible import visible
+from declog.errors.visible import visible
 
 SUMMARY = "write down what profiles log, to notice what an upgrade changes"
 

@@ -34,7 +34,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Write it, and say where it is."""
-    from declog.report.page import write
+    from declog.runs.report.page import write
     from declog.runs.run import read
 
     one = read(given.run, run_id=given.run_id)

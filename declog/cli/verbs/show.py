@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, DIM, columns, paint, write_json
 from declog.errors import ConfigError, Path
-from declog.messages.visible import visible, visible_lines
+from declog.errors.visible import visible, visible_lines
 
 if TYPE_CHECKING:
     from declog.cli.layers import Layered

@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 
-from declog.messages import composition, inputs, language, outputs, plan, schema
-from declog.messages.code import Code, Message
+from declog.errors.catalogue import composition, inputs, language, outputs, plan, schema
+from declog.errors.catalogue.code import Code, Message
 
 CATALOGUE: Mapping[str, Code] = {
     **composition.CODES,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from declog.report import page as reports
+from declog.runs.report import page as reports
 from declog.runs.run import read
-from tests.report import runs
-from tests.report.conftest import Open, Opened
+from tests.runs.report import runs
+from tests.runs.report.conftest import Open, Opened
 
 
 @pytest.fixture(scope="module")

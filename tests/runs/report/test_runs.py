@@ -14,12 +14,12 @@ import pytest
 
 import declog
 from declog.cli import main
-from declog.report import page as reports
-from declog.report import tables
-from declog.report.facts import differences
+from declog.runs.report import page as reports
+from declog.runs.report import tables
+from declog.runs.report.facts import differences
 from declog.runs.run import read
-from tests.report import runs
-from tests.report.conftest import Open, Opened
+from tests.runs.report import runs
+from tests.runs.report.conftest import Open, Opened
 
 TINY = ["sinks=[jsonl]", "axes.group.size=2"]
 

@@ -1,6 +1,6 @@
 """DL4xx: names, references and what a plan may hold."""
 
-from declog.messages.code import Code, Known
+from declog.errors.catalogue.code import Code, Known
 
 # fmt: off
 CODES = {

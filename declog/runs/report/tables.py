@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declog.report.blobs import Blobs
+from declog.runs.report.blobs import Blobs
 
 CHUNK = 64  # rows
 STAMPS = ("step", "mode", "declog_step", "run_id", "declog_run_id")

@@ -1,6 +1,6 @@
 """DL5xx: what the training code gives."""
 
-from declog.messages.code import Code, Known
+from declog.errors.catalogue.code import Code, Known
 
 # fmt: off
 CODES = {

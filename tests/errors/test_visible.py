@@ -16,7 +16,7 @@ import pytest
 import declog
 from declog.cli import main
 from declog.errors import ConfigError, DeclogError, Problem, UsageError
-from declog.messages.visible import visible, visible_json, visible_lines
+from declog.errors.visible import visible, visible_json, visible_lines
 from declog.sinks.console import ConsoleSink
 from declog.testing import MemorySink
 from tests.sinks.samples import run_info

@@ -9,10 +9,10 @@ import pytest
 
 import declog
 from declog.errors import InputError, Problem, rendered
-from declog.messages import CODES, MESSAGES, page
-from declog.messages.code import facts_of, filled
+from declog.errors.catalogue import CODES, MESSAGES, page
+from declog.errors.catalogue.code import facts_of, filled
 
-SOURCES = [file for file in Path(declog.__file__).parent.rglob("*.py") if file.parent.name != "messages"]
+SOURCES = [file for file in Path(declog.__file__).parent.rglob("*.py") if file.parent.name != "catalogue"]
 KEY = re.compile(r"DL[1-9]\d\d(\.\w+)?")
 PLACED = {
     "source",

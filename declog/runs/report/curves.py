@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.report.blobs import Blobs, narrowed, shuffled
+from declog.runs.report.blobs import Blobs, narrowed, shuffled
 
 FACTS = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "good", "healthy", "runbook",
          "chart", "log")  # fmt: skip

@@ -1,6 +1,6 @@
 """DL3xx: the language and its types."""
 
-from declog.messages.code import Code, Known
+from declog.errors.catalogue.code import Code, Known
 
 # fmt: off
 CODES = {

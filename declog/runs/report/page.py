@@ -10,11 +10,11 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-from declog.report.blobs import Blobs, plain
-from declog.report.facts import differences, run_facts
+from declog.runs.report.blobs import Blobs, plain
+from declog.runs.report.facts import differences, run_facts
 from declog.runs.run import Run
 
-ASSETS = files("declog.report") / "assets"
+ASSETS = files("declog.runs.report") / "assets"
 STYLES = ("vendor/uPlot.min.css", "page.css")
 LIBRARY = "vendor/uPlot.iife.min.js"
 SCRIPTS = ("dom.js", "data.js", "overview.js", "compare.js", "charts.js", "curves.js", "changes.js", "distributions.js",

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from declog.report.blobs import Blobs
-from declog.report.curves import Meanings, series
-from declog.report.tables import table
+from declog.runs.report.blobs import Blobs
+from declog.runs.report.curves import Meanings, series
+from declog.runs.report.tables import table
 from declog.runs.run import Run
 
 MOST_CARDS = 8

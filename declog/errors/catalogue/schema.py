@@ -1,6 +1,6 @@
 """DL2xx: keys and literals."""
 
-from declog.messages.code import Code, Known
+from declog.errors.catalogue.code import Code, Known
 
 # fmt: off
 CODES = {

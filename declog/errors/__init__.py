@@ -30,9 +30,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from declog.messages import MESSAGES
-from declog.messages.code import Known, filled
-from declog.messages.visible import visible, visible_lines
+from declog.errors.catalogue import MESSAGES
+from declog.errors.catalogue.code import Known, filled
+from declog.errors.visible import visible, visible_lines
 
 Path = tuple[str | int, ...]
 Severity = Literal["error", "warning"]
@@ -312,7 +312,7 @@ def _blank(text: str) -> str:
 
 
 class DeclogError(Exception):
-    """Base of everything that declog raises on purpose. ``code`` is one of ``declog.messages.CODES``."""
+    """Base of everything that declog raises on purpose. ``code`` is one of ``declog.errors.catalogue.CODES``."""
 
     code = "DL000"
 

@@ -1,7 +1,7 @@
 """``make shots``: the pictures of README and docs, from the demo: its report, its console, its dashboard.
 
-    python -m tests.report.shots            runs the demo and writes docs/images/*.png
-    python -m tests.report.shots RUN        of a demo's run that is there
+    python -m tests.runs.report.shots            runs the demo and writes docs/images/*.png
+    python -m tests.runs.report.shots RUN        of a demo's run that is there
 
 Needs Chromium. Each picture is a PNG of 128 colours, small enough to be in git.
 """
@@ -24,7 +24,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from declog.cli import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
 PORT = 7871

@@ -1,6 +1,6 @@
 """DL6xx: sinks, ranks, captures and integrations."""
 
-from declog.messages.code import Code, Known
+from declog.errors.catalogue.code import Code, Known
 
 # fmt: off
 CODES = {
