@@ -116,6 +116,7 @@ def compile(
             one.run(draft)
         if draft.problems:
             raise ConfigError(_distinct(draft.problems))
+    observed = [(signal.from_ or name, signal) for name, signal in draft.signals.items() if signal.expr is None]
     made = Plan(
         name=spec.name,
         every=draft.period,
@@ -132,26 +133,13 @@ def compile(
         ids=spec.axes.completion.ids,
         joins=tuple(draft.joins),
         previous=tuple(draft.previous),
-        homes={
-            signal.from_ or name: signal.phase
-            for name, signal in draft.signals.items()
-            if signal.expr is None and isinstance(signal.phase, str)
-        },
+        homes={name: signal.phase for name, signal in observed if isinstance(signal.phase, str)},
         modes=draft.modes,
         inactive=tuple(draft.inactive.items()),
         warnings=tuple(draft.warnings),
-        renamed={
-            old: signal.from_ or name
-            for name, signal in draft.signals.items()
-            if signal.expr is None
-            for old in signal.before
-        },
-        known=frozenset(signal.from_ or name for name, signal in draft.signals.items() if signal.expr is None),
-        extras=frozenset(
-            signal.from_ or name
-            for name, signal in draft.signals.items()
-            if signal.expr is None and signal.extra is not False
-        ),
+        renamed={old: name for name, signal in observed for old in signal.before},
+        known=frozenset(name for name, _ in observed),
+        extras=frozenset(name for name, signal in observed if signal.extra is not False),
         known_phases=draft.known_phases,
         run_config=spec.run_config if config is None else config.get("run_config") or {},
         config={key: value for key, value in (config or {}).items() if key != "tests"},

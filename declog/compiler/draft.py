@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from declog.errors import Coded, Path, Problem, UsageError
 from declog.language.dtypes import Axis, Type
 from declog.language.functions import Functions
+from declog.language.model import Model
 from declog.language.nodes import LOGGED, Node, Pool
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
@@ -159,6 +160,11 @@ class Draft:
         observed = [spec for spec in self.signals.values() if spec.axis is not None]
         named = [phase for spec in observed for phase in spec.phases or (self.default_phase,)]
         return frozenset({*named, *self.phases})
+
+
+def as_written(spec: Model, op: type[Any]) -> dict[str, Any]:
+    """The fields of an op that its model has by the same name, with the model's values."""
+    return {item.name: getattr(spec, item.name) for item in fields(op) if item.name in type(spec).model_fields}
 
 
 def needs_axis(type: Type, axis: Axis) -> bool:

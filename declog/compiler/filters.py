@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from declog.compiler.draft import Draft, needs_axis
+from typing import Any
+
+from declog.compiler.draft import Draft, as_written, needs_axis
 from declog.compiler.schemas import coarser
-from declog.compiler.scopes import SignalScope
+from declog.compiler.scopes import typed
 from declog.errors import in_flow
-from declog.language.dtypes import Axis, DType, any_of, per
-from declog.language.expression import compile_expression, join
+from declog.language.dtypes import NUMERIC, Axis, DType, any_of, per
+from declog.language.expression import join
 from declog.language.nodes import Node
 from declog.language.spec import FilterSpec
 from declog.plans.ops import FilterOp
@@ -15,35 +17,29 @@ from declog.plans.ops import FilterOp
 
 def filters(draft: Draft) -> None:
     """Every filter, after the one it filters."""
-    visiting: list[str] = []
-
-    def visit(name: str) -> FilterOp | None:
-        if name in draft.filters:
-            return draft.filters[name]
-        spec = draft.spec.filters[name]
-        if f"filters.{name}" in draft.inactive:
-            return None
-        if name in visiting:
-            draft.report("DL309.filters", ("filters", name, "from"), circle=" -> ".join([*visiting, name]))
-            return None
-        source = None
-        if spec.from_ is not None:
-            if spec.from_ not in draft.spec.filters:
-                draft.report("DL403.filter", ("filters", name, "from"), name=spec.from_, known=draft.spec.filters)
-            else:
-                visiting.append(name)
-                source = visit(spec.from_)
-                visiting.pop()
-                if f"filters.{spec.from_}" in draft.inactive:
-                    draft.inactive[f"filters.{name}"] = f"the filter `{spec.from_}`, which it filters, is off"
-                    return None
-        made = _filter(draft, name, spec, source)
-        if made is not None:
-            draft.filters[name] = made
-        return made
-
     for name in draft.spec.filters:
-        visit(name)
+        _visit(draft, name, ())
+
+
+def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
+    """A filter, and before it what it filters; ``above`` are those that wait for it."""
+    spec, path = draft.spec.filters[name], ("filters", name, "from")
+    if name in draft.filters or f"filters.{name}" in draft.inactive:
+        return draft.filters.get(name)
+    if name in above:
+        draft.report("DL309.filters", path, circle=" -> ".join([*above, name]))
+        return None
+    source = None
+    if spec.from_ is not None and spec.from_ not in draft.spec.filters:
+        draft.report("DL403.filter", path, name=spec.from_, known=draft.spec.filters)
+    elif spec.from_ is not None:
+        source = _visit(draft, spec.from_, (*above, name))
+        if f"filters.{spec.from_}" in draft.inactive:
+            draft.inactive[f"filters.{name}"] = f"the filter `{spec.from_}`, which it filters, is off"
+            return None
+    made = _filter(draft, name, spec, source)
+    draft.filters |= {} if made is None else {name: made}
+    return made
 
 
 def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) -> FilterOp | None:
@@ -63,10 +59,8 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
         draft.report("DL306.take_group", ("filters", name, "take"))
     elif spec.take == "group" and spec.within == "group":
         draft.report("DL202.take_within", ("filters", name, "within"))
-    key, where = (
-        _row_value(draft, name, spec, "key", tuple(DType) if spec.kind == "unique" else (DType.FLOAT, DType.INT)),
-        _row_value(draft, name, spec, "where", (DType.BOOL,)),
-    )
+    key = _row_value(draft, name, spec, "key", tuple(DType) if spec.kind == "unique" else NUMERIC)
+    where = _row_value(draft, name, spec, "where", (DType.BOOL,))
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
     phases = {node.type.phase for node in (key, where) if node is not None and node.type.phase}
@@ -79,45 +73,29 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
         node if node is None or node.type.phase in (None, phase) else join(draft.pool, node, phase, order)
         for node in (key, where)
     )
-    return FilterOp(
-        id=name,
-        kind=spec.kind,
-        phase=phase,
-        key=key,
-        where=where,
-        top=spec.top,
-        bottom=spec.bottom,
-        within=spec.within,
-        n=spec.n or 0,
-        fraction=spec.fraction or 0.0,
-        seed=spec.seed,
-        limit=spec.limit,
-        source=source,
-        take=spec.take,
-    )
+    own: dict[str, Any] = {"key": key, "where": where, "n": spec.n or 0, "fraction": spec.fraction or 0.0}
+    return FilterOp(id=name, phase=phase, source=source, **{**as_written(spec, FilterOp), **own})
 
 
 def _row_value(draft: Draft, name: str, spec: FilterSpec, field: str, dtypes: tuple[DType, ...]) -> Node | None:
-    text = spec.key if field == "key" else spec.where
-    if text is None:
+    text, path = spec.key if field == "key" else spec.where, ("filters", name, field)
+    node = None if text is None else typed(draft, text, *path, off=f"filters.{name}")
+    if node is None:
         return None
-    with draft.at("filters", name, field, off=f"filters.{name}"):
-        node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
-        path = ("filters", name, field)
-        if node.type.dtype not in dtypes:
-            fix = f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else None
-            fix = f"compare it, such as `{node} > 0`" if dtypes == (DType.BOOL,) else fix
-            needed, dtype = any_of(dtypes), node.type.dtype
-            draft.report("DL305.filter_dtype", path, field=field, needed=needed, node=node, dtype=dtype, fix=fix)
-        elif not needs_axis(node.type, Axis.COMPLETION) and dtypes == (DType.BOOL,):
-            draft.report("DL310.filter_any", path, name=name, field=field, node=node)
-        elif not needs_axis(node.type, Axis.COMPLETION):
-            draft.report("DL310.filter_mean", path, name=name, field=field, node=node)
-        elif spec.take == "group" and not needs_axis(node.type, Axis.GROUP):
-            expr = in_flow(coarser(draft, node, Axis.GROUP))
-            draft.report("DL310.take_group", path, name=name, field=field, axis=per(node.type.axis), expr=expr)
-        elif node.type.family:
-            draft.report("DL305.filter_family", path, field=field)
-        else:
-            return node
+    if node.type.dtype not in dtypes:
+        fix = f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else None
+        fix = f"compare it, such as `{node} > 0`" if dtypes == (DType.BOOL,) else fix
+        needed, dtype = any_of(dtypes), node.type.dtype
+        draft.report("DL305.filter_dtype", path, field=field, needed=needed, node=node, dtype=dtype, fix=fix)
+    elif not needs_axis(node.type, Axis.COMPLETION) and dtypes == (DType.BOOL,):
+        draft.report("DL310.filter_any", path, name=name, field=field, node=node)
+    elif not needs_axis(node.type, Axis.COMPLETION):
+        draft.report("DL310.filter_mean", path, name=name, field=field, node=node)
+    elif spec.take == "group" and not needs_axis(node.type, Axis.GROUP):
+        expr = in_flow(coarser(draft, node, Axis.GROUP))
+        draft.report("DL310.take_group", path, name=name, field=field, axis=per(node.type.axis), expr=expr)
+    elif node.type.family:
+        draft.report("DL305.filter_family", path, field=field)
+    else:
+        return node
     return None

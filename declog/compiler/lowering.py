@@ -80,27 +80,21 @@ class _Lowering:
             self.fold_names[key] = f"fold{len(self.folds)}"
             self.folds[key] = (expr, of, mask, set())
         self.folds[key][3].update(stats)
-        for root in (*mask, *(node for node in (expr, of) if node is not None)):
-            for node in walk(root):
-                inner = [node, *(item for m in node.mask for item in walk(m))]
-                for item in inner:
-                    if item.op == SIGNAL:
-                        self.folded.add(self.place(item, phase))
+        nodes = set(walk(*mask, *(node for node in (expr, of) if node is not None)))
+        for item in sorted({*nodes, *walk(*(m for node in nodes for m in node.mask))}, key=lambda node: node.index):
+            if item.op == SIGNAL:
+                self.folded.add(self.place(item, phase))
         return self.fold_names[key]
 
     def fold_ops(self) -> list[FoldOp]:
         return [
             FoldOp(
-                name=self.fold_names[key],
-                phase=key[0],
-                expr=expr,
+                name=self.fold_names[key], phase=key[0], expr=expr, of=of, trace=key[4],
                 mask=tuple(sorted(mask, key=lambda node: node.index)),
                 stats=tuple(stat for stat in _STATS if stat in stats),
-                of=of,
-                trace=key[4],
             )
             for key, (expr, of, mask, stats) in self.folds.items()
-        ]
+        ]  # fmt: skip
 
     def place(self, node: Node, phase: str) -> Place:
         """Where a signal is read; it must be observed there."""
@@ -115,6 +109,14 @@ class _Lowering:
         return phase, name
 
     # -- worker nodes
+
+    def lower_all(self, phase: str, **nodes: Node | None) -> dict[str, Any]:
+        """Some fields of an op as the worker evaluates them; a label's text every rank must send."""
+        lowered: dict[str, Any] = dict.fromkeys(nodes)
+        for name, node in nodes.items():
+            if node is not None:
+                lowered[name] = self.label(node, phase) if name == "by" else self.lower(node, phase)
+        return lowered
 
     def lower(self, node: Node, phase: str) -> Node:
         """The node as the worker evaluates it."""
@@ -146,10 +148,7 @@ class _Lowering:
             return self._column(FOLD, node, name, stat=node.op)
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
             return self._column(FOLD, node, self.fold(phase, None, node.mask, ("n",)), stat="count")
-        if any(arg.type.dtype in (DType.TEXT, DType.OBJECT) for arg in node.args) and node.type.dtype not in (
-            DType.TEXT,
-            DType.OBJECT,
-        ):
+        if any(arg.type.text for arg in node.args) and not node.type.text:
             return self._local(node, phase)
         args = [self.lower(arg, phase) for arg in node.args]
         return self.draft.pool.make(node.op, args, type=node.type, **dict(node.params))
@@ -218,8 +217,8 @@ class _Lowering:
     def picked(self, node: Node, phase: str) -> Node:
         """A node that is needed of some rows only: its text stays where it is until they are picked."""
         phase = node.type.phase or phase
-        texts = [item for item in walk(node) if item.op == SIGNAL and item.type.dtype in (DType.TEXT, DType.OBJECT)]
-        if node.type.dtype not in (DType.TEXT, DType.OBJECT) or node.op == SIGNAL or not texts:
+        texts = any(item.op == SIGNAL and item.type.text for item in walk(node))
+        if not node.type.text or node.op == SIGNAL or not texts:
             return self.lower(node, phase)
         split = self.draft.grouping is not None and self.draft.grouping.split == "ranks"
         far = any(item.op in (JOIN, "prev") for item in walk(node)) or reads_other_ranks(node, split)
@@ -230,7 +229,7 @@ class _Lowering:
         phase = node.type.phase or phase
         lowered = self.lower(node, phase)
         for item in walk(lowered):
-            if item.op == SIGNAL and item.type.dtype in (DType.TEXT, DType.OBJECT):
+            if item.op == SIGNAL and item.type.text:
                 self.travels.add((phase, str(item.param("name"))))
         return lowered
 
@@ -249,16 +248,13 @@ def lower(draft: Draft) -> None:
 
 def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
     phase = op.phase
-    by = None if op.by is None else work.label(op.by, phase)
-    weight = None if op.weight is None else work.lower(op.weight, phase)
+    clauses = work.lower_all(phase, by=op.by, weight=op.weight)
     if op.axis is not Axis.TOKEN:
         texts = op.reduction.texts  # which must be where they are reduced
         args = tuple(
             work.label(node, phase) if place in texts else work.lower(node, phase) for place, node in enumerate(op.args)
         )
-        return replace(
-            op, args=args, where=None if op.where is None else work.lower(op.where, phase), by=by, weight=weight
-        )
+        return replace(op, args=args, **clauses, **work.lower_all(phase, where=op.where))
     (expr,) = op.args
     mask, where = expr.mask, op.where
     if where is not None and where.type.axis is Axis.TOKEN:
@@ -270,15 +266,7 @@ def _metric(work: _Lowering, op: MetricOp) -> MetricOp:
     else:
         name = work.fold(phase, expr, mask, tuple(op.reduction.stats))
     tokens = work.fold(phase, None, mask, ("n",), of=expr if asks(expr) else None)  # else absent as a whole, or not
-    return replace(
-        op,
-        args=(),
-        fold=name,
-        tokens=tokens,
-        where=None if where is None else work.lower(where, phase),
-        by=by,
-        weight=weight,
-    )
+    return replace(op, args=(), fold=name, tokens=tokens, **clauses, **work.lower_all(phase, where=where))
 
 
 def _table(work: _Lowering, table: TableOp) -> TableOp:
@@ -297,11 +285,8 @@ def _table(work: _Lowering, table: TableOp) -> TableOp:
     chosen = None if table.filter is None else _filter(work, table.filter, table)
     read = [node for column in columns for node in column.nodes]
     read += [one.key for one in chosen.chain if one.key is not None] if chosen is not None else []
-    texts = dict.fromkeys(
-        str(node.param("name"))
-        for node in read
-        if node.op in (SIGNAL, TEXTVALUE) and node.type.dtype in (DType.TEXT, DType.OBJECT)
-    )
+    kept = [node for node in read if node.op in (SIGNAL, TEXTVALUE) and node.type.text]
+    texts = dict.fromkeys(str(node.param("name")) for node in kept)
     return replace(table, columns=columns, filter=chosen, texts=tuple(texts))
 
 
@@ -329,14 +314,14 @@ def _filter(work: _Lowering, op: FilterOp, table: TableOp) -> FilterOp:
         work.grouped.add(phase)
     axis = Axis.GROUP if op.take == "group" else table.axis
     keyed = None
-    if op.key is not None and op.key.type.dtype in (DType.TEXT, DType.OBJECT):
+    if op.key is not None and op.key.type.text:
         type = op.key.type.with_dtype(DType.BOOL)
         keyed = work.lower(work.draft.pool.make("present", (op.key,), type=type), phase)
     return replace(
         op, phase=phase, axis=axis, keyed=keyed, ids=_ids(work, op, table, axis),
         key=None if op.key is None else work.picked(op.key, phase),
-        where=None if op.where is None else work.lower(op.where, phase),
         source=None if op.source is None else _filter(work, op.source, table),
+        **work.lower_all(phase, where=op.where),
     )  # fmt: skip
 
 
@@ -392,16 +377,9 @@ def _logged(draft: Draft) -> None:
     phase = spec.phase if isinstance(spec.phase, str) else draft.default_phase
     if spec.axis == "step" and spec.family:
         draft.logged = SignalOp(
-            name=LOGGED,
-            source=LOGGED,
-            dtype=spec.type,
-            axis=Axis.STEP,
-            family=True,
-            phase=phase,
-            optional=True,
+            name=LOGGED, source=LOGGED, dtype=spec.type, axis=Axis.STEP, family=True, phase=phase, optional=True,
             recorded=True,
-            folded=False,
-        )
+        )  # fmt: skip
 
 
 def _events(work: _Lowering) -> None:
@@ -453,18 +431,8 @@ def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]
             continue
         found = next((place for place, op in enumerate(by_phase[phase]) if op.name == name), None)
         if found is None:
-            source = draft.signals[name].from_ or name
-            op = SignalOp(
-                name=name,
-                source=source,
-                dtype=DType.INT,
-                axis=Axis.COMPLETION,
-                family=False,
-                phase=phase,
-                optional=False,
-                recorded=False,
-                folded=True,
-            )
+            source, axis = draft.signals[name].from_ or name, Axis.COMPLETION
+            op = SignalOp(name=name, source=source, dtype=DType.INT, axis=axis, phase=phase, folded=True)
             by_phase[phase].append(op)
         else:
             by_phase[phase][found] = replace(by_phase[phase][found], folded=True)

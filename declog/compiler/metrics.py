@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from declog.compiler import suggestions
 from declog.compiler.draft import Draft, needs_axis
-from declog.compiler.scopes import SignalScope
+from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
 from declog.language import idioms
 from declog.language.dtypes import Axis, DType, Type, per
-from declog.language.expression import Compiler, compile_expression, join, labels
+from declog.language.expression import Compiler, join, labels
 from declog.language.functions import REQUIRED
 from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
@@ -24,6 +24,7 @@ from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 from declog.plans.ops import AboutOp, MetricOp, NameOp
 
 Params = tuple[tuple[str, Any], ...]
+Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
 RANK = "rank"
 INSTEAD = "__instead"  # behind a metric's id: the hidden metric that stands for it
@@ -50,9 +51,7 @@ def _instead(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricOp]
 
     Where what stands for it cannot be had, such as a signal that is off, the metric is as it was.
     """
-    path, node = ("metrics", name, "instead"), None
-    with draft.at(*path, off=f"metrics.{name}.instead"):
-        node = compile_expression(str(spec.instead), SignalScope(draft), draft.pool, draft.functions)
+    node = typed(draft, str(spec.instead), "metrics", name, "instead", off=f"metrics.{name}.instead")
     given: list[MetricOp] = []
     if node is not None:
         alone = node.type.axis is None or node.type.axis is Axis.STEP
@@ -77,62 +76,53 @@ class _Metric:
         self.path: tuple[str, ...] = ("metrics", id, "expr")
 
     def ops(self) -> list[MetricOp]:
-        self._limits()
+        self.draft.window(self.spec.every, "metrics", self.id, "every")
+        if self.spec.combine is not None and _pooling(self.draft, self.id, self.spec)[0] == "window":
+            self.draft.report("DL202.combine", ("metrics", self.id, "combine"))
         args, reductions = self._expressions()
         if args is None:
             return []
-        where = self._clause("where", self.spec.where)
+        where = self._compile(self.spec.where, ("metrics", self.id, "where"))
         by = self._by()
-        weight = self._clause("weight", self.spec.weight)
+        weight = self._compile(self.spec.weight, ("metrics", self.id, "weight"))
         return [
             self._op(suffix, reduction, params, args, where, by, weight)
             for suffix, (reduction, params) in reductions.items()
             if reduction is not None
         ]
 
-    def _limits(self) -> None:
-        """What a metric may say and is not executed yet, and `every`."""
-        draft, spec, path = self.draft, self.spec, ("metrics", self.id)
-        draft.window(spec.every, *path, "every")
-        if spec.combine is not None and _pooling(draft, self.id, spec)[0] == "window":
-            draft.report("DL202.combine", (*path, "combine"))
-
     # -- expressions and reductions
 
-    def _expressions(self) -> tuple[tuple[Node, ...] | None, dict[str | None, tuple[Reduction | None, Params]]]:
+    def _expressions(self) -> tuple[tuple[Node, ...] | None, Reduced]:
         spec = self.spec
-        scope = SignalScope(self.draft)
+        reduce = "mean" if spec.reduce is None else spec.reduce
         if isinstance(spec.expr, list):
-            reductions = self._reductions("mean" if spec.reduce is None else spec.reduce)
+            reductions = self._reductions(reduce)
             if not spec.expr:
                 self.draft.report("DL203.expr", self.path)
-                return None, reductions
             nodes = [self._compile(text, ("metrics", self.id, "expr", place)) for place, text in enumerate(spec.expr)]
-            return (
-                None if any(node is None for node in nodes) else tuple(node for node in nodes if node is not None)
-            ), reductions
-        text = (
-            self.id if spec.expr is None else str(spec.expr).lower() if isinstance(spec.expr, bool) else str(spec.expr)
-        )
-        parsed = self._parse(text)
+            there = tuple(node for node in nodes if node is not None)
+            return (there if nodes and len(there) == len(nodes) else None), reductions
+        text = self.id if spec.expr is None else str(spec.expr)
+        parsed = None
+        with self.draft.at(*self._where_from()):
+            parsed = parse(text.lower() if isinstance(spec.expr, bool) else text)
         if parsed is None:
             return None, {}
         if spec.reduce is None and (found := self._short(parsed)) is not None:
             return found
-        node = self._typed(parsed, text, scope)
-        return (None if node is None else (node,)), self._reductions("mean" if spec.reduce is None else spec.reduce)
+        node = self._typed(parsed)
+        return (None if node is None else (node,)), self._reductions(reduce)
 
     def _where_from(self) -> tuple[str, ...]:
         return ("metrics", self.id) if self.spec.expr is None else ("metrics", self.id, "expr")
 
-    def _parse(self, text: str) -> Parsed | None:
-        with self.draft.at(*self._where_from()):
-            return parse(text)
-        return None
+    def _compiler(self, text: str) -> Compiler:
+        return Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
 
-    def _typed(self, parsed: Parsed, text: str, scope: SignalScope) -> Node | None:
+    def _typed(self, parsed: Parsed) -> Node | None:
         try:
-            return Compiler(text, scope, self.draft.pool, self.draft.functions).visit(parsed.body)
+            return self._compiler(parsed.text).visit(parsed.body)
         except ExpressionError as error:
             problem = error.problem
             intended_fix = self._intended(parsed, problem)
@@ -163,14 +153,10 @@ class _Metric:
         taken = {*draft.spec.metrics, *draft.spec.signals}
         return suggestions.as_formula(self.id, self.spec, parsed.body, draft.reductions, draft.constants, taken)
 
-    def _compile(self, text: str, path: tuple[str | int, ...]) -> Node | None:
-        with self.draft.at(*path):
-            return compile_expression(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
-        return None
+    def _compile(self, text: str | None, path: Path) -> Node | None:
+        return None if text is None else typed(self.draft, text, *path)
 
-    def _short(
-        self, parsed: Parsed
-    ) -> tuple[tuple[Node, ...] | None, dict[str | None, tuple[Reduction | None, Params]]] | None:
+    def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, Reduced] | None:
         """``p95(reward)``: a call of a reduction without ``over`` reduces its arguments."""
         body = parsed.body
         if parsed.call is None or not isinstance(body, ast.Call):
@@ -183,13 +169,10 @@ class _Metric:
         if reduction is None or any(item.arg in ("over", "within") for item in body.keywords):
             return None
         with self.draft.at(*self._where_from(), off=f"metrics.{self.id}"):
-            compiler = Compiler(parsed.text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
+            compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
-                takes = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
-                compiler.fail(
-                    body, "DL304.reduction_arity", reduction=reduction.name, takes=takes,
-                    letters=", ".join("xyz"[: reduction.arity]),
-                )  # fmt: skip
+                takes, letters = _takes(reduction), ", ".join("xyz"[: reduction.arity])
+                compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, letters=letters)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
         return None, {}
@@ -207,44 +190,31 @@ class _Metric:
             if value.op != "const" or not isinstance(value.param("value"), int | float):
                 compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
             known[keyword.arg] = value.param("value")
-        if (
-            (bins := known.get("bins")) is not None
-            and bins is not REQUIRED
-            and not (isinstance(bins, int) and 1 <= bins <= 10_000)
-        ):
+        bins = known.get("bins")
+        if not (bins is None or bins is REQUIRED or (isinstance(bins, int) and 1 <= bins <= 10_000)):
             compiler.fail(call, "DL304.bins")
         for name, value in known.items():
             if value is REQUIRED:
                 compiler.fail(call, "DL304.reduction_misses", reduction=reduction.name, name=name)
         return tuple(known.items())
 
-    def _reductions(
-        self, reduce: str | list[str] | dict[str, str]
-    ) -> dict[str | None, tuple[Reduction | None, Params]]:
+    def _reductions(self, reduce: str | list[str] | dict[str, str]) -> Reduced:
         path: Path = ("metrics", self.id, "reduce")
         if isinstance(reduce, str):
             return {None: self._reduction(reduce, path)}
-        entries: Mapping[str, str] = reduce if isinstance(reduce, dict) else {_suffix(item): item for item in reduce}
-        if not entries:
+        if not reduce:
             self.draft.report("DL311.empty", path)
-        places: Sequence[str | int] = list(entries) if isinstance(reduce, dict) else list(range(len(reduce)))
-        return {
-            suffix: self._reduction(text, (*path, place))
-            for (suffix, text), place in zip(entries.items(), places, strict=False)
-        }
+        if isinstance(reduce, dict):
+            return {suffix: self._reduction(text, (*path, suffix)) for suffix, text in reduce.items()}
+        entries = {text.split("(")[0].replace(".", "_"): text for text in reduce}
+        return {suffix: self._reduction(text, (*path, place)) for place, (suffix, text) in enumerate(entries.items())}
 
-    def _reduction(self, text: str, path: tuple[str | int, ...]) -> tuple[Reduction | None, Params]:
+    def _reduction(self, text: str, path: Path) -> tuple[Reduction | None, Params]:
         with self.draft.at(*path):
             if quantile_level(text.strip()) is not None:  # p99.9 is no expression
                 return self.draft.reductions.get(text.strip()), ()
             parsed = parse(text)
-            name = (
-                parsed.call
-                if parsed.call is not None
-                else parsed.body.id
-                if isinstance(parsed.body, ast.Name)
-                else text
-            )
+            name = parsed.call or (parsed.body.id if isinstance(parsed.body, ast.Name) else text)
             reduction = self.draft.reductions.named(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
                 refuse(
@@ -258,22 +228,18 @@ class _Metric:
                     "DL311.name", text, (0, len(name)), name=name,
                     known=[*self.draft.reductions.names(), "p50", "p95", "p99.9"],
                 )  # fmt: skip
-            compiler = Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
-            body = parsed.body
+            compiler, body = self._compiler(text), parsed.body
             call = body if isinstance(body, ast.Call) else ast.copy_location(ast.Call(body, [], []), body)
             if call.args:
                 compiler.fail(call.args[0], "DL304.reduce_expr", name=name)
             return reduction, self._constants(reduction, call, compiler)
         return None, ()
 
-    def _clause(self, key: str, text: str | None) -> Node | None:
-        return None if text is None else self._compile(text, ("metrics", self.id, key))
-
     def _by(self) -> Node | None:
         """The label of a row: one expression, or one for each combination of several."""
         texts = self.spec.by
         if not isinstance(texts, list):
-            return self._clause("by", texts)
+            return self._compile(texts, ("metrics", self.id, "by"))
         if not texts:
             self.draft.report("DL202.labels", ("metrics", self.id, "by"))
         nodes = [self._compile(text, ("metrics", self.id, "by", place)) for place, text in enumerate(texts)]
@@ -281,8 +247,7 @@ class _Metric:
         for place, node in enumerate(found):
             self._labels(node, ("metrics", self.id, "by", place))
         fits = len(found) == len(texts) and all(_is_label(node.type) for node in found)
-        order = SignalScope(self.draft).phase_order
-        return labels(self.draft.pool, found, order) if fits and found else None
+        return labels(self.draft.pool, found, SignalScope(self.draft).phase_order) if fits and found else None
 
     # -- the op
 
@@ -300,12 +265,10 @@ class _Metric:
         first = args[0]
         place = ("metrics", self.id, "reduce") if spec.reduce is not None else self._where_from()
         if len(args) != reduction.arity:
-            takes = "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
             given = "one is" if len(args) == 1 else f"{len(args)} are"
-            draft.report(
-                "DL312.arity", place, reduction=reduction.name, takes=takes, given=given,
-                fix="one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]",
-            )  # fmt: skip
+            fix = "one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]"
+            takes = _takes(reduction)
+            draft.report("DL312.arity", place, reduction=reduction.name, takes=takes, given=given, fix=fix)
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
         for place_of, node in enumerate(args):
             if place_of in reduction.texts and node.type.dtype is not DType.TEXT:
@@ -448,12 +411,12 @@ class _Metric:
             self.draft.report("DL305.clause_family", path, key=key)
 
 
+def _takes(reduction: Reduction) -> str:
+    return "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
+
+
 def _is_label(type: Type) -> bool:
     return type.dtype in LABELS and not type.family and type.axis is not Axis.TOKEN
-
-
-def _suffix(text: str) -> str:
-    return text.split("(")[0].replace(".", "_")
 
 
 def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
@@ -491,7 +454,8 @@ def names_of(
     def made(template: str, path: tuple[str, ...]) -> str:
         if each and "{label}" not in template:
             template += "/rank{label}"
-        return _template(draft, template, path, id, suffix, family=family, labels=labels)
+        _checked(draft, template, path, family=family, labels=labels)
+        return template.replace("{id}", id).replace("{reduce}", suffix or "")
 
     found = [NameOp(template=made(spec.name or default, ("metrics", id, "name")))]
     aliases = {None: spec.alias} if isinstance(spec.alias, str) else spec.alias or {}
@@ -501,31 +465,20 @@ def names_of(
     return tuple(found)
 
 
-def _template(
-    draft: Draft, template: str, path: tuple[str, ...], id: str, suffix: str | None, *, family: bool,
-    labels: tuple[str, ...],
-) -> str:  # fmt: skip
-    """Check a template and fill in what is known: {id} and {reduce}."""
+def _checked(draft: Draft, template: str, path: tuple[str, ...], *, family: bool, labels: tuple[str, ...]) -> None:
+    """Report what is wrong with a template."""
     try:
         used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
         draft.report("DL404.unreadable", path, template=template, error=error)
-        return template
+        return
     parts = tuple(name for name in labels if name and name not in FIELDS)
     for name in sorted(used - {*FIELDS, *parts}):
         close = nearest(name, {*FIELDS, *parts})
         at = template.find(f"{{{name}")
         span = (at, template.find("}", at) + 1)
-        draft.problems.append(
-            Problem.of(
-                "DL404.field",
-                path,
-                source=template,
-                span=span,
-                field=f"{{{name}}}",
-                fix=f"did you mean `{{{close}}}`?" if close else did_you_mean(name, [*FIELDS, *parts], what="fields"),
-            )
-        )
+        fix = f"did you mean `{{{close}}}`?" if close else did_you_mean(name, [*FIELDS, *parts], what="fields")
+        draft.report("DL404.field", path, source=template, span=span, field=f"{{{name}}}", fix=fix)
         used |= {close} if close else set()  # reported once
     needed = {"column": family, "label": bool(labels)}
     if used & set(parts) and "label" not in used:  # the parts of a label, one by one
@@ -545,7 +498,6 @@ def _template(
             draft.report("DL404.has", path, template=template, field=f"{{{name}}}", why=why, fix=right)
     if not template:
         draft.report("DL404.empty", path)
-    return template.replace("{id}", id).replace("{reduce}", suffix or "")
 
 
 def _pooling(draft: Draft, id: str, spec: MetricSpec) -> tuple[str, str, str]:

@@ -9,9 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
+from typing import Any
 
 from declog import sinks
-from declog.compiler.draft import Draft
+from declog.compiler.draft import Draft, as_written
 from declog.compiler.formulas import condition
 from declog.errors import SinkError, did_you_mean
 from declog.language.nodes import Node, members_of
@@ -68,7 +69,6 @@ def destinations(draft: Draft) -> None:
         options = dict(spec.model_extra or {})
         module, colon, _ = kind.partition(":")
         at = ("sinks", name, "kind") if spec.kind else ("sinks", name)
-        at = ("sinks", name, "kind") if spec.kind else ("sinks", name)
         if colon and module not in draft.imports:
             draft.report("DL403.module", at, kind=kind, module=module)
             continue
@@ -89,21 +89,9 @@ def destinations(draft: Draft) -> None:
             path = ("sinks", name, "profile") if spec.profile else ("profile",)
             draft.report("DL403.profile", path, name=profile, known={"full", *draft.spec.profiles})
             continue
-        draft.sinks.append(
-            SinkOp(
-                id=name,
-                kind=kind,
-                options=tuple(options.items()),
-                profile=profile,
-                every=spec.every,
-                prefix=spec.prefix,
-                ranks=spec.ranks or ("each" if per_rank else "main"),
-                on_error=spec.on_error,
-                overflow=spec.overflow,
-                queue_bytes=spec.queue_bytes,
-                accepts=accepts,
-            )
-        )
+        own: dict[str, Any] = {"kind": kind, "options": tuple(options.items()), "profile": profile, "accepts": accepts}
+        own["ranks"] = spec.ranks or ("each" if per_rank else "main")
+        draft.sinks.append(SinkOp(id=name, **{**as_written(spec, SinkOp), **own}))
 
 
 WRITTEN = frozenset({"scalars", "histograms", "alerts", "tables", ".scratch"})  # what file sinks make in their folders

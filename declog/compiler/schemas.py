@@ -1,27 +1,30 @@
-"""Schemas: columns, typed for what a row is."""
+"""Schemas: columns, typed for what a row is: an expression, a Python function's value, a completion's tokens."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from declog.compiler import calls, token_columns
-from declog.compiler.draft import Draft, needs_axis
+from declog.compiler.draft import Draft, SwitchedOff, needs_axis
 from declog.compiler.metrics import FIELDS
-from declog.compiler.scopes import SignalScope
-from declog.errors import in_flow
+from declog.compiler.scopes import SignalScope, typed
+from declog.errors import Path, UsageError, did_you_mean, in_flow
 from declog.language import patterns
-from declog.language.dtypes import Axis, DType, per
-from declog.language.expression import compile_expression
+from declog.language.dtypes import NUMERIC, Axis, DType, per
 from declog.language.nodes import Node
+from declog.language.row_functions import RowFunction
 from declog.language.spec import ColumnSpec
-from declog.plans.ops import ColumnOp
+from declog.plans.ops import ColumnOp, TokensOp
 
 ROWS: dict[str, str] = {"completion": "completion", "group": "group", "step": "batch"}  # what a row is
+PIECES = "tokens"  # the key of a cell that has the pieces
+_REGISTER = "register it with @declog.column; on the command line, `--import MODULE` loads the module that does"
 
 
 def columns(draft: Draft, schema: str, row: Axis) -> tuple[ColumnOp, ...] | None:
     """The columns of a schema, for rows of an axis; None where something is wrong."""
-    made = [_column(draft, schema, name, spec, row) for name, spec in draft.spec.schemas[schema].items()]
+    specs = draft.spec.schemas[schema]
+    made = [_column(draft, name, spec, row, ("schemas", schema, name)) for name, spec in specs.items()]
     seen: dict[str, str] = {}
     for column in made:
         if column is None:
@@ -36,54 +39,58 @@ def columns(draft: Draft, schema: str, row: Axis) -> tuple[ColumnOp, ...] | None
     return tuple(column for column in made if column is not None)
 
 
-def _column(draft: Draft, schema: str, name: str, spec: ColumnSpec, row: Axis) -> ColumnOp | None:
-    path = ("schemas", schema, name)
+def _column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
     for key, pattern in spec.redact.items():
         try:
             patterns.pattern(pattern)
         except patterns.PatternError as error:
             draft.report("DL202.pattern", (*path, "redact", key), error=error, fix=error.fix)
     if spec.type == "tokens":
-        return token_columns.column(draft, name, spec, row, path)
-    token_columns.refused_elsewhere(draft, spec, path)
+        return _of_tokens(draft, name, spec, row, path)
+    for key in ("values", "max_tokens"):
+        if getattr(spec, key):
+            draft.report("DL202.tokens_only", (*path, key), key=key)
     given = [key for key in ("expr", "call", "undeclared") if getattr(spec, key) is not None]
     if len(given) > 1:
-        shown = " and ".join(f"`{key}`" for key in given)
-        draft.report("DL202.one_source", path, shown=shown)
+        draft.report("DL202.one_source", path, shown=" and ".join(f"`{key}`" for key in given))
         return None
     if spec.undeclared is not None:
         return _undeclared(draft, name, spec, row, path)
     if spec.call is not None:
-        return calls.column(draft, name, spec, row, path)
-    text = name if spec.expr is None else str(spec.expr)
-    with draft.at(*path, *(("expr",) if spec.expr is not None else ()), off=f"schemas.{schema}.{name}"):
-        node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
-        return _typed_column(draft, name, spec, node, row, path)
-    return None
+        return _called(draft, name, spec, spec.call, row, path)
+    return _typed_column(draft, name, spec, row, path)
 
 
-def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: tuple[str, ...]) -> ColumnOp | None:
+def _op(name: str, spec: ColumnSpec, type: DType, **more: Any) -> ColumnOp:
+    """The column, with what every kind of it has."""
+    common: dict[str, Any] = {
+        "template": (spec.name or name).replace("{id}", name), "nullable": spec.nullable, "role": spec.role,
+        "max_chars": None if spec.max_chars is None else spec.max_chars.kept, "redact": tuple(spec.redact.items()),
+    }  # fmt: skip
+    return ColumnOp(id=name, type=type, **{**common, **more})
+
+
+def _for_texts(draft: Draft, spec: ColumnSpec, type: DType | None, path: Path) -> None:
+    """Refuse what only texts have; of a type that is wrong nobody knows."""
+    if (spec.max_chars or spec.redact) and type not in (None, DType.TEXT, DType.OBJECT):
+        draft.report("DL202.text_only", path)
+    if spec.role is not None and type not in (None, DType.TEXT):
+        draft.report("DL202.role", (*path, "role"))
+
+
+def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
     if row is not Axis.COMPLETION and spec.undeclared != "drop":
         draft.report("DL310.extras", (*path, "undeclared"), row=ROWS[row.label])
         return None
-    redact = tuple(spec.redact.items())
-    return ColumnOp(
-        id=name,
-        template="{column}",
-        type=DType.OBJECT,
-        expr=None,
-        family=False,
-        nullable=True,
-        max_chars=None if spec.max_chars is None else spec.max_chars.kept,
-        redact=redact,
-        undeclared=spec.undeclared,
-    )
+    return _op(name, spec, DType.OBJECT, template="{column}", nullable=True, undeclared=spec.undeclared, role=None)
 
 
-def _typed_column(
-    draft: Draft, name: str, spec: ColumnSpec, node: Node, row: Axis, path: tuple[str, ...]
-) -> ColumnOp | None:
-    type = spec.dtype or node.type.dtype
+def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
+    place = path if spec.expr is None else (*path, "expr")
+    node = typed(draft, name if spec.expr is None else str(spec.expr), *place, off=".".join(map(str, path)))
+    if node is None:
+        return None
+    type, family = spec.dtype or node.type.dtype, node.type.family
     if not needs_axis(node.type, row):
         draft.report(
             "DL310.column", path, name=name, axis=per(node.type.axis),
@@ -94,37 +101,126 @@ def _typed_column(
     if not type.holds(node.type.dtype):
         draft.report("DL305.column", (*path, "type"), name=name, type=type, node=node, dtype=node.type.dtype)
         return None
-    if (spec.max_chars or spec.redact) and type not in (DType.TEXT, DType.OBJECT):
-        draft.report("DL202.text_only", path)
-    if spec.role is not None and type is not DType.TEXT:
-        draft.report("DL202.role", (*path, "role"))
-    template = spec.name or ("{id}/{column}" if node.type.family else "{id}")
+    _for_texts(draft, spec, type, path)
+    template = spec.name or ("{id}/{column}" if family else "{id}")
     for field in sorted(set(re.findall(r"\{(\w*)\}", template)) - (FIELDS - {"reduce", "label"})):
         draft.report("DL404.column_field", (*path, "name"), field=f"{{{field}}}")
-    if node.type.family and "{column}" not in template:
+    if family and "{column}" not in template:
         draft.report("DL404.column_lacks", (*path, "name"), template=template)
-    if not node.type.family and "{column}" in template:
+    if not family and "{column}" in template:
         draft.report("DL404.column_has", (*path, "name"), template=template, node=node)
-    return ColumnOp(
-        id=name,
-        template=template.replace("{id}", name),
-        type=type,
-        expr=node,
-        family=node.type.family,
-        nullable=spec.nullable,
-        max_chars=None if spec.max_chars is None else spec.max_chars.kept,
-        redact=tuple(spec.redact.items()),
-        role=spec.role,
-    )
+    return _op(name, spec, type, template=template.replace("{id}", name), expr=node, family=family)
 
 
 def coarser(draft: Draft, node: Node, axis: Axis) -> str:
     """What one could write to have a value for each row of ``axis``."""
-    how = (
-        "first" if node.type.dtype in (DType.TEXT, DType.OBJECT) else "any" if node.type.dtype is DType.BOOL else "mean"
-    )
+    how = "first" if node.type.text else "any" if node.type.dtype is DType.BOOL else "mean"
     text, at = str(node), node.type.axis
     for fine, below in ((Axis.TOKEN, Axis.COMPLETION), (Axis.COMPLETION, Axis.GROUP), (Axis.GROUP, Axis.BATCH)):
         if at is fine and axis < fine and (fine is Axis.TOKEN or draft.grouping is not None):
             text, at = f"{how}({text}, over={fine.label})", below
     return text
+
+
+# ---- `call:`, a registered Python function whose parameters are names of signals or constants
+
+
+def _called(draft: Draft, name: str, spec: ColumnSpec, call: str, row: Axis, path: Path) -> ColumnOp | None:
+    """The column, or None where it is wrong, or something that it reads is off."""
+    try:
+        function = draft.columns.named(call)
+    except UsageError as error:
+        draft.refused(error, (*path, "call"))
+        return None
+    if function is None:
+        known = draft.columns.names()
+        fix = did_you_mean(call, known, what="column functions") if known else _REGISTER
+        draft.report("DL303.column_function", (*path, "call"), name=call, fix=fix)
+        return None
+    type = _type(draft, function, name, spec, path)
+    before = len(draft.problems)
+    try:
+        args = _arguments(draft, function, row, path)
+    except SwitchedOff as off:
+        draft.inactive[".".join(map(str, path))] = off.reason
+        return None
+    if spec.name is not None and "{" in spec.name.replace("{id}", ""):
+        draft.report("DL404.column_fields", (*path, "name"), name=spec.name)
+    _for_texts(draft, spec, type, path)
+    return None if type is None or len(draft.problems) > before else _op(name, spec, type, call=function, args=args)
+
+
+def _type(draft: Draft, function: RowFunction, name: str, spec: ColumnSpec, path: Path) -> DType | None:
+    """The declared type, or what the function's annotation says; the two must agree."""
+    promised, declared = function.returns, spec.dtype
+    if declared is None and promised is None:
+        draft.report("DL203.column_type", path, name=name)
+    if declared is None or promised is None or promised == declared:
+        return declared or promised
+    if (promised, declared) != (DType.INT, DType.FLOAT) and declared is not DType.OBJECT:
+        draft.report(
+            "DL305.column_returns", (*path, "type"), name=name, type=declared, function=function.name, returned=promised
+        )
+    return declared
+
+
+def _arguments(draft: Draft, function: RowFunction, row: Axis, path: Path) -> tuple[tuple[str, Node], ...]:
+    args: list[tuple[str, Node]] = []
+    scope, at = SignalScope(draft), (*path, "call")
+    for parameter, required in function.params:
+        node = None
+        try:
+            if scope.resolve(parameter) is not None:
+                node = typed(draft, parameter, *at)
+        except SwitchedOff:
+            if required:
+                raise
+        if node is not None and not needs_axis(node.type, row):
+            draft.report(
+                "DL310.column_parameter", at, function=function.name, parameter=parameter, axis=per(node.type.axis),
+                label=row.label,
+            )  # fmt: skip
+        elif node is not None:
+            args.append((parameter, node))
+        elif required and scope.resolve(parameter) is None:
+            known = scope.names()
+            draft.report("DL302.column_parameter", at, function=function.name, name=parameter, known=known)
+    return tuple(args)
+
+
+# ---- `type: tokens`, a completion's tokens as pieces of text, with values of each
+
+
+def _of_tokens(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
+    """The column, or None where something is wrong, or what it reads is off."""
+    before = len(draft.problems)
+    if row is not Axis.COMPLETION:
+        draft.report("DL310.tokens_rows", path, name=name)
+    for key in ("call", "undeclared", "role", "max_chars"):  # keys of other columns
+        if getattr(spec, key) is not None:
+            fix = "max_tokens: {head: 100, tail: 400}" if key == "max_chars" else f"drop `{key}`"
+            draft.report("DL202.tokens_option", (*path, key), key=key, fix=fix)
+    place = path if spec.expr is None else (*path, "expr")
+    node = typed(draft, name if spec.expr is None else str(spec.expr), *place, off=".".join(map(str, path)))
+    if node is not None:
+        ids = node.type.dtype is DType.INT and node.type.axis is Axis.TOKEN
+        pieces = node.type.dtype is DType.OBJECT and node.type.axis is Axis.COMPLETION
+        if node.type.family or not (ids or pieces):
+            draft.report("DL305.tokens", place, name=name, node=node, type=node.type)
+    values = []
+    for key, text in spec.values.items():
+        at = (*path, "values", key)
+        value = typed(draft, str(text), *at, off=".".join(map(str, at)))
+        if key == PIECES:
+            draft.report("DL402.tokens", at)
+        elif value is not None and (value.type.family or value.type.dtype not in (*NUMERIC, DType.BOOL)):
+            draft.report("DL305.token_value", at, node=value, type=value.type)
+        elif value is not None and not needs_axis(value.type, Axis.TOKEN):
+            draft.report("DL310.token_value", at, node=value, axis=per(value.type.axis))
+        elif value is not None:
+            values.append((key, value))
+    if node is None or len(draft.problems) > before:
+        return None
+    kept = spec.max_tokens.kept if spec.max_tokens is not None else TokensOp.DEFAULT
+    head, tail = (kept, 0) if isinstance(kept, int) else kept
+    return _op(name, spec, DType.OBJECT, expr=node, tokens=TokensOp(head=head, tail=tail, values=tuple(values)))

@@ -177,6 +177,16 @@ class MetricScope(ConstantScope):
         return Problem.of("DL407.metric", related=(("metrics", name),), name=name)
 
 
+def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> Node | None:
+    """The typed tree of the expression over signals at ``path``; None where it is wrong, which is reported, or off.
+
+    ``off`` is what goes with a signal that is switched off; without it ``SwitchedOff`` is raised.
+    """
+    with draft.at(*path, off=off):
+        return compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
+    return None
+
+
 def signal_node(draft: Draft, name: str) -> Node | Problem:
     """The typed tree of a signal: a leaf where it is observed, its expression where it is derived."""
     known = draft.nodes.get(name)

@@ -12,10 +12,11 @@ from declog.errors import Problem, nearest
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import CONST, LOGGED
-from declog.language.spec import MetricSpec, ModeSpec, SignalSpec
+from declog.language.spec import ModeSpec, SignalSpec
 from declog.language.syntax import WORDS
 from declog.plans.ops import Grouping, ModeOp
 
+IN_PLACE = ("axis", "type", "family", "phase", "from_", "optional", "extra")  # what a metric says of its own signal
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
 
 
@@ -76,7 +77,7 @@ def declarations(draft: Draft) -> None:
         if name in draft.spec.signals:
             draft.report("DL402.metric", ("metrics", name, "axis"), name=name)
             continue
-        draft.signals[name] = _in_place(metric)
+        draft.signals[name] = SignalSpec(**{key: getattr(metric, key) for key in IN_PLACE})
         draft.signal_paths[name] = ("metrics", name)
         if f"metrics.{name}" in draft.inactive:
             draft.inactive[f"signals.{name}"] = draft.inactive[f"metrics.{name}"]
@@ -87,18 +88,6 @@ def declarations(draft: Draft) -> None:
         draft.signal_paths[LOGGED] = ("signals", LOGGED)
     for name, spec in draft.signals.items():
         _unsupported(draft, name, spec)
-
-
-def _in_place(metric: MetricSpec) -> SignalSpec:
-    return SignalSpec(
-        axis=metric.axis,
-        type=metric.type,
-        family=metric.family,
-        phase=metric.phase,
-        from_=metric.from_,
-        optional=metric.optional,
-        extra=metric.extra,
-    )
 
 
 def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
@@ -162,11 +151,10 @@ def groups(draft: Draft) -> None:
     lengths = draft.spec.axes.token.lengths
     if lengths is not None:
         signal = draft.signals.get(lengths)
-        path = ("axes", "token", "lengths")
         if signal is None:
-            draft.report("DL302.signal", path, name=lengths, known=draft.signal_names)
+            draft.report("DL302.signal", "axes.token.lengths", name=lengths, known=draft.signal_names)
         elif signal.axis != "completion" or signal.type != "int" or signal.family or signal.optional:
-            draft.report("DL310.lengths", path, name=lengths)
+            draft.report("DL310.lengths", "axes.token.lengths", name=lengths)
     token = draft.spec.axes.token.mask
     if token is not None and token.isidentifier() and token != "all" and token not in draft.signals:
         draft.report("DL302.signal", "axes.token.mask", name=token, known=draft.signal_names)
@@ -183,11 +171,8 @@ def masks(draft: Draft) -> None:
             continue
         if spec.type == "bool" and name in named:  # it is the mask
             continue
-        bools = [
-            other
-            for other, each in draft.signals.items()
-            if each.axis == "token" and each.type == "bool" and not each.family
-        ]
+        per_token = [(other, each) for other, each in draft.signals.items() if each.axis == "token"]
+        bools = [other for other, each in per_token if each.type == "bool" and not each.family]
         mask = next((word for word in bools if "mask" in word), bools[0] if bools else None)
         fix = f"axes: {{token: {{mask: {mask or 'completion_mask'}}}}}"
         fix += "" if mask else " and signals: {completion_mask: {axis: token, type: bool}}"

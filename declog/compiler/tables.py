@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import string
 from dataclasses import replace
+from typing import Any
 
-from declog.compiler.draft import Draft, SwitchedOff, needs_axis
+from declog.compiler.draft import Draft, SwitchedOff, as_written, needs_axis
 from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import ROWS, coarser, columns
 from declog.compiler.scopes import MetricScope
@@ -88,19 +89,9 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     ):
         draft.report("DL203.trace", (*path, "as"), schema=spec.schema_)
         return None
-    table = TableOp(
-        id=name,
-        name=spec.name or name,
-        axis=axis,
-        phase=_phase(draft, name, made, chosen),
-        columns=made,
-        filter=chosen,
-        every=every,
-        keep=spec.keep,
-        sinks=takers,
-        as_trace=spec.as_ == "trace",
-        max_bytes=spec.max_bytes,
-    )
+    own: dict[str, Any] = {"name": spec.name or name, "axis": axis, "columns": made, "filter": chosen, "every": every}
+    own |= {"phase": _phase(draft, name, made, chosen), "sinks": takers, "as_trace": spec.as_ == "trace"}
+    table = TableOp(id=name, **{**as_written(spec, TableOp), **own})
     each = frozenset(sink.id for sink in draft.sinks if sink.ranks == "each") & set(takers)
     return replace(table, local=each) if each and _stands_alone(draft, table) else table
 
@@ -130,11 +121,8 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
 
 
 def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
-    able = (
-        {sink.id for sink in draft.sinks if "table" in sink.accepts and name in draft.profiles[sink.profile].tables}
-        if draft.profiles
-        else set()
-    )
+    sinks = draft.sinks if draft.profiles else ()
+    able = {sink.id for sink in sinks if "table" in sink.accepts and name in draft.profiles[sink.profile].tables}
     for sink, on in spec.to.items():
         if sink not in draft.spec.sinks:
             if draft.deleted(f"sinks.{sink}") or not on:
@@ -169,9 +157,8 @@ def alerts(draft: Draft) -> None:
             draft.report("DL203.alert", path)
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)
-        with draft.at(
-            *path, *(["when"] if metric is None else ["metric"] if spec.metric else []), off=f"alerts.{name}"
-        ):
+        key = ["when"] if metric is None else ["metric"] if spec.metric else []
+        with draft.at(*path, *key, off=f"alerts.{name}"):
             scope = MetricScope(draft, optional=spec.optional)
             if metric is not None:
                 compile_expression(metric, scope, draft.pool, draft.functions)  # an error shows the name alone
@@ -179,19 +166,16 @@ def alerts(draft: Draft) -> None:
             if node.type.dtype is not DType.BOOL:
                 draft.report("DL305.alert", (*path, "when"), node=node, dtype=node.type.dtype)
                 continue
-            if not spec.text:
-                values = _values(draft, node)
+            shown, fields = spec.text, None
+            if spec.text:
+                fields = _fields(draft, spec, (*path, "text"))
+            else:
+                fields = tuple((values := _values(draft, node)).items())
                 words = f"{', '.join(f'{each} is {{{each}:.6g}}' for each in values)}: " if values else f"{name}: "
-                draft.alerts.append(
-                    AlertOp(
-                        id=name, when=node, patience=spec.patience, level=spec.level,
-                        text=words + text.replace("{", "{{").replace("}", "}}"), fields=tuple(values.items()),
-                    )
-                )  # fmt: skip
-            elif (fields := _fields(draft, spec, (*path, "text"))) is not None:
-                draft.alerts.append(
-                    AlertOp(id=name, when=node, patience=spec.patience, level=spec.level, text=spec.text, fields=fields)
-                )
+                shown = words + text.replace("{", "{{").replace("}", "}}")
+            if fields is not None:
+                own: dict[str, Any] = {"when": node, "text": shown, "fields": fields}
+                draft.alerts.append(AlertOp(id=name, **{**as_written(spec, AlertOp), **own}))
 
 
 def _values(draft: Draft, condition: Node) -> dict[str, Node]:

@@ -54,6 +54,11 @@ class Type:
     family: bool = False
     phase: str | None = None
 
+    @property
+    def text(self) -> bool:
+        """Whether its values are texts or objects: they stay where they were observed until they are needed."""
+        return self.dtype in (DType.TEXT, DType.OBJECT)
+
     def with_dtype(self, dtype: DType) -> Type:
         """The same shape with another dtype."""
         return replace(self, dtype=dtype)

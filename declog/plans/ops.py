@@ -31,11 +31,11 @@ class SignalOp:
     source: str
     dtype: DType
     axis: Axis
-    family: bool
     phase: str
-    optional: bool
-    recorded: bool  # its rows are recorded
-    folded: bool  # a token fold reads it
+    family: bool = False
+    optional: bool = False
+    recorded: bool = False  # its rows are recorded
+    folded: bool = False  # a token fold reads it
     packed: bool = False  # per token, and the tokens of all completions lie in one row
     unmasked: bool = False  # per token, and nothing says which tokens exist
     any: bool = False  # a family of what no other signal is
@@ -305,8 +305,8 @@ class ColumnOp:
     id: str
     template: str
     type: DType
-    expr: Node | None
-    family: bool
+    expr: Node | None = None
+    family: bool = False
     nullable: bool
     max_chars: int | tuple[int, int] | None  # head and tail
     redact: tuple[tuple[str, str], ...]
@@ -540,12 +540,8 @@ class Plan:
     @property
     def ops(self) -> int:
         """How many things the plan does: recorded signals, folds, reductions, formulas, tables."""
-        return (
-            sum(len(phase.signals) + len(phase.folds) + len(phase.locals) for phase in self.phases.values())
-            + len(self.metrics)
-            + len(self.formulas)
-            + len(self.tables)
-        )
+        recorded = sum(len(phase.signals) + len(phase.folds) + len(phase.locals) for phase in self.phases.values())
+        return recorded + len(self.outputs) + len(self.tables)
 
     def names(self) -> dict[str, str]:
         """What each output is in words, by name: "mean of batch means of kl, over the tokens of 10 steps"."""
