@@ -1,13 +1,15 @@
 r"""Text that a terminal shows and does not obey: what a model wrote must not move the cursor, or turn words around.
 
 Control characters (C0, C1), direction overrides and isolates, zero-width and other format characters, line separators
-and lone surrogates are shown as what they are: ``␛``, ``\x9b``, ``\u202e``. Whatever declog logs passes here, by a
-filter on its logger. Standard library only.
+and lone surrogates are shown as what they are: ``␛``, ``\x9b``, ``\u202e``. Joiners stay where they join: between
+emoji, and between letters of scripts that need them. Whatever declog logs passes here, by a filter on its logger.
+Standard library only.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import unicodedata
 
 SHOWN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode that have no shape of their own
@@ -37,6 +39,8 @@ class _Escapes(dict[int, str | int]):
         return found
 
 
+_BESIDE = "[^\x00-\u058f\u2000-\u206f\ud800-\udfff\ufeff\U000e0000-\U000e0fff]"  # Latin, Greek, Cyrillic join nothing
+_JOINED = re.compile(f"(?<={_BESIDE})([\u200c\u200d])(?={_BESIDE})")
 _LINE = _Escapes(pictures=True)
 _LINES = _Escapes(pictures=True, keep="\n\t")
 _JSON = _Escapes(pictures=False, keep="\n")
@@ -44,17 +48,22 @@ _JSON = _Escapes(pictures=False, keep="\n")
 
 def visible(text: str) -> str:
     """The text on one line, with nothing in it that a terminal would obey."""
-    return text if text.isascii() and text.isprintable() else text.translate(_LINE)
+    return text if text.isascii() and text.isprintable() else _escaped(text, _LINE)
 
 
 def visible_lines(text: str) -> str:
     """The same, where line ends and tabs stay."""
-    return text if text.isascii() and text.isprintable() else text.translate(_LINES)
+    return text if text.isascii() and text.isprintable() else _escaped(text, _LINES)
 
 
 def visible_json(text: str) -> str:
     """A JSON text that means the same, with such characters as JSON's own escapes."""
-    return text if text.isascii() else text.translate(_JSON)
+    return text if text.isascii() else _escaped(text, _JSON)
+
+
+def _escaped(text: str, escapes: _Escapes) -> str:
+    parts = _JOINED.split(text)  # every second one is a joiner
+    return "".join(part if place % 2 else part.translate(escapes) for place, part in enumerate(parts))
 
 
 class _Logged(logging.Filter):

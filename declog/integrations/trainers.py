@@ -87,6 +87,7 @@ class _Loop:
             self.recorder = self._step = self._mode = None
         self._tokenizer = kwargs.get("processing_class")
         log = self._log(args)
+        log.total_steps = state.max_steps
         self._leave()
         if state.global_step and not log.closed and log.last_step != state.global_step:  # not where it trains on
             checkpoints = importlib.import_module("declog.integrations.checkpoints")

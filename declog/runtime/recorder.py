@@ -50,6 +50,7 @@ class Recorder(InTrainer):
     """Records a run as its plan says. Use it as a context manager, or call ``close``.
 
     ``output_dir`` is the run's folder of local files, and ``run_id`` its id (None and empty on ranks that have none).
+    ``total_steps`` may be set where it is known how many the run will have: a console then says how long they take.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Recorder(InTrainer):
     ) -> None:  # fmt: skip
         self.output_dir = output_dir
         self.run_id = run_id
+        self.total_steps: int | None = None
         self._failures = Failures()
         self._background = Background(
             plan, comm, runners, routes, self._failures, functions=functions, close_s=close_s, wait_s=wait_s,
@@ -67,6 +69,8 @@ class Recorder(InTrainer):
         )  # fmt: skip
         tape = Tape() if tape is None else tape
         super().__init__(Session(plan, tape, self._failures, self._background, functions=functions, locate=locate))
+        for runner in runners.values():
+            runner.watch(self._progress)
         self._process = os.getpid()
         self._runs: list[Scope] = []  # `with log:`
         self._blocks: dict[int, Scope] = {}  # all that are open, in the order in which they were opened
@@ -110,6 +114,10 @@ class Recorder(InTrainer):
     def failures(self) -> Mapping[str, int]:
         """What failed behind the training thread's back so far, and what sinks lost: how often, by message."""
         return self._background.failures
+
+    def _progress(self) -> tuple[int | None, int | None]:
+        """For the threads of sinks: nothing is written for them while it trains."""
+        return self._session.train.last, self.total_steps
 
     # -- scopes
 

@@ -83,6 +83,16 @@ class Coalescing(Protocol):
         """Take the log events that wait, in order; the errors of those that failed, by their place."""
 
 
+@runtime_checkable
+class Live(Protocol):
+    """A sink that shows between log events where training is; ``live`` says, once it is open, whether it does now."""
+
+    live: bool
+
+    def progress(self, step: int, steps: int | None) -> None:
+        """``step`` has ended, of so many where that is known; called between writes, at most four times a second."""
+
+
 def known_kinds() -> tuple[str, ...]:
     """The names that a sink's ``kind`` may have: the built-in ones and those of installed packages."""
     return tuple(sorted({*built_in(), *installed(ENTRY_POINTS)}))

@@ -14,7 +14,8 @@
       ! warn kl_runaway: KL 0.71 left the trust region
 
 Text is formatted here and handed to rich in one piece (its own tables cost the training thread tens of
-milliseconds of the GIL). Colours only on a terminal, where the bars of tqdm stay below. Control and format characters
+milliseconds of the GIL). Colours only on a terminal, where the bars of tqdm stay below, and where no bar is a line
+says between two log events where training is. Control and format characters
 are made visible: what a model writes must not move the reader's cursor, or turn his lines around. With ``format: json``
 it is an object for each log event and for each sample, one on a line.
 """
@@ -24,6 +25,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import textwrap
+import time
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal
@@ -32,11 +35,13 @@ from declog.errors.visible import visible, visible_json
 from declog.records import Alert, DType, Records, RunInfo, Table
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import Message, is_conversation, spoken
+from declog.sinks._live_line import LiveLine
 from declog.sinks._scalar_lines import BARS, Piece, Trends, number, scalar_lines
 from declog.sinks._shared import json_text, origins, require
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
+PACES = 16  # how many times back the live line's speed reaches
 ROLE_WIDTH = 9
 STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
 ENDS = {":top": ("▲ ", "bold green"), ":bottom": ("▼ ", "bold red")}  # what a filter of extremes says of a row
@@ -73,6 +78,9 @@ class ConsoleSink(BaseSink):
         self._rich = require("rich.console", kind="console")
         self._text = require("rich.text", kind="console")
         self._console: Any = None
+        self._line = LiveLine()
+        self._paces: deque[tuple[float, int]] = deque(maxlen=PACES)
+        self.live = False
 
     def open(self, run: RunInfo) -> None:
         """Say which run this is."""
@@ -80,6 +88,9 @@ class ConsoleSink(BaseSink):
         self._trends = Trends.of(run.config)
         self._trends.bars = _can_show(BARS, self._console.encoding)
         self._trends.shown = self._console.is_terminal
+        if self._console.is_terminal and not self._console.is_dumb_terminal and not self._json:
+            self._line.begin()
+            self.live = self._line.on
         if self._json:
             self._lines([{"run_id": run.run_id, "name": run.name, "output_dir": str(run.output_dir)}])
             return
@@ -100,13 +111,27 @@ class ConsoleSink(BaseSink):
         pieces += [alert_line(alert) for alert in records.alerts]
         self._print(pieces)
 
+    def progress(self, step: int, steps: int | None) -> None:
+        """Show where training is, until something is printed."""
+        self._steps = self._steps or steps
+        if self._paces and step < self._paces[-1][1]:  # it goes on from an earlier one
+            self._paces.clear()
+        self._paces.append((time.monotonic(), step))
+        (since, first), (now, _) = self._paces[0], self._paces[-1]
+        at = f"step {step}" + ("" if self._steps is None else f" of {self._steps}")
+        self._line.draw(" · ".join((at, *self._pace(step - first, now - since, step))))
+
     def close(self) -> None:
-        """Nothing to finish: every block was written whole."""
+        """Take the line away; every block was written whole."""
+        self.live = False
+        self._line.end()
 
     def _print(self, pieces: Sequence[Piece]) -> None:
         encoding = self._console.encoding
         shown = [(text.encode(encoding, "replace").decode(encoding), style) for text, style in pieces]
         with _beside_bars(terminal=self._console.is_terminal):
+            if not self._line.free:  # somebody's row has no end yet
+                self._console.file.write("\n")
             self._console.print(self._text.Text.assemble(*shown), end="")
 
     def _lines(self, objects: Sequence[dict[str, Any]]) -> None:
@@ -121,9 +146,14 @@ class ConsoleSink(BaseSink):
         if records.mode != "train" or not records.time or not self._console.is_terminal:
             return
         before, self._last = self._last, (step, records.time)
-        if before is None or step <= before[0] or records.time <= before[1]:
+        if before is not None:
+            yield from self._pace(step - before[0], records.time - before[1], step)
+
+    def _pace(self, steps: int, seconds: float, step: int) -> Iterator[str]:
+        """The speed of some steps, and how long those after ``step`` take."""
+        if steps <= 0 or seconds <= 0:
             return
-        speed = (step - before[0]) / (records.time - before[1])
+        speed = steps / seconds
         yield f"{speed:.3g} steps/s" if speed >= 0.1 else f"{1 / speed:,.3g} s/step"
         if self._steps is not None and self._steps > step + 1:
             yield f"{_duration((self._steps - step - 1) / speed)} left"
@@ -173,22 +203,23 @@ def _objects(step: int, records: Records) -> list[dict[str, Any]]:
 
 
 def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: int | None = None) -> Iterator[Piece]:
-    """Up to ``max_rows`` rows: short values on the card's first line, texts and conversations wrapped below it.
+    """Up to ``max_rows`` rows, of each kind that a filter picked: short values on the card's first line, texts and
+    conversations wrapped below it.
 
     That a row is of the ``step`` of its block is not said again.
     """
-    count = min(table.rows, max_rows)
-    if not count:
+    why = None if table.places is None else table.places.why
+    rows = _of_each_kind(range(table.rows) if why is None else why, max_rows)
+    if not rows:
         return
     yield f"  {visible(table.name)}", "bold"
-    yield f": {count} of {table.rows + table.cut} rows\n", ""
+    yield f": {len(rows)} of {table.rows + table.cut} rows\n", ""
     texts = [
         column.name for column in table.columns
         if column.type in (DType.TEXT, DType.OBJECT) and column.tokens is None
     ]  # fmt: skip
-    why = None if table.places is None else table.places.why
     label_width = min(LABEL_WIDTH, max((len(name) for name in texts), default=0))
-    for row in range(count):
+    for place, row in enumerate(rows, 1):
         short = [
             f"{visible(column.name)} {_short(table.data[column.name][row])}"
             for column in table.columns
@@ -197,7 +228,7 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: i
             and not (column.name == "step" and table.data["step"][row] == step)
         ]
         mark, style = _mark("" if why is None else why[row])
-        yield f"    {row + 1} {mark}", style
+        yield f"    {place} {mark}", style
         yield _side_by_side(short, width, 6) + "\n", "" if style == "bold" else style.removeprefix("bold ")
         for name in texts:
             value = table.data[name][row]
@@ -208,6 +239,16 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: i
             text = "none" if value is None else sample(value if isinstance(value, str) else json_text(value), max_chars)
             yield f"      {visible(name).ljust(label_width)}  ", "dim"
             yield _wrap(text, width, 8 + label_width) + "\n", ""
+
+
+def _of_each_kind(kinds: Sequence[object], most: int) -> list[int]:
+    """The places of up to so many rows, in their order: the first of each kind, then the second of each, and so on."""
+    seen: Counter[object] = Counter()
+    turns = []
+    for place, kind in enumerate(kinds):
+        turns.append((seen[kind], place))
+        seen[kind] += 1
+    return sorted(place for _, place in sorted(turns)[:most])
 
 
 def _messages(messages: Sequence[Message], max_chars: int, width: int) -> Iterator[Piece]:

@@ -19,15 +19,17 @@ from typing import Literal
 
 from declog.errors import RuntimeFailure, SinkError, error_text
 from declog.records import DType, Records, RunInfo, Table
-from declog.sinks import Coalescing, Movable, Rewindable, Sink
+from declog.sinks import Coalescing, Live, Movable, Rewindable, Sink
 
 logger = logging.getLogger("declog")
 
+Progress = Callable[[], tuple[int | None, int | None]]
 Overflow = Literal["block_worker", "drop_oldest"]
 OnError = Literal["report", "raise"]
 
 DEFAULT_MAX_BYTES = 64 * 2**20
 RETRY_AFTER_S = 0.1
+BEAT_S = 0.25  # how often a sink that is live is told where training is
 TOGETHER, TOGETHER_BYTES = 256, 8 * 2**20  # what waits is given to a sink that coalesces, up to so much at once
 
 
@@ -64,6 +66,8 @@ class SinkRunner:
         self._queue: deque[tuple[int, Records, int]] = deque()
         self._bytes = 0
         self._asked: Callable[[], None] | None = None
+        self._where: Progress | None = None
+        self._at: int | None = None  # the last step that the sink was told of
         self._writing = 0  # log events that the sink has now
         self._done_so_far = 0  # what the sink did, in calls: whether it makes progress
         self._closing = False
@@ -128,6 +132,12 @@ class SinkRunner:
             cause = TimeoutError(f"it was not done in {timeout_s:g} s")
         if cause is not None:
             raise self._refusal(what, cause) from cause
+
+    def watch(self, where: Progress) -> None:
+        """Let a sink that is ``Live`` show where training is: the last step that ended, and how many there will be."""
+        with self._changed:
+            self._where = where if isinstance(self._sink, Live) and self._sink.live else None
+            self._changed.notify_all()
 
     @property
     def rewindable(self) -> bool:
@@ -249,7 +259,9 @@ class SinkRunner:
             self._writing = 0
             self._done_so_far += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._asked or self._queue or self._closing)
+            while not (self._asked or self._queue or self._closing):
+                if not self._changed.wait(None if self._where is None else BEAT_S):
+                    return self._beat
             if self._asked is not None:
                 rewind, self._asked = self._asked, None
                 return rewind
@@ -265,6 +277,20 @@ class SinkRunner:
             self._writing = len(events)
             self._changed.notify_all()
             return partial(self._write, events)
+
+    def _beat(self) -> None:
+        """Nothing has come for a while: the sink may show where training is."""
+        if self._where is None or not isinstance(self._sink, Live):
+            return
+        step, steps = self._where()
+        if step is None or step == self._at:
+            return
+        self._at = step
+        try:
+            self._sink.progress(step, steps)
+        except BaseException as error:  # noqa: BLE001  (isolated: reported, and not tried again)
+            self._where = None
+            self._fail("show where training is", error)
 
     @staticmethod
     def _run(action: Callable[[], None], done: Future[None]) -> None:

@@ -45,6 +45,15 @@ def test_every_character_without_a_shape_is_shown_and_no_other_is_changed() -> N
     assert (visible("\n\t"), visible_lines("a\n\tb\r")) == ("␊␉", "a\n\tb␍")
 
 
+def test_joiners_stay_where_they_join() -> None:
+    """Between emoji, and between letters of scripts that need them; elsewhere they hide something."""
+    joined = "👨‍👩‍👧 👩🏽‍💻 🏳️‍🌈 می‌خواهم क्‍ष"
+    assert [each(joined) for each in (visible, visible_lines, visible_json)] == [joined] * 3
+    assert visible("a\u200db é\u200c \u200d😀\u200d 😀\u200d\u202e😀") == (
+        "a\\u200db é\\u200c \\u200d😀\\u200d 😀\\u200d\\u202e😀"
+    )
+
+
 def test_json_means_the_same() -> None:
     """Its escapes are JSON's own, beyond 16 bits too."""
     text = visible_json(json.dumps({TEXT: TEXT}, ensure_ascii=False))

@@ -27,6 +27,7 @@ def trained(folder: Path, sink: MemorySink, *overrides: str, **options: Any) -> 
     callback.close()
     callback.close()
     assert callback.recorder.closed and callback.recorder.failures == {}
+    assert callback.recorder.total_steps == trainer.state.max_steps
     return trainer
 
 

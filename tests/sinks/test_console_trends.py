@@ -111,6 +111,13 @@ def test_the_best_and_worst_rows_are_marked() -> None:
     assert [style for text, style in pieces if text.startswith("    ")] == ["bold green", "bold red", "bold"]
 
 
+def test_both_ends_are_shown() -> None:
+    """However few rows there is room for: in turns of what their filters said, in the table's order."""
+    table = samples("e:top", "e:top", "e:top", "e:bottom", "e:bottom", "e:bottom", "e:top, every")
+    shown = [[line.split()[1] for line in lines(list(table_cards(table, most, 400, 100)))[1:]] for most in (1, 2, 3, 5)]
+    assert shown == [["▲"], ["▲", "▼"], ["▲", "▼", "▲"], ["▲", "▲", "▼", "▼", "▲"]]
+
+
 def written(events: Sequence[tuple[int, Records]], *, terminal: bool = False, **options: Any) -> list[str]:
     """What the sink prints of log events, after the line that names the run."""
     sink = ConsoleSink(width=80, **options)

@@ -48,7 +48,8 @@ class Steps:
         """An optimizer step begins; it has the number that the trainer logs it under."""
         self.end()
         if not self.over:
-            number = self._trainer.state.global_step + 1
+            state = self._trainer.state
+            number, self._recorder.total_steps = state.global_step + 1, state.max_steps
             last = self._recorder.last_step
             if last is not None and number <= last:  # it trains once more, or from an earlier checkpoint
                 self._recorder.rewind(number - 1)

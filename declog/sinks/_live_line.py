@@ -1,0 +1,94 @@
+"""One line at the bottom of a terminal, taken away before anybody prints. Standard library only.
+
+It is drawn where the cursor stands at the start of an empty row: while a bar (tqdm's, rich's, anybody's) or a row
+without its end is there, it is not. To know that, it listens to what is written to ``sys.stdout`` and ``sys.stderr``.
+What another process writes to the same terminal goes unheard, and may stand behind the line once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TextIO
+
+CLEARED = "\r\x1b[K"
+PATIENCE_S = 0.1  # a fork may have been made while the line was drawn: whoever prints there waits for nobody
+
+
+class LiveLine:
+    """``begin`` and ``end`` once; ``draw`` from any thread.
+
+    ``on`` says whether there is a terminal to draw on, ``free`` whether the cursor is at the start of an empty row.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self.free = True
+        self._descriptor, self._encoding = -1, "utf-8"
+        self._shown = False
+        self._lock = threading.RLock()
+        self._heard: list[tuple[TextIO, Callable[[str], int], Callable[[str], int]]] = []
+
+    def begin(self) -> None:
+        """Listen from now on; where stdout is no terminal, or cannot be listened to, nothing is ever drawn."""
+        if not sys.stdout.isatty():
+            return
+        with suppress(AttributeError, OSError, ValueError):  # a stand-in for stdout
+            self._descriptor, self._encoding = sys.stdout.fileno(), sys.stdout.encoding
+            for stream in {id(each): each for each in (sys.stdout, sys.stderr) if each.isatty()}.values():
+                self._hear(stream)
+            self.on = True
+
+    def draw(self, text: str) -> None:
+        """Show the line in place of the last one, cut at the terminal's width."""
+        with self._lock:
+            if not self.on or not self.free:
+                return
+            room = os.get_terminal_size(self._descriptor).columns - 1
+            if room > 0:
+                self._put(CLEARED + text[:room])
+                self._shown = True
+
+    def end(self) -> None:
+        """Take the line away, and listen no more."""
+        with self._lock:
+            self._clear()
+            self.on = False
+            for stream, write, ours in self._heard:
+                if stream.write is ours:  # else somebody listens who came later
+                    stream.write = write  # type: ignore[method-assign]
+
+    def _hear(self, stream: TextIO) -> None:
+        write = stream.write
+
+        def heard(text: str) -> int:
+            has = self._lock.acquire(timeout=PATIENCE_S)
+            try:
+                self._clear()
+                written = write(text)
+                self.free = self._is_free(text)
+                return written
+            finally:
+                if has:
+                    self._lock.release()
+
+        stream.write = heard  # type: ignore[method-assign]
+        self._heard.append((stream, write, heard))
+
+    def _is_free(self, text: str) -> bool:
+        """Whether the cursor is at the start of an empty row, when a text was written."""
+        _, ended, row = text.rpartition("\n")
+        erased = row.startswith("\r") and row != "\r"  # a row of blanks over what was there
+        return not row.strip(" \r") and (bool(ended) or erased or self.free)
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._shown = False
+            self._put(CLEARED)
+
+    def _put(self, text: str) -> None:
+        with suppress(OSError):  # the terminal is gone
+            os.write(self._descriptor, text.encode(self._encoding, "replace"))
