@@ -98,6 +98,13 @@ class FoldOp:
         return names[0], names[1]
 
     @cached_property
+    def sums(self) -> tuple[str | None, str] | None:
+        """The names of its value and of its mask, where it counts and sums a signal, or counts, and nothing else."""
+        value, mask = self.plain or (None, None)
+        simple = self.stats == (("n",) if value is None else ("n", "total"))
+        return None if mask is None or not simple else (value, mask)
+
+    @cached_property
     def reads(self) -> frozenset[str]:
         """The signals that it needs, with those of its masks."""
         return frozenset(_signals((*self.mask, *(node for node in (self.expr, self.of) if node is not None))))

@@ -70,6 +70,8 @@ class BatchRecord:
         """Lay what each call copied to what is like it. Called by the worker, but for what is on a GPU."""
         packs: dict[Place, Pack] = {}
         for (place, axis, keys), data in self.copies:
+            if isinstance(data, Tensor) and data.is_cpu:
+                data = data.numpy(force=True)
             pack = packs.get(place)
             if pack is None:
                 packs[place] = Pack(axis, list(keys), [data])
@@ -79,7 +81,7 @@ class BatchRecord:
         self.packs, self.copies = [*self.packs, *packs.values()], ()
         if self.ready:
             for pack in self.tensors():
-                pack.ready = None if pack.landed else self.ready.get(pack.device)
+                pack.ready = None if pack.device is None else self.ready.get(pack.device)
 
     def tensors(self) -> Iterator[Pack]:
         """All that is tensors, in packs."""
@@ -139,9 +141,9 @@ class OpenBatch:
         """How many groups the batch has, and which signal said so first."""
         return self.counts.get("groups")
 
-    def fits(self, what: str | None, count: int, label: str) -> bool:
+    def fits(self, what: str, count: int, label: str) -> bool:
         """Whether values of so many rows are of this batch's; the first ones say how many there are."""
-        return what is None or self.counts.setdefault(what, (count, label))[0] == count
+        return self.counts.setdefault(what, (count, label))[0] == count
 
     def check(self, given: Observation) -> None:
         """Raise ``InputError`` where what a call gave is of other rows than what came before."""
@@ -186,7 +188,7 @@ class OpenBatch:
             self._lists = self._lists or given.lists
             if self._waiting:
                 self._streams.join(self._kept.values())
-                self._fold({**self._kept, **given.inputs}, functions)
+                self._fold({**self._kept, **given.inputs} if self._kept else given.inputs, functions)
         if given.devices:
             self._streams.made(given.devices)
 
@@ -230,7 +232,7 @@ class OpenBatch:
             kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, [key], [values])
             self._texts[key] = (Axis.COMPLETION, kept)
         if self._streams:
-            self._streams.join([*self._kept.values(), *(data for _, data in self.copies)])
+            self._streams.join([*self._kept.values(), *(data for _, data in self.copies if isinstance(data, Tensor))])
         if self._waiting:
             self._fold(self._kept, functions, last=True)
         ready = self._streams.whole() if self._streams else None
@@ -246,7 +248,7 @@ class OpenBatch:
             return InputError.of("DL509.rows", column=column, count=count, rows=rows)
         return None
 
-    def _fold(self, inputs: dict[str, Tensor], functions: Functions, *, last: bool = False) -> None:
+    def _fold(self, inputs: Mapping[str, Tensor], functions: Functions, *, last: bool = False) -> None:
         """Fold what has all that it reads, or at the ``last`` what it gets; keep copies of what the others have."""
         lengths = self.phase.lengths
         placed = self._expected <= self.names and self._tokens is not None and (lengths is None or lengths in inputs)
@@ -255,17 +257,20 @@ class OpenBatch:
             ready = []
             for op in self._waiting:
                 (ready if placed and op.reads <= inputs.keys() else waiting).append(op)
-        needed = {name for op in waiting for name in op.reads}
-        if waiting and lengths is not None:
-            needed.add(lengths)
         self._waiting, kept = waiting, self._kept
-        self._kept = {
-            name: kept[name] if name in kept else value.clone() for name, value in inputs.items() if name in needed
-        }
+        if waiting:
+            needed = {lengths, *(name for op in waiting for name in op.reads)}
+            self._kept = {
+                name: kept[name] if name in kept else value.clone() for name, value in inputs.items() if name in needed
+            }
+        elif kept:
+            self._kept = {}
         if ready and (tokens := self._known_tokens(inputs)) is not None:
             shape, _, device = tokens
-            if device.type != "cuda":  # a mask on the host is copied to the values on a GPU, and not they to it
-                device = next((value.device for value in inputs.values() if value.is_cuda), device)
+            for value in inputs.values():  # a mask on the host is copied to the values on a GPU, and not they to it
+                if value.is_cuda:
+                    device = value.device if device.type != "cuda" else device
+                    break
             self._keep_folded(token_fold.run(ready, inputs, shape, device, lengths, functions))
 
     def _known_tokens(self, inputs: Mapping[str, Tensor]) -> Tokens | None:
@@ -283,6 +288,8 @@ class OpenBatch:
             failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self.phase.name, error=error_text(error))
             failure.__cause__ = error
             self.failures.append(failure)
+        for dtype, keys, sums in folded.sums:
+            self.copies.append((Columns((_ROWS, dtype, -1), Axis.COMPLETION, keys), sums))
         for key, column in folded.columns.items():
             column = column.float() if column.dtype in HALF else column
             place = (_ROWS, column.dtype, column.get_device())

@@ -121,13 +121,17 @@ class Intake:
             values = [*signals.values()]
             if len(known) == 1:
                 call = known[0]
-                if (stack := call.alone) is not None and (data := stack.copy(values)) is not None and data.is_cpu:
+                stack = call.alone
+                if stack is not None and (data := stack.copy(values)) is not None:
                     name, names = call.name, call.names
                     batch = holder.get(name)
-                    if batch is None or self._begins(holder, batch, names):
+                    if batch is None or (
+                        not (batch.names.isdisjoint(names) and self._openers.get(name) not in names)
+                        and self._begins(holder, batch, names)
+                    ):
                         self.close(holder, name)
                         batch = self._begin(holder, OpenBatch(call.phase, self._came[name]))
-                    if batch.fits(stack.counted, data.numel() // stack.width, stack.label):
+                    if stack.counted is None or batch.fits(stack.counted, data.shape[-1], stack.label):
                         if not batch.names:
                             batch.began = names
                         batch.names |= names

@@ -7,16 +7,17 @@ plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
 import torch
 
 from declog.errors import InputError
+from declog.language.dtypes import Axis
 from declog.plans.ops import SignalOp
 from declog.runtime.inputs import DTYPES, NDIM
-from declog.runtime.observation import Columns, Observation, ReadObservation
+from declog.runtime.observation import Array, Columns, Observation, ReadObservation
 from declog.runtime.tensors import HALF
 
 Tensor = torch.Tensor
@@ -24,35 +25,41 @@ Chosen = Sequence[tuple[int, SignalOp]]  # the place of a value in the call, and
 
 
 class Known:
-    """What a call gives to one phase: stacks, and what is read for itself; learned from what a first call came to."""
+    """What a call gives to one phase: stacks, tokens that folds read, and what is read for itself.
+
+    Learned from what a first call came to. ``alone`` is the one stack of a call on the host that has nothing else.
+    """
 
     def __init__(self, first: Observation, chosen: Chosen, values: Sequence[Any]) -> None:
         self.phase = first.phase
         self.name = first.phase.name
         self.names = frozenset(first.names)
         self._labels = {what: label for what, (_, label) in first.counts.items()}
-        stacks: dict[tuple[str, torch.dtype], list[tuple[int, SignalOp]]] = {}
+        stacks: dict[tuple[str, torch.dtype, bool], list[tuple[int, SignalOp]]] = {}
+        self._tokens: list[tuple[int, SignalOp, torch.dtype]] = []
         self._others: list[tuple[int, SignalOp]] = []
         for place, op in chosen:
             value = values[place]
-            plain = type(value) is Tensor and not op.family and not op.folded and op.recorded
-            if plain and value.dtype in DTYPES[op.dtype] and value.ndim == NDIM[op.shape_name]:
-                stacks.setdefault((op.shape_name, value.dtype), []).append((place, op))
+            plain = type(value) is Tensor and not op.family and value.dtype in DTYPES[op.dtype]
+            if not plain or value.ndim != NDIM[op.shape_name] or op.folded is op.recorded:
+                self._others.append((place, op))
+            elif op.recorded:
+                stacks.setdefault((op.shape_name, value.dtype, value.is_cpu), []).append((place, op))
+            elif op.axis is Axis.TOKEN and value.is_cpu:
+                self._tokens.append((place, op, value.dtype))
             else:
                 self._others.append((place, op))
-        self._stacks = [Stack(items, dtype) for (_, dtype), items in stacks.items()]
-        # the one stack of a call that has nothing else, on the host
-        alone = len(self._stacks) == 1 and not self._others and all(values[place].is_cpu for place, _ in chosen)
+        self._stacks = [_stack(items, values) for items in stacks.values()]
+        alone = len(self._stacks) == 1 and not self._others and not self._tokens and self._stacks[0].on_host
         self.alone = self._stacks[0] if alone else None
 
     def given(self, values: Sequence[Any]) -> Observation | None:
         """What a call gives; None where it must be read value by value."""
-        if not self._others:
-            given = Observation(self.phase, self.names)
-        elif (read := self._read(values)) is None:
+        given: Observation | None = Observation(self.phase, self.names)
+        if self._others:
+            given = self._read(values)
+        if given is None or (self._tokens and not self._take_tokens(given, values)):
             return None
-        else:
-            given = read
         for stack in self._stacks:
             data = stack.copy(values)
             if data is None:
@@ -61,7 +68,7 @@ class Known:
                 known = given.counts.setdefault(stack.counted, (data.shape[-1], stack.label))
                 if known[0] != data.shape[-1]:
                     return None
-            if data.is_cpu:
+            if stack.on_host or not isinstance(data, Tensor):
                 given.copies.append((stack.columns, data))
             else:
                 given.put(stack.columns, data)
@@ -72,45 +79,91 @@ class Known:
         try:
             for place, op in self._others:
                 given.add(op, values[place])
-        except InputError:  # it is said where all values are read
+        except InputError:  # it is reported where all values are read
             return None
         given.counts = {what: (count, self._labels.get(what, label)) for what, (count, label) in given.counts.items()}
         return given
+
+    def _take_tokens(self, given: Observation, values: Sequence[Any]) -> bool:
+        """Take what folds read; false where it is not as it was in the first call."""
+        inputs, tokens = dict(given.inputs), given.tokens
+        for place, op, dtype in self._tokens:
+            value = values[place]
+            if type(value) is not Tensor or value.dtype is not dtype or not value.is_cpu or value.requires_grad:
+                return False
+            if tokens is None:
+                if value.layout is not torch.strided or value.is_nested or value.ndim != NDIM[op.shape_name]:
+                    return False
+                tokens = given.tokens = value.shape, op.source, value.device
+                rows = given.counts.setdefault(op.counted, (len(value), op.source))
+                if rows[0] != len(value):
+                    return False
+            elif value.shape != tokens[0] or value.layout is not torch.strided or value.is_nested:
+                return False
+            inputs[op.name] = value
+        given.inputs = inputs
+        return True
+
+
+def _stack(items: Chosen, values: Sequence[Any]) -> Stack:
+    first = values[items[0][0]]
+    alone = len(items) == 1 and first.is_cpu and first.dtype not in HALF and not first.requires_grad
+    return (Column if alone else Stack)(items, first)
 
 
 class Stack:
     """Columns of one axis and dtype; ``counted`` is what their number of rows counts, ``label`` one's name."""
 
-    def __init__(self, items: Chosen, dtype: torch.dtype) -> None:
+    def __init__(self, items: Chosen, first: Tensor) -> None:
         places, ops = zip(*items, strict=True)
         op: SignalOp = ops[0]
-        ndim = NDIM[op.shape_name]
-        # a column alone is copied by what costs least
-        self._lay: Callable[[Any], Tensor] = torch.cat if len(ops) == 1 and ndim else torch.stack
+        self._ndim = NDIM[op.shape_name]
+        self._dtype = first.dtype
+        self._half = first.dtype in HALF
+        self.on_host = first.is_cpu
         self._take = itemgetter(*places) if len(ops) > 1 else itemgetter(slice(places[0], places[0] + 1))
-        self._ndim = ndim + (self._lay is torch.stack)
-        self._dtype = dtype
-        self._half = dtype in HALF
-        self.counted = op.counted if ndim else None
+        self.counted = op.counted if self._ndim else None
         self.label = op.source
-        self.width = len(ops)
-        host = torch.float32 if self._half else dtype
+        host = torch.float32 if self._half else first.dtype
         self.columns = Columns((op.shape_name, host, -1), op.axis, [one.key for one in ops])
 
-    def copy(self, values: Sequence[Any]) -> Tensor | None:
+    def copy(self, values: Sequence[Any]) -> Tensor | Array | None:
         """The columns one above the other; None where they are not those of the first call."""
         columns, dtype = self._take(values), self._dtype
         for column in columns:
             if type(column) is not Tensor or column.dtype is not dtype:
                 return None
         try:
-            data = self._lay(columns)
+            data = torch.stack(columns)
         except (RuntimeError, TypeError):  # of other shapes, devices or layouts
             return None
-        if data.ndim != self._ndim or data.layout is not torch.strided or data.is_nested or type(data) is not Tensor:
+        if (
+            data.ndim != self._ndim + 1
+            or data.layout is not torch.strided
+            or data.is_nested
+            or type(data) is not Tensor
+        ):
             return None
         if data.requires_grad:
             data = data.detach()
-        if data.is_cpu:
-            return data.float() if self._half else data
-        return None if data.is_meta else data
+        if data.is_cpu is not self.on_host or data.is_meta:
+            return None
+        return data.float() if self._half and self.on_host else data
+
+
+class Column(Stack):
+    """One column on the host, which numpy copies in half the time that torch takes."""
+
+    def __init__(self, items: Chosen, first: Tensor) -> None:
+        super().__init__(items, first)
+        self._place = items[0][0]
+
+    def copy(self, values: Sequence[Any]) -> Array | None:
+        value = values[self._place]
+        if type(value) is not Tensor or value.dtype is not self._dtype:
+            return None
+        try:
+            data: Array = value.numpy().copy()
+        except (RuntimeError, TypeError):  # on a device, with gradients, of another layout
+            return None
+        return data if data.ndim == self._ndim else None

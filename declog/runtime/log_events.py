@@ -51,10 +51,13 @@ class LogEvents:
         """A step of a mode has ended: windows that end with it are handed over, or wait for scopes."""
         self.counts[lane.mode] = count = self.counts[lane.mode] + 1
         every = lane.every
-        if self._plan.ends(lane.mode, count, every):
-            lane.edges.append(Edge(number, count, lane.spent, failed=failed))
-        elif (count % every if every else count) % PART == 0:
-            lane.edges.append(Edge(number, count, lane.spent, part=True))
+        ends = self._plan.ends(lane.mode, count, every)
+        if ends or (count % every if every else count) % PART == 0:
+            edge = Edge(number, count, lane.spent, part=not ends, failed=failed and ends)
+            if not lane.edges and not lane.open and lane.held is None:
+                self._end_window(lane, edge)
+                return
+            lane.edges.append(edge)
         if lane.edges:
             self.advance(lane)
 

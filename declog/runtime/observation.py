@@ -21,6 +21,7 @@ from declog.runtime.tensors import HALF
 from declog.runtime.timing import Timed
 
 Tensor = torch.Tensor
+Array = np.ndarray[Any, Any]
 Place = tuple[str, torch.dtype, int]  # the columns that are packed together: of one axis, by name, dtype and device
 Counts = dict[str, tuple[int, str]]  # how many of what, and which signal said so first
 Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
@@ -36,7 +37,7 @@ class Columns(NamedTuple):
     keys: Sequence[Key]
 
 
-Copy = tuple[Columns, Tensor]
+Copy = tuple[Columns, Tensor | Array]  # on the host it may be an array
 
 
 class Observation:

@@ -29,24 +29,26 @@ class Pack:
 
     axis: Axis
     keys: list[Key]
-    parts: list[Tensor]
+    parts: list[Tensor | Array]
     ready: Any = None  # the CUDA event after which the parts are whole
     landed: Sequence[Landed] = ()
 
     @property
-    def device(self) -> torch.device:
-        """Where the columns were made."""
-        return self.parts[0].device
+    def device(self) -> torch.device | None:
+        """The GPU on which the columns are; None where they are on the host."""
+        part = self.parts[0] if self.parts else None
+        return part.device if isinstance(part, Tensor) and part.is_cuda else None
 
     @property
-    def layout(self) -> tuple[Axis, list[Key], torch.dtype]:
+    def layout(self) -> tuple[Axis, list[Key], object]:
         """What must be equal for the rows of two packs to be laid one after the other."""
-        return self.axis, self.keys, self.landed[0].dtype if self.landed else self.parts[0].dtype
+        part = self.landed[0] if self.landed else self.parts[0]
+        return self.axis, self.keys, part.dtype
 
     @property
     def rows(self) -> int:
         """How many rows the columns have."""
-        sizes = [one.count for one in self.landed] or [part.numel() for part in self.parts]
+        sizes = [one.count for one in self.landed] or [_size(part) for part in self.parts]
         return sum(sizes) // len(self.keys)
 
     @property
@@ -60,13 +62,17 @@ class Pack:
             return [one.array() for one in self.landed]
         if self.ready is not None:
             self.ready.synchronize()
-        return [part.numpy(force=True) for part in self.parts]  # also of views that are lazily conjugated or negated
+        return [part.numpy(force=True) if isinstance(part, Tensor) else part for part in self.parts]
 
     def columns(self) -> Array:
         """The columns ``[k, rows]`` in numpy. Called by the worker."""
         flat = [part.reshape(-1) for part in self.on_host()]
         whole = flat[0] if len(flat) == 1 else np.concatenate(flat)
         return whole.reshape(len(self.keys), len(whole) // len(self.keys))
+
+
+def _size(part: Tensor | Array) -> int:
+    return part.numel() if isinstance(part, Tensor) else part.size
 
 
 class Landing:
@@ -113,11 +119,11 @@ def land(device: torch.device, packs: Sequence[Pack]) -> None:
     stream = torch.cuda.current_stream(device)
     for event in {id(pack.ready): pack.ready for pack in packs}.values():
         stream.wait_event(event)
-    by_size = sorted({part.dtype for pack in packs for part in pack.parts}, key=lambda dtype: -dtype.itemsize)
-    chosen = {dtype: [part for pack in packs for part in pack.parts if part.dtype is dtype] for dtype in by_size}
-    for pack in packs:
-        for part in pack.parts:
-            part.record_stream(stream)
+    given = [part for pack in packs for part in pack.parts if isinstance(part, Tensor)]
+    by_size = sorted({part.dtype for part in given}, key=lambda dtype: -dtype.itemsize)
+    chosen = {dtype: [part for part in given if part.dtype is dtype] for dtype in by_size}
+    for part in given:
+        part.record_stream(stream)
     runs = [torch.cat([part.reshape(-1) for part in parts]).view(torch.uint8) for parts in chosen.values()]
     landing = Landing(runs[0] if len(runs) == 1 else torch.cat(runs), stream)
     places: dict[int, Landed] = {}

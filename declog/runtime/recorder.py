@@ -277,13 +277,20 @@ class Recorder(InTrainer):
         session = self._session
         meter = session.meter
         began = time.perf_counter() if meter.timed else 0.0
+        scope = here(self) if self._caller is None and step is None and not given else None
+        if scope is None or scope.closed:
+            self._observe_any(given, signals, step)
+        else:
+            me = origin()
+            with session.lock:
+                holder = scope.holders.get(me)  # of an explicit batch none
+                session.observe(session.holder(scope, me) if holder is None else holder, signals)
+        if meter.timed:
+            meter.recording += time.perf_counter() - began
+
+    def _observe_any(self, given: Sequence[Given], signals: Mapping[str, Any], step: Any) -> None:
         if self._caller is None:
-            scope = None if given or step is not None else here(self)
-            if scope is None or scope.closed:
-                self._observe(given, signals, step)
-            else:
-                with session.lock:
-                    session.observe(session.holder(scope, origin()), signals)
+            self._observe(given, signals, step)
         elif not self._idle:
             guarded = self._inside.guards
             with self._taking(", ".join(f"`{name}`" for name in signals)):
@@ -292,8 +299,6 @@ class Recorder(InTrainer):
                 if own:
                     raise InputError.of("DL509.signal", name=min(own))
                 self._observe(packets, together, step)
-        if meter.timed:
-            meter.recording += time.perf_counter() - began
 
     def _observe(
         self, given: Sequence[Given], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from declog.language.nodes import Node, walk
 from declog.plans.ops import FoldOp
 from declog.runtime.tensors import HALF, INTEGERS
 from declog.runtime.token_layout import Layout, Packed, Padded
+from declog.runtime.token_sums import Sums, fold_sums
 
 Tensor = torch.Tensor
 _PLAIN = (torch.float32, torch.float64)
@@ -279,6 +280,7 @@ def _there(keep: Tensor, values: Tensor) -> Tensor:
 class Folded:
     """The columns of folds, each ``[completions]``, their sketches, and of folds that failed what it was that did."""
 
+    sums: Sums = field(default_factory=list)
     columns: dict[Key, Tensor] = field(default_factory=dict)
     sketches: dict[Key, Tensor] = field(default_factory=dict)  # each of all the completions
     traces: dict[Key, Tensor] = field(default_factory=dict)  # each [completions, k]
@@ -299,6 +301,13 @@ def run(
     +-inf and ``first`` and ``last`` NaN where nothing counts; ``hist`` is a sketch of the whole batch,
     ``[sketch.SIZE]``. ``lengths`` names the signal that says how the tokens are packed.
     """
+    sums: Sums = []
+    if lengths is None and device.type == "cpu":
+        simple = [op for op in ops if op.sums is not None]
+        if simple and (found := fold_sums(simple, signals, shape)) is not None:
+            sums, ops = found, [op for op in ops if op.sums is None]
+            if not ops:
+                return Folded(sums)
     here = {
         name: value.to(device, non_blocking=device.type != "cpu") if value.ndim and value.device != device else value
         for name, value in signals.items()
@@ -307,7 +316,8 @@ def run(
     if traced and len(traced) < len(ops):  # their own blocks, and no cost to the others
         others = run([op for op in ops if op.trace is None], here, shape, device, lengths, functions)
         rows = run(traced, here, shape, device, lengths, functions)
-        return Folded(others.columns, others.sketches, rows.traces, {**others.failed, **rows.failed})
+        others.sums += sums
+        return replace(others, traces=rows.traces, failed={**others.failed, **rows.failed})
     if lengths is not None:
         parts = [_fold(ops, here, Packed(shape, here[lengths]), device, functions)]
     else:
@@ -318,7 +328,9 @@ def run(
         ]
     for _, error in (failure for part in parts for failure in part.failed.values()):
         traceback.clear_frames(error.__traceback__)  # their locals are tensors of the trainer's
-    return parts[0] if len(parts) == 1 else _joined(ops, parts)
+    folded = parts[0] if len(parts) == 1 else _joined(ops, parts)
+    folded.sums = sums
+    return folded
 
 
 def _blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
@@ -341,7 +353,7 @@ def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
         key: torch.stack([part.sketches[key] for part in parts]).sum(0) for key in first.sketches if key not in gone
     }
     traces = {key: torch.cat([part.traces[key] for part in parts]) for key in first.traces if key not in gone}
-    return Folded(columns, sketches, traces, failed)
+    return Folded([], columns, sketches, traces, failed)
 
 
 def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> int:
@@ -365,8 +377,6 @@ def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: 
         found.append((op, value, mask))
     folded = Folded()
     try:
-        if isinstance(layout, Padded):
-            layout.prepare([(value, mask) for _, value, mask in found if value is not None])
         for op, value, mask in found:
             keys = op.keys
             for stat, column in layout.fold(value, mask, op.stats).items():

@@ -13,6 +13,7 @@ import torch
 
 from declog.language import quantile_sketch as sketch
 from declog.language.moments import STATS
+from declog.runtime.token_sums import FLOATS, finite, summed
 
 Tensor = torch.Tensor
 _SPREAD = frozenset({"m2", "min", "max"})  # what is found in a scratch buffer
@@ -119,7 +120,6 @@ class Padded(Layout):
         self._scratch: dict[torch.dtype, Tensor] = {}
         self._kept: list[Tensor] = []  # masks whose ids are keys: they must live as long
         self._plain = True  # no NaN and no infinity was met
-        self._totals: dict[tuple[int, int], Tensor] = {}  # sums that are known to be plain numbers
 
     def spread(self, values: Tensor) -> Tensor:
         return values.unsqueeze(1) if values.ndim else values
@@ -127,37 +127,15 @@ class Padded(Layout):
     def places(self, mask: Tensor) -> Tensor:
         return mask.cumsum(1) - 1
 
-    def prepare(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-        """The sums of all, and one look at them together; where one is no plain number none is known."""
-        if len(pairs) < 2 or not all(value.is_cpu and value.dtype is pairs[0][0].dtype for value, _ in pairs):
-            return
-        totals = torch.stack([self._total(value, mask) for value, mask in pairs])
-        if math.isfinite(totals.sum()):  # a sum that is not may come of finite ones: then each is looked at
-            self._totals = {
-                (id(value), id(mask)): total for (value, mask), total in zip(pairs, totals.unbind(), strict=True)
-            }
-
-    def fold(self, value: Tensor | None, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        total = self._totals.get((id(value), id(mask)))
-        if total is None or value is None or stats != ("n", "total"):
-            return super().fold(value, mask, stats)
-        return {"n": self._number(value, mask), "total": total}  # most folds of most presets
-
-    def _total(self, value: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None:
-            return value.sum(1)
-        return torch.mul(value, self._weight(mask, value.dtype), out=self._buffer(value)).sum(1)
-
     def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        plain = self._fold_plain(value, mask, stats) if self._plain and value.is_cpu else None
+        plain = self._fold_plain(value, mask, stats) if self._plain and value.is_cpu and value.dtype in FLOATS else None
         return self._fold_any(value, mask, stats) if plain is None else plain
 
     def _fold_plain(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor] | None:
         """None where a value is NaN or infinite, be it in the padding."""
         weight = None if mask is None else self._weight(mask, value.dtype)
-        known = self._totals.get((id(value), id(mask)))
-        total = self._total(value, mask) if known is None else known
-        if known is None and len(torch.nonzero(total - total)):  # inf - inf is NaN, which is not zero
+        total = value.sum(1) if weight is None else summed(value, weight)
+        if not finite(total):
             self._plain = False
             return None
         scratch = value if _SPREAD.isdisjoint(stats) else self._buffer(value)
@@ -230,7 +208,8 @@ class Padded(Layout):
             return self._count(mask, value.device)
         key = (id(mask), value.dtype)
         if key not in self._sums:
-            self._sums[key] = self._weight(mask, value.dtype).sum(1)
+            weight = self._weight(mask, value.dtype)
+            self._sums[key] = summed(weight, weight)
         return self._sums[key]
 
     def _wall(self, mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -40,7 +40,7 @@ class Window:
         for record in [record for records in self.batches.values() for record in records if record.ready]:
             record.pack()
             for pack in record.tensors():
-                if pack.parts[0].is_cuda:
+                if pack.device is not None:
                     devices.setdefault(pack.device, []).append(pack)
         for device, packs in devices.items():
             land(device, packs)
