@@ -21,6 +21,7 @@ import select
 import signal
 import socket
 import sys
+import weakref
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -100,6 +101,8 @@ def to_its_end(request: Request) -> None:
         raise
     finally:
         _code = code & 0xFF if isinstance(code, int) and not request["whole"] else None
+        for finalizer in FINALIZERS:
+            finalizer.atexit = _code is None
 
 
 def run(how: str, what: str, arguments: list[str]) -> None:
@@ -128,6 +131,7 @@ if __name__ == "__main__":
     PATH.remove(os.path.dirname(os.path.abspath(__file__)))
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    FINALIZERS = list(weakref.finalize._registry)  # type: ignore[attr-defined]  # torch's, of each of its operators
     gc.collect()
     gc.freeze()  # what was imported is not looked through again at the end of each program
     with socket.socket(fileno=int(sys.argv[1])) as connection:

@@ -35,6 +35,7 @@ class Fault:
     garble: Callable[[bytes], bytes] | None = None  # what rank 1 sends in place of its message of one event
     profile: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)  # options of `declog.start`
+    close_s: float = 30.0  # how long a sink may take at the end, and a step waits for a worker that stands still
     steps: int = STEPS  # that are in rank 0's files
     more: list[int] = field(default_factory=list)  # steps that only the others made: they may be there too
     partial: frozenset[int] = NEVER  # steps that rank 0 must have logged without a rank
@@ -115,14 +116,14 @@ FAULTS: Mapping[str, Fault] = {
         profile=sink("Raising", on_error="raise"),
         shows="sink `bad` failed: ConnectionRefusedError: the backend is away",
     ),
-    "a sink takes 10 s": Fault(profile=sink("Slow")),
-    "a sink takes 10 s, its queue is full": Fault(profile=sink("Slow", queue_bytes=1)),
+    "a sink takes 3 s": Fault(profile=sink("Slow")),
+    "a sink takes 3 s, its queue is full": Fault(profile=sink("Slow", queue_bytes=1)),
     "a sink takes long, its queue drops": Fault(  # all but the first that it got, and the last
         profile=sink("Held", queue_bytes=1, overflow="drop_oldest"), shows="log events: 6 dropped"
     ),
-    "a sink blocks for ever": Fault(profile=sink("Blocked"), shows="was left behind"),
+    "a sink blocks for ever": Fault(profile=sink("Blocked"), close_s=5.0, shows="was left behind"),
     "a sink blocks for ever, its queue is full": Fault(
-        profile=sink("Blocked", queue_bytes=1), start=SHORT, shows="was left behind"
+        profile=sink("Blocked", queue_bytes=1), start=SHORT, close_s=5.0, shows="was left behind"
     ),
     "the disk is full": Fault(strikes.fill_disk, on=(0,), steps=AT, shows="File too large"),
     "the disk is full for a while": Fault(

@@ -53,7 +53,7 @@ class Held(Faulty):
 class Slow(Faulty):
     """A backend that takes its time over the second log event."""
 
-    def __init__(self, *, seconds: float = 10.0) -> None:
+    def __init__(self, *, seconds: float = 3.0) -> None:
         self._seconds = seconds
 
     def write(self, step: int, records: Records) -> None:

@@ -125,8 +125,8 @@ def test_torchrun_ends_a_job_as_without_declog(killed: str, tmp_path: Path) -> N
     for how in ("log", "bare"):
         (tmp_path / how).mkdir()
         command = [
-            "-m", "torch.distributed.run", "--nproc-per-node=2", "--monitor-interval=0.1",
-            f"--master-port={jobs.free_port()}", "-m", "tests.faults.training", killed, str(tmp_path / how), how,
+            *forks.TORCHRUN, "--nproc-per-node=2", "--monitor-interval=0.1", f"--master-port={jobs.free_port()}",
+            str(forks.ROOT / "tests" / "faults" / "training.py"), killed, str(tmp_path / how), how,
         ]  # fmt: skip
         done = forks.run(command, env=forks.environment(jobs.LOOPBACK), cwd=tmp_path / how)
         assert "SIGKILL" in done.stderr or "-9" in done.stderr, done.stderr[-4000:]

@@ -75,9 +75,9 @@ def start(fault: Fault, rank: int, ranks: int, folder: Path) -> Recorder:
         options["comm"] = comm = Garbling.connect(rank, ranks, store, 30.0, "garbling")
         assert isinstance(comm, Garbling)
         comm.garble = fault.garble
-    return declog.start(
-        profile, output_dir=folder / "run", functions=FUNCTIONS, reductions=REDUCTIONS, **options
-    )  # fmt: skip
+    log = declog.start(profile, output_dir=folder / "run", functions=FUNCTIONS, reductions=REDUCTIONS, **options)
+    log._background.close_s = log._background.backlog._patience_s = fault.close_s
+    return log
 
 
 def train(weights: torch.Tensor, rank: int, step: int, *, together: bool) -> torch.Tensor:
@@ -104,11 +104,12 @@ def main(name: str, folder: str, how: str) -> None:
                 if log is not None:
                     log.observe(**rows(rank, step))
                 if step == AT and not fault.together:
+                    Path(f"pid_{rank}").write_text(str(os.getpid()))
                     dist.barrier()  # all have come this far
                 if step == AT and rank in fault.on:
                     fault.strike(run)
                 elif step == AT and not fault.together:
-                    time.sleep(1.0)  # those that are struck have ended
+                    ended(fault)
                 weights = train(weights, rank, step, together=fault.together)
                 if step == AT and rank in fault.on:
                     fault.after(run)
@@ -122,6 +123,17 @@ def main(name: str, folder: str, how: str) -> None:
     # what declog may not do at all: a collective of its own, or a group of its own
     note(trained, f"{made(group)} collectives in {groups()} groups")
     print(f"rank {rank} trained {STEPS} steps", flush=True)
+
+
+def ended(fault: Fault) -> None:
+    """Wait until those that are struck have ended, whoever ends by it; a moment, where nobody does."""
+    if fault.strike is strikes.none:
+        return time.sleep(1.0)
+    for rank in fault.on:
+        with suppress(ProcessLookupError):
+            while True:
+                os.kill(int(Path(f"pid_{rank}").read_text()), 0)
+                time.sleep(0.02)
 
 
 def made(group: Any) -> int:

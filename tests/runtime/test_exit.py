@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.forks import PATIENCE_S
+from tests import forks
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os
 import sys
@@ -51,10 +47,7 @@ print("done")
 def test_the_tail_is_written_when_the_interpreter_exits(how: str, code: int, last_line: str, tmp_path: Path) -> None:
     """At the end of the program, at `sys.exit`, after an exception and beside a fork, nothing is lost or doubled."""
     (tmp_path / "train.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "train.py", "run", how], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
-        timeout=PATIENCE_S, capture_output=True, text=True,
-    )  # fmt: skip
+    done = forks.run(["train.py", "run", how], cwd=tmp_path, whole=True)
     assert (done.returncode, (done.stderr.splitlines() or [""])[-1]) == (code, last_line), done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run" / "lines" / "scalars.jsonl").read_text().splitlines()]
     expected = [(3, {"x": 12.0, "kl": 1.0}), (5, {"x": 6.0, "kl": 1.0})]
