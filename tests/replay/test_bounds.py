@@ -147,7 +147,7 @@ def test_a_run_that_is_killed_leaves_whole_steps(tmp_path: Path) -> None:
 
 def test_texts_are_redacted_before_they_are_written(tmp_path: Path) -> None:
     """As the schemas of the profile say, in texts, conversations and kept columns, with no table active."""
-    card = {"card": r"\d{4}", "name": "Ann"}
+    card = {"card": r"\d{2}-\d{4}", "name": "Ann"}
     config = {
         **SMALL,
         "signals": {**SMALL["signals"], "shout": "text"},
@@ -159,12 +159,13 @@ def test_texts_are_redacted_before_they_are_written(tmp_path: Path) -> None:
 
     def body(log: Recorder, rank: int) -> None:
         with log.step(0):
-            log.observe(score=[1.0, 2.0], text=["Ann pays 1234", None], chat=[[{"content": "Ann 1234"}], [["1234"]]])
-            log.log_extra("note", ["1234", "fine"])
+            chat = [[{"content": "Ann 12-3456"}], [["12-3456"]]]
+            log.observe(score=[1.0, 2.0], text=["Ann pays 12-3456", None], chat=chat)
+            log.log_extra("note", ["12-3456", "fine"])
 
     captured(config, body, tmp_path)
     data = (tmp_path / "capture" / "rank-00000.declog").read_bytes()
-    assert b"1234" not in data and b"Ann" not in data.replace(b'"name": "Ann"', b"")
+    assert b"12-3456" not in data and b"Ann" not in data.replace(b'"name": "Ann"', b"")
     (given,) = [call.what[0] for call in capture_reader.load(tmp_path).calls(0) if call.name == "observe"]
     assert given["text"] == ["[name] pays [card]", None]
     assert given["chat"] == [[{"content": "[name] [card]"}], [["[card]"]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,22 @@ def plain(sink: MemorySink) -> list[Any]:
     return [(at, {item.name: item.value for item in records.scalars}, records.tables) for at, records in sink.events]
 
 
+STARTED: list[Recorder] = []
+
+
 def actors() -> list[Recorder]:
-    return [declog.start(CONFIG, role="actor", rank=rank, world_size=ACTORS) for rank in range(ACTORS)]
+    """All actors; they are closed with the test, also those that it leaves behind."""
+    made = [declog.start(CONFIG, role="actor", rank=rank, world_size=ACTORS) for rank in range(ACTORS)]
+    STARTED.extend(made)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """An actor that is left open would be the one that other tests' values reach."""
+    yield
+    while STARTED:
+        STARTED.pop().close()
 
 
 def step_all(logs: list[Recorder], number: int) -> None:
