@@ -85,10 +85,12 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, by module or folder."""
+    """Mark what is slow, by module or folder; modules with such tests go first, so that none is left to the end."""
     for item in items:
         if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 # ---- several workers: pytest -n auto ----------------------------------------------------------------

@@ -20,8 +20,11 @@ from tests import forks
 from tests.forks import python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = ("prompts=8", "minibatch=32")  # of each step, a quarter of the demo's rollout
 SHORT = [
     "steps=60",
+    *SMALL,
+    "learning_rate=4e-3",
     "declog.sinks.console.every=15",
     "declog.tables.best.every=30",
     "declog.tables.worst.every=30",
@@ -219,7 +222,7 @@ def test_a_metric_added_in_yaml_or_as_an_override_reaches_every_sink(edited: Dem
 
 def test_rloo_runs_with_its_own_preset(tmp_path: Path) -> None:
     """`algorithm=rloo` brings the preset of that name; the three sinks agree, and the console shows the last step."""
-    rloo = demo(tmp_path, "algorithm=rloo", "steps=2")
+    rloo = demo(tmp_path, "algorithm=rloo", "steps=2", *SMALL)
     assert [line for line in rloo.output.splitlines() if line.startswith("step ")] == ["step 1 · train"]
     expected = jsonl(rloo.run)
     assert {name for _, name in expected} >= {"reward", "kl/sequence"}
@@ -230,7 +233,8 @@ def test_rloo_runs_with_its_own_preset(tmp_path: Path) -> None:
 def test_two_runs_at_once_in_one_folder(tmp_path: Path) -> None:
     """Started together where Hydra gives both the same folder: two whole runs, each with a record of its own."""
     with ThreadPoolExecutor(2) as pool:
-        for started in [pool.submit(demo, tmp_path, "steps=3", "hydra.run.dir=job", f"seed={seed}") for seed in (1, 2)]:
+        options = ("steps=3", *SMALL, "hydra.run.dir=job")
+        for started in [pool.submit(demo, tmp_path, *options, f"seed={seed}") for seed in (1, 2)]:
             started.result()
     runs = [tmp_path / "job", tmp_path / "job" / "2"]
     written = [json.loads((run / "run.json").read_text()) for run in runs]
@@ -245,9 +249,8 @@ def test_two_runs_at_once_in_one_folder(tmp_path: Path) -> None:
 
 def test_a_multirun_has_a_folder_per_job_and_one_dashboard(tmp_path: Path) -> None:
     """Two jobs of one process log the same numbers to their own files and to a database of both."""
-    first = demo(
-        tmp_path, "-m", "algorithm=grpo,rloo", "steps=2", "declog.sinks.trackio.dir=${hydra:runtime.cwd}/trackio"
-    )
+    trackio_dir = "declog.sinks.trackio.dir=${hydra:runtime.cwd}/trackio"
+    first = demo(tmp_path, "-m", "algorithm=grpo,rloo", "steps=2", *SMALL, trackio_dir)
     runs = sorted(first.run.parent.glob("[0-9]"))
     assert [run.name for run in runs] == ["0", "1"]
     for run, project in zip(runs, ("arithmetic_grpo", "arithmetic_rloo"), strict=True):

@@ -18,8 +18,9 @@ import declog
 from tests.forks import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-STEPS, KILLED, ACTORS = 6, 3, 4
-OVERRIDES = [f"steps={STEPS}", f"kill_at={KILLED}", "prompts=4", "declog.tables.samples={every: 1, keep: window}"]
+STEPS, KILLED, ACTORS = 6, 3, 3
+SMALL = [f"actors={ACTORS}", f"steps={STEPS}", f"kill_at={KILLED}", "prompts=4"]
+OVERRIDES = [*SMALL, "declog.tables.samples={every: 1, keep: window}"]
 SELF = "declog/"  # what declog says about itself: times differ
 Values = dict[tuple[int, str], float]
 

@@ -14,7 +14,7 @@ from tests.replay.keeping import timeless
 
 KEPT = "{kind: 'tests.replay.keeping:KeptSink'}"
 OVERRIDES = (
-    "steps=12", "declog.capture=true", f"+declog.sinks.kept={KEPT}",
+    "steps=12", "prompts=8", "minibatch=16", "declog.capture=true", f"+declog.sinks.kept={KEPT}",
     "declog.tables.best.every=4", "declog.tables.worst.every=4", "declog.sinks.console.every=3",
     "+declog.metrics.late='mean(reward * elapsed)'",
     "+declog.alerts.close={metric: reward, above: 0.1, patience: 2}",
@@ -49,5 +49,5 @@ def test_the_capture_is_of_the_raw_tensors(run: Demo) -> None:
         name: value for call in loaded.calls(0) if call.name == "observe" for name, value in call.what[0].items()
     }
     assert loaded.steps == 12 and loaded.gaps == 0
-    assert signals["logprobs"].shape == signals["completion_mask"].shape == (64, 4)
-    assert len(signals["completion"]) == 256
+    assert signals["logprobs"].shape == signals["completion_mask"].shape == (16, 4)
+    assert len(signals["completion"]) == 64

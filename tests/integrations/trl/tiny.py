@@ -11,6 +11,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # waking threads takes longer than a prompt does
 
 import torch
 from datasets import Dataset
