@@ -7,6 +7,8 @@ Turns what pydantic says into declog's problems: paths of the YAML, did-you-mean
 from __future__ import annotations
 
 import re
+import types
+import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,38 +18,7 @@ from pydantic import BaseModel, ValidationError
 from declog.errors import ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
 from declog.errors.catalogue import MESSAGES
 from declog.language.shorthand import GROUPS, long
-from declog.language.spec import (
-    IDENTIFIER,
-    SECTIONS,
-    AlertSpec,
-    AxesSpec,
-    ColumnSpec,
-    CompletionAxis,
-    ConstantSpec,
-    FilterSpec,
-    GroupAxis,
-    Length,
-    LogSpec,
-    MetricDefaults,
-    MetricSpec,
-    ModeSpec,
-    ProfileSpec,
-    SelectorSpec,
-    SignalSpec,
-    SinkSpec,
-    TableSpec,
-    TokenAxis,
-)
-from declog.language.spec_of_tests import (
-    CaptureSpec,
-    Expected,
-    ExpectedTable,
-    Input,
-    RankInput,
-    StepInput,
-    TaskInput,
-    TestSpec,
-)
+from declog.language.spec import IDENTIFIER, SECTIONS, Length, LogSpec, SinkSpec, TableSpec
 
 
 def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) -> LogSpec:
@@ -95,7 +66,6 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, fix=f"{key}: {_as_map(key, given)}")
     if problem.code != "DL201":
         return problem
-    inside = data.get(key)
     empty = [section for section in SECTIONS if section in data and data[section] is None]
     if key == "declog":
         return replace(problem, fix="write its keys at the top, without `declog:`: a preset stands under it already")
@@ -103,12 +73,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, fix="did you mean `defaults`?")
     if key in ("packs", "pack"):
         return replace(problem, fix="a pack is chosen in the defaults list: defaults: [grpo, packs: [...], _self_]")
-    if (
-        empty
-        and key not in _keys(LogSpec)
-        and nearest(key, _keys(LogSpec)) is None
-        and isinstance(inside, str | Mapping)
-    ):
+    if empty and nearest(key, _keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
         return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
     return problem
 
@@ -136,7 +101,7 @@ def _period(every: Any) -> list[Problem]:
 
 def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[Problem]:
     """Unknown keys whose value is null: a null is dropped before the models see it, a wrong name is not."""
-    known = _keys(model) if isinstance(model, type) and issubclass(model, BaseModel) else None
+    known = _keys(model) if _is_model(model) else None
     for key, value in data.items():
         place = (*path, str(key))
         if value is None and known is not None and key not in known and model is not SinkSpec:
@@ -149,13 +114,11 @@ def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[P
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:
     """Where `null` stands for an entry whose name is the user's own: it takes out what another layer gave."""
-    named = not (isinstance(model, type) and issubclass(model, BaseModel))
     for key, value in data.items():
-        below = _below(model, str(key))
-        if value is None and named and path:
+        if value is None and path and not _is_model(model):
             yield (*path, str(key))
         elif isinstance(value, Mapping) and path[:1] != ("tests",) and key != "run_config":
-            yield from named_nulls(value, below, (*path, str(key)))
+            yield from named_nulls(value, _below(model, str(key)), (*path, str(key)))
 
 
 def _with_text_keys(data: Any, depth: int = 0) -> Any:
@@ -279,57 +242,33 @@ def _key_path(loc: tuple[str | int, ...]) -> Path:
     found: list[str | int] = []
     model: Any = LogSpec
     for part in loc:
-        if (isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part)) or (
-            model is Length and part == "most"  # what a plain number is
-        ):
-            continue
-        found.append(
-            {"from_": "from", "schema_": "schema", "as_": "as", "with_": "with"}.get(part, part)
-            if isinstance(part, str)
-            else part
-        )
-        model = _below(model, part)
+        tag = isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part)
+        if not tag and not (model is Length and part == "most"):  # what a plain number is
+            field = model.model_fields.get(part) if _is_model(model) else None
+            found.append(part if field is None or field.alias is None else field.alias)
+            model = _below(model, part)
     return tuple(found)
 
 
+def _is_model(model: Any) -> bool:
+    return isinstance(model, type) and issubclass(model, BaseModel)
+
+
 def _is_key(model: Any, part: str) -> bool:
-    return isinstance(model, tuple | list) or (
-        isinstance(model, type) and issubclass(model, BaseModel) and part in model.model_fields
-    )
-
-
-_ENTRIES: dict[str, Any] = {
-    "constants": ConstantSpec, "modes": ModeSpec, "signals": SignalSpec, "metrics": MetricSpec, "filters": FilterSpec,
-    "schemas": dict, "tables": TableSpec, "profiles": ProfileSpec, "alerts": AlertSpec, "sinks": SinkSpec,
-    "tests": TestSpec, "columns": ColumnSpec, "selectors": SelectorSpec,
-}  # fmt: skip
-
-
-_INSIDE: dict[str, list[Any]] = {  # of a test, its steps, their ranks and their tasks
-    "steps": [StepInput], "ranks": [RankInput], "tasks": [TaskInput], "expect": [Expected], "tables": [ExpectedTable],
-}  # fmt: skip
+    return part in model.model_fields if _is_model(model) else model is not None
 
 
 def _below(model: Any, part: str | int) -> Any:
-    if model is LogSpec:
-        nodes: dict[str, type[BaseModel]] = {
-            "axes": AxesSpec, "metric_defaults": MetricDefaults, "capture": CaptureSpec,
-        }  # fmt: skip
-        return nodes.get(str(part), (dict, part) if part in SECTIONS else None)
-    if isinstance(model, tuple):
-        entry = _ENTRIES[str(model[1])]
-        return (dict, "columns") if entry is dict else entry
-    if model is AxesSpec:
-        return {"group": GroupAxis, "completion": CompletionAxis, "token": TokenAxis}.get(str(part))
-    if model is ProfileSpec:
-        return (dict, "selectors")
-    if model is ColumnSpec and part in ("max_chars", "max_tokens"):
-        return Length
-    if isinstance(model, list):  # what a test's maps and lists hold
-        return model[0]
-    if isinstance(model, type) and issubclass(model, Input):
-        return _INSIDE.get(str(part)) if _is_key(model, str(part)) else None
-    return None  # a leaf, or a map of leaves
+    """What a model, a map or a list holds at a key, where that is one of them itself; None for all else."""
+    if _is_model(model):
+        fields = model.model_fields.items()
+        inside = next((each.annotation for name, each in fields if part in (name, each.alias)), None)
+    else:
+        inside = next(reversed(typing.get_args(model)), None)
+    if isinstance(inside, types.UnionType) or typing.get_origin(inside) is typing.Union:
+        some = [one for one in typing.get_args(inside) if one is not type(None)]
+        inside = some[0] if len(some) == 1 else None  # pydantic names which of several it means
+    return inside if _is_model(inside) or typing.get_origin(inside) in (dict, list) else None
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -342,7 +281,7 @@ def _nearest_key(path: Path) -> str | None:
         model = _below(model, part)
     if model is TableSpec and path[-1] in _FILTERS:
         return _FILTERS[str(path[-1])]
-    if isinstance(model, type) and issubclass(model, BaseModel):
+    if _is_model(model):
         return _renamed(str(path[-1]), _keys(model)) or did_you_mean(str(path[-1]), _keys(model), what="keys")
     return None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from declog.language import segmented
 from declog.language.dtypes import DType, Type
-from declog.language.functions.base import BUILTIN, Call
+from declog.language.functions.base import BUILTIN, Call, Rule
 from declog.language.functions.rules import broadcast, choice, equality, logic, number, predicate, product, same
 
 
@@ -22,12 +22,48 @@ def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
     return run(*args) if np.all(np.abs(floats) < 2.0**63) else floats
 
 
-BUILTIN.elementwise("add", "a", "b", rule=same, help="operator +")(lambda xp, a, b: _fitting(xp, operator.add, a, b))
-BUILTIN.elementwise("sub", "a", "b", rule=same, help="operator -")(lambda xp, a, b: _fitting(xp, operator.sub, a, b))
-BUILTIN.elementwise("mul", "a", "b", rule=product, help="operator *; a bool is 0 or 1")(
-    lambda xp, a, b: _fitting(xp, operator.mul, a, b)
+def _bounded(xp: Any, extreme: Any, bound: str, a: Any, b: Any) -> Any:
+    """The extreme of two; torch takes a constant as a bound of the other only."""
+    if xp is not np and isinstance(a, float | int):
+        a, b = b, a
+    return xp.clamp(a, **{bound: b}) if xp is not np and isinstance(b, float | int) else extreme(a, b)
+
+
+def _clip(xp: Any, x: Any, low: Any, high: Any) -> Any:
+    return _bounded(xp, xp.minimum, "max", _bounded(xp, xp.maximum, "min", x, low), high)
+
+
+def _exact(run: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda xp, *args: _fitting(xp, run, *args)
+
+
+_ONE_LINERS: tuple[tuple[str, str, Rule, Callable[..., Any], str], ...] = (
+    ("add", "a b", same, _exact(operator.add), "operator +"),
+    ("sub", "a b", same, _exact(operator.sub), "operator -"),
+    ("mul", "a b", product, _exact(operator.mul), "operator *; a bool is 0 or 1"),
+    ("div", "a b", number, lambda xp, a, b: xp.true_divide(a, b), "operator /"),
+    ("neg", "x", same, _exact(operator.neg), "unary -"),
+    ("lt", "a b", predicate, lambda xp, a, b: a < b, "<"),
+    ("le", "a b", predicate, lambda xp, a, b: a <= b, "<="),
+    ("gt", "a b", predicate, lambda xp, a, b: a > b, ">"),
+    ("ge", "a b", predicate, lambda xp, a, b: a >= b, ">="),
+    ("eq", "a b", equality, lambda xp, a, b: _text_equal(a, b) if _is_text(a) or _is_text(b) else a == b, "=="),
+    ("and", "a b", logic, lambda xp, a, b: _truth(xp, a) & _truth(xp, b), "both"),
+    ("or", "a b", logic, lambda xp, a, b: _truth(xp, a) | _truth(xp, b), "either"),
+    ("abs", "x", same, _exact(operator.abs), "the absolute value"),
+    ("exp", "x", number, lambda xp, x: xp.exp(x), "e to the power of x"),
+    ("log", "x", number, lambda xp, x: xp.log(x), "the natural logarithm; of a negative number missing"),
+    ("sqrt", "x", number, lambda xp, x: xp.sqrt(x), "the square root; of a negative number missing"),
+    ("floor", "x", number, lambda xp, x: xp.floor(x), "the greatest whole number that is not above x"),
+    ("square", "x", same, lambda xp, x: _fitting(xp, operator.mul, x, x), "x * x"),
+    ("minimum", "a b", same, lambda xp, a, b: _bounded(xp, xp.minimum, "max", a, b), "the smaller of two values"),
+    ("maximum", "a b", same, lambda xp, a, b: _bounded(xp, xp.maximum, "min", a, b), "the greater of two values"),
+    ("clip", "x low high", same, _clip, "x between two bounds"),
+    ("isnan", "x", predicate, lambda xp, x: x != x, "whether the value is NaN"),
+    ("isfinite", "x", predicate, lambda xp, x: xp.isfinite(x), "whether the value is neither NaN nor infinite"),
 )
-BUILTIN.elementwise("div", "a", "b", rule=number, help="operator /")(lambda xp, a, b: xp.true_divide(a, b))
+for _name, _params, _rule, _run, _help in _ONE_LINERS:
+    BUILTIN.elementwise(_name, *_params.split(), rule=_rule, help=_help)(_run)
 
 
 @BUILTIN.elementwise("pow", "a", "b", rule=number, help="operator **")
@@ -35,16 +71,6 @@ def _pow(xp: Any, a: Any, b: Any) -> Any:
     if xp is np:
         return np.power(np.asarray(a, np.float64), b)
     return xp.pow(a if isinstance(a, float | int) or a.is_floating_point() else a.double(), b)
-
-
-BUILTIN.elementwise("neg", "x", rule=same, help="unary -")(lambda xp, x: _fitting(xp, operator.neg, x))
-BUILTIN.elementwise("lt", "a", "b", rule=predicate, help="<")(lambda xp, a, b: a < b)
-BUILTIN.elementwise("le", "a", "b", rule=predicate, help="<=")(lambda xp, a, b: a <= b)
-BUILTIN.elementwise("gt", "a", "b", rule=predicate, help=">")(lambda xp, a, b: a > b)
-BUILTIN.elementwise("ge", "a", "b", rule=predicate, help=">=")(lambda xp, a, b: a >= b)
-BUILTIN.elementwise("eq", "a", "b", rule=equality, help="==")(
-    lambda xp, a, b: _text_equal(a, b) if _is_text(a) or _is_text(b) else a == b
-)
 
 
 @BUILTIN.elementwise("ne", "a", "b", rule=equality, help="!=; false where either side is missing")
@@ -69,10 +95,6 @@ def _truth(xp: Any, x: Any) -> Any:
     return x if x.dtype is xp.bool else (x != 0) & (x == x)  # of a value that is absent in places
 
 
-BUILTIN.elementwise("and", "a", "b", rule=logic, help="both")(lambda xp, a, b: _truth(xp, a) & _truth(xp, b))
-BUILTIN.elementwise("or", "a", "b", rule=logic, help="either")(lambda xp, a, b: _truth(xp, a) | _truth(xp, b))
-
-
 @BUILTIN.elementwise("not", "x", rule=logic, help="negation; of a missing bool it is false")
 def _not(xp: Any, x: Any) -> Any:
     if xp is np:
@@ -92,42 +114,6 @@ def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
     return xp.where(_truth(xp, condition), yes, no)
 
 
-BUILTIN.elementwise("abs", "x", rule=same, help="the absolute value")(lambda xp, x: _fitting(xp, operator.abs, x))
-BUILTIN.elementwise("exp", "x", rule=number, help="e to the power of x")(lambda xp, x: xp.exp(x))
-BUILTIN.elementwise("log", "x", rule=number, help="the natural logarithm; of a negative number missing")(
-    lambda xp, x: xp.log(x)
-)
-BUILTIN.elementwise("sqrt", "x", rule=number, help="the square root; of a negative number missing")(
-    lambda xp, x: xp.sqrt(x)
-)
-BUILTIN.elementwise("floor", "x", rule=number, help="the greatest whole number that is not above x")(
-    lambda xp, x: xp.floor(x)
-)
-BUILTIN.elementwise("square", "x", rule=same, help="x * x")(lambda xp, x: _fitting(xp, operator.mul, x, x))
-
-
-def _bounded(xp: Any, extreme: Any, bound: str, a: Any, b: Any) -> Any:
-    """The extreme of two; torch takes a constant as a bound of the other only."""
-    if xp is not np and isinstance(a, float | int):
-        a, b = b, a
-    return xp.clamp(a, **{bound: b}) if xp is not np and isinstance(b, float | int) else extreme(a, b)
-
-
-@BUILTIN.elementwise("minimum", "a", "b", rule=same, help="the smaller of two values")
-def _minimum(xp: Any, a: Any, b: Any) -> Any:
-    return _bounded(xp, xp.minimum, "max", a, b)
-
-
-@BUILTIN.elementwise("maximum", "a", "b", rule=same, help="the greater of two values")
-def _maximum(xp: Any, a: Any, b: Any) -> Any:
-    return _bounded(xp, xp.maximum, "min", a, b)
-
-
-BUILTIN.elementwise("clip", "x", "low", "high", rule=same, help="x between two bounds")(
-    lambda xp, x, low, high: _minimum(xp, _maximum(xp, x, low), high)
-)
-
-
 def _any_dtype(call: Call) -> Type:
     return broadcast(call).with_dtype(DType.BOOL)
 
@@ -137,12 +123,6 @@ def _present(xp: Any, x: Any) -> Any:
     if xp is np:
         return segmented.present(np.asarray(x, object) if x is None else np.asarray(x))
     return x == x
-
-
-BUILTIN.elementwise("isnan", "x", rule=predicate, help="whether the value is NaN")(lambda xp, x: x != x)
-BUILTIN.elementwise("isfinite", "x", rule=predicate, help="whether the value is neither NaN nor infinite")(
-    lambda xp, x: xp.isfinite(x)
-)
 
 
 @BUILTIN.elementwise("isclose", "a", "b", rule=predicate, help="|a - b| <= 1e-8 + 1e-5 |b|, as numpy and torch")
