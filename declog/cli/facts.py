@@ -29,6 +29,8 @@ def names(made: Plan) -> set[str]:
 
 def sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
     """``both`` are the outputs that both plans have: what a profile shows of others needs no second line."""
+    from declog.plans.explain import every
+
     words = made.names()
     outputs = {
         item.template: (words[item.template], _definition(op), _without_names(made.canonical, op.key))
@@ -41,7 +43,7 @@ def sections(made: Plan, both: set[str]) -> tuple[Facts, ...]:
         for column in table.columns
     }
     tables = {
-        table.name: (f"{_rows(table)}; {_steps(table.every)}; {'the last batch' if table.keep != 'window' else 'all'}",)
+        table.name: (f"{_rows(table)}; {every(table.every)}; {'the last batch' if table.keep != 'window' else 'all'}",)
         for table in made.tables
     }
     profiles = {
@@ -81,10 +83,6 @@ def _filter(one: FilterOp) -> str:
     return " ".join([*words, f"within {one.within}"])
 
 
-def _steps(n: int) -> str:
-    return f"every {n} steps" if n > 1 else "every step" if n else "when the trainer logs"
-
-
 def _definition(op: MetricOp | FormulaOp) -> str:
     """Expressions down to what is observed: derived signals of one name may be computed in two ways."""
     from declog.language.nodes import definition
@@ -106,18 +104,11 @@ def _without_names(canonical: Mapping[str, str], key: str) -> str:
 
 
 def _cost(made: Plan) -> Facts:
-    from declog.plans.explain import completion_bytes
+    from declog.plans.explain import completion_bytes, every
 
-    bytes_of = {
-        f"bytes per completion of {phase.name}": (str(completion_bytes(phase)),) for phase in made.phases.values()
-    }
-    folds = sum(len(phase.folds) for phase in made.phases.values())
-    return {
-        "operations": (str(made.ops),),
-        "token folds": (str(folds),),
-        "a log event": (_steps(made.every),),
-        **bytes_of,
-    }
+    found = {"operations": str(made.ops), "token folds": str(len(made.folds)), "a log event": every(made.every)}
+    found |= {f"bytes per completion of {each.name}": str(completion_bytes(each)) for each in made.phases.values()}
+    return {name: (text,) for name, text in found.items()}
 
 
 # -- the difference
@@ -152,18 +143,14 @@ def text(title: str, changes: list[dict[str, str | None]]) -> str:
 def lines(changes: list[dict[str, str | None]]) -> Iterator[str]:
     """The changes of a section, line by line."""
     for change in changes:
-        yield from _lines(change)
-
-
-def _lines(change: Mapping[str, str | None]) -> Iterator[str]:
-    name, before, after = change["name"], change["before"], change["after"]
-    if after is None:
-        yield paint(f"  - {name}: {before}".rstrip(": "), RED)
-    elif before is None:
-        yield paint(f"  + {name}: {after}".rstrip(": "), GREEN)
-    elif len(before) + len(after) < 60:
-        yield paint(f"  ~ {name}: {before} -> {after}", YELLOW)
-    else:
-        yield paint(f"  ~ {name}", YELLOW)
-        yield paint(f"      - {before}", RED)
-        yield paint(f"      + {after}", GREEN)
+        name, before, after = change["name"], change["before"], change["after"]
+        if after is None:
+            yield paint(f"  - {name}: {before}".rstrip(": "), RED)
+        elif before is None:
+            yield paint(f"  + {name}: {after}".rstrip(": "), GREEN)
+        elif len(before) + len(after) < 60:
+            yield paint(f"  ~ {name}: {before} -> {after}", YELLOW)
+        else:
+            yield paint(f"  ~ {name}", YELLOW)
+            yield paint(f"      - {before}", RED)
+            yield paint(f"      + {after}", GREEN)

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from declog.config.interpolation import at, has
+from declog.config.diagnostics import shown_place
+from declog.config.interpolation import has
 from declog.errors import ConfigError, Path
 from declog.errors.visible import visible_lines
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
     from declog.config.source_map import Layer, Place, Provenance
-
-
-__all__ = ["Known", "Layered", "at", "has", "known", "layered", "leaves", "shown_package", "shown_place", "shown_value"]
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,6 @@ def layered(config: Composed) -> Layered:
     order = list(LogSpec.model_fields)  # the language's own order: that of composition puts the sinks first
     data = dict(sorted(config.shown.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
     return Layered(data, config.written, config.provenance or Provenance({}, {}), config.prefix)
-
-
-def shown_place(place: Place) -> str:
-    """A place as people would type it here."""
-    from declog.config.diagnostics import shown_place
-
-    return shown_place(place)
 
 
 def shown_package(place: Place) -> str:

@@ -9,8 +9,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
+from declog.cli.arguments import Wrong
 from declog.errors import ConfigError, DeclogError, Problem
 from declog.errors.visible import visible, visible_json, visible_lines
 
@@ -77,6 +79,20 @@ def _escaped(text: str, *, inside: bool = False) -> str:
     for char, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *(((":", "%3A"), (",", "%2C")) if inside else ())):
         text = text.replace(char, code)
     return visible(text)
+
+
+def counted(n: int, noun: str) -> str:
+    """So many of them: "1 table", "2,000 tables"."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write what ``-o`` asks for; raises ``Wrong`` where that cannot be."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Wrong(f"{file} cannot be written: {error.strerror}") from None
 
 
 def write_json(data: Any) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from declog.cli.output import counted
 from declog.errors.visible import visible
 from declog.records import Histogram, Records, Scalar, Table
 
@@ -92,7 +93,7 @@ def number(value: float | int | bool) -> str:
 
 
 def _table(step: int, table: Table) -> Iterator[str]:
-    yield f"  table {table.name} at step {step}: {table.rows} row{'s' * (table.rows != 1)}"
+    yield f"  table {table.name} at step {step}: {counted(table.rows, 'row')}"
     names = [column.name for column in table.columns]
     rows = [[_cell(table.data[name][row]) for name in names] for row in range(min(table.rows, ROWS))]
     widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]

@@ -52,11 +52,7 @@ def override(word: str, words: Sequence[str]) -> str:
         joined = "=".join(words[max(0, place - 1) : place + 2 : 2])
         return f"no spaces around `=`: {joined}"
     before = " ".join(words[:at])
-    if (
-        before.count("{") > before.count("}")
-        or before.count("[") > before.count("]")
-        or before.count("(") > before.count(")")
-    ):
+    if any(before.count(left) > before.count(right) for left, right in ("{}", "[]", "()")):
         return "put the whole override in single quotes: 'key={...}'"
     if re.match(r"[\w.]+\.[\w.]+:[^/]", word):
         return word.replace(":", "=", 1)

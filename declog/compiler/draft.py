@@ -108,6 +108,11 @@ class Draft:
         """Note a problem at a path of the profile; ``related`` are the paths of what else it speaks of."""
         self.problems.append(Problem.of(key, path, related=related, **facts))
 
+    def report_first(self, problem: Problem, path: Path) -> None:
+        """Note a problem at a path that has none yet."""
+        if all(known.path != path for known in self.problems):
+            self.problems.append(replace(problem, path=path))
+
     def refused(self, error: Coded, path: Path) -> None:
         """Note what a registry refused at a path of the profile."""
         self.problems.append(Problem(error.code, error.message, path, error.fix))

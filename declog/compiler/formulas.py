@@ -20,36 +20,19 @@ from declog.plans.ops import FormulaOp, MetricOp
 
 def formulas(draft: Draft) -> None:
     """Formulas over metrics, each after those it reads."""
-    waiting = {
-        name: spec
-        for name, spec in draft.spec.metrics.items()
-        if spec.formula is not None and f"metrics.{name}" not in draft.inactive
-    }
-    visiting: list[str] = []
-    circular: set[str] = set()
-
-    def visit(name: str) -> None:
-        if name in visiting:
-            circle = visiting[visiting.index(name) :]
-            circular.update(circle)
-            draft.report("DL309.formulas", ("metrics", name, "formula"), circle=" -> ".join([*circle, name]))
-            return
-        spec = waiting.get(name)
-        if spec is None:
-            return
-        assert spec.formula is not None
-        visiting.append(name)
+    waiting: dict[str, set[str]] = {}
+    for name, spec in draft.spec.metrics.items():
+        if spec.formula is not None and f"metrics.{name}" not in draft.inactive:
+            with draft.at("metrics", name, "formula"):
+                body = parse(spec.formula).body
+                waiting[name] = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
+    waiting = {name: read & waiting.keys() for name, read in waiting.items()}
+    while circle := ordered(waiting)[1]:
+        draft.report("DL309.formulas", ("metrics", circle[0], "formula"), circle=" -> ".join([*circle, circle[0]]))
+        waiting = {name: read - {*circle} for name, read in waiting.items() if name not in circle}
+    for name in ordered(waiting)[0]:
         with draft.at("metrics", name, "formula", off=f"metrics.{name}"):
-            for other in sorted({node.id for node in ast.walk(parse(spec.formula).body) if isinstance(node, ast.Name)}):
-                if other in waiting:
-                    visit(other)
-            if name not in circular:
-                _formula(draft, name, spec)
-        waiting.pop(name, None)
-        visiting.pop()
-
-    for name in list(waiting):
-        visit(name)
+            _formula(draft, name, draft.spec.metrics[name])
 
 
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:

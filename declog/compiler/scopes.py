@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff
@@ -116,8 +115,8 @@ class MetricScope(ConstantScope):
         if function not in ("columns", "nan_count"):
             return None
         found = next((op for op in self.draft.outputs if op.id == name), None)
-        if found is None and f"metrics.{name}" in self.draft.inactive:
-            raise SwitchedOff(f"`{name}` is off: {self.draft.inactive[f'metrics.{name}']}")
+        if found is None:
+            self._refuse_off(name)
         if found is None and self.draft.deleted(f"metrics.{name}"):
             raise ExpressionError(self._deleted(name))
         if found is None:
@@ -136,8 +135,7 @@ class MetricScope(ConstantScope):
             return Problem.of("DL302.several", name=name, choices=choices)
         if found:
             return self._metric(found[0].key, found[0].family)
-        if f"metrics.{name}" in draft.inactive:
-            raise SwitchedOff(f"`{name}` is off: {draft.inactive[f'metrics.{name}']}")
+        self._refuse_off(name)
         if name in draft.constants or name in draft.spec.constants:
             return super().resolve(name)
         if draft.deleted(f"metrics.{name}"):
@@ -154,8 +152,7 @@ class MetricScope(ConstantScope):
         for op in draft.outputs:
             if op.key == key:
                 return self._metric(key, op.family)
-        if f"metrics.{name}" in draft.inactive:
-            raise SwitchedOff(f"`{name}` is off: {draft.inactive[f'metrics.{name}']}")
+        self._refuse_off(name)
         if draft.deleted(f"metrics.{name}"):
             return self._deleted(name)
         own = [op.key for op in draft.outputs if op.id == name]
@@ -170,6 +167,10 @@ class MetricScope(ConstantScope):
 
     def _metric(self, key: str, family: bool) -> Node:
         return self.draft.pool.make(METRIC, type=Type(DType.FLOAT, None, family), name=key)
+
+    def _refuse_off(self, name: str) -> None:
+        if (reason := self.draft.inactive.get(f"metrics.{name}")) is not None:
+            raise SwitchedOff(f"`{name}` is off: {reason}")
 
     def _deleted(self, name: str) -> Problem:
         if self.optional:
@@ -217,9 +218,7 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
         return node
     except ExpressionError as error:
         # reported once, at the signal; what uses it says so shortly
-        path = (*draft.signal_paths[name], "expr")
-        if all(problem.path != path for problem in draft.problems):
-            draft.problems.append(replace(error.problem, path=path))
+        draft.report_first(error.problem, (*draft.signal_paths[name], "expr"))
         return SwitchedOff(f"the signal `{name}` has an error")
     except SwitchedOff as off:
         draft.inactive[f"signals.{name}"] = off.reason
@@ -273,8 +272,7 @@ def _mask(draft: Draft, text: str, path: Path) -> frozenset[Node]:
             raise ExpressionError(Problem.of("DL310.mask_type", source=text, text=text, type=node.type))
         return frozenset({node})
     except ExpressionError as error:
-        if all(problem.path != path for problem in draft.problems):
-            draft.problems.append(replace(error.problem, path=path))
+        draft.report_first(error.problem, path)
         return frozenset()
     finally:
         draft.typing.pop()

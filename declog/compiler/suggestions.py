@@ -6,6 +6,7 @@ import ast
 from collections.abc import Container
 
 from declog.errors import SYNONYMS, in_flow
+from declog.language import idioms
 from declog.language.reductions import Reductions, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import tree_of
@@ -63,11 +64,9 @@ def reduction(call: ast.Call) -> str | None:
     if given is None:
         return None
     level = call.args[1] if len(call.args) == 2 else next((item.value for item in call.keywords), None)
-    if name in ("quantile", "percentile", "nanquantile", "nanpercentile"):
-        if not isinstance(level, ast.Constant) or not isinstance(level.value, int | float):
-            return None
-        percent = level.value * (100 if name.endswith("quantile") else 1)
-        return f"p{percent:g}({given})" if 0 <= percent <= 100 else None
+    if name in idioms.QUANTILES:
+        word = idioms.quantile(name, level)
+        return f"{word}({given})" if word is not None and quantile_level(word) is not None else None
     synonym = SYNONYMS.get(name.removeprefix("nan"))
     if synonym is not None and quantile_level(synonym) is not None and len(call.args) == 1 and not call.keywords:
         return f"{synonym}({given})"

@@ -229,22 +229,19 @@ def shown_path(file: str) -> str:
 
 def shown_place(place: Place) -> str:
     """A place as people would type it here: file, line and column, or the override."""
+    return str(_where(place))
+
+
+def _where(place: Place) -> Where:
     if isinstance(place, FilePlace):
         at = place.key or place.value
-        return f"{shown_path(place.file)}:{at.line}:{at.column}"
-    return f"override '{place.text}'" if isinstance(place, OverridePlace) else place.name
+        return Where(shown_path(place.file), at.line, at.column)
+    return Where(override=place.text) if isinstance(place, OverridePlace) else Where(name=place.name)
 
 
 def others(layers: tuple[Layer, ...]) -> Iterable[Where]:
     """The layers that lost, the latest of them first."""
-    for layer in reversed(layers[:-1]):
-        if isinstance(layer.place, FilePlace):
-            at = layer.place.key or layer.place.value
-            yield Where(shown_path(layer.place.file), at.line, at.column)
-        elif isinstance(layer.place, OverridePlace):
-            yield Where(override=layer.place.text)
-        else:
-            yield Where(name=layer.place.name)
+    return (_where(layer.place) for layer in reversed(layers[:-1]))
 
 
 def _excerpt(lines: list[str], span: Span) -> Excerpt:

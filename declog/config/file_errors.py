@@ -147,9 +147,10 @@ def lost(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
 def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     """A file that is no YAML: the parser's words in plain ones, at the place to edit."""
     cause, context = error.problem or first_line(error), error.context_mark
-    file = FilePath(mark.name)
+    flow = context if "while parsing a flow" in (error.context or "") else None
+    row, column, file = mark.line, mark.column, FilePath(mark.name)
     lines = LINE_BREAK.split(file.read_text(encoding="utf-8")) if file.is_file() else []
-    line = lines[mark.line] if mark.line < len(lines) else ""
+    line = lines[row] if row < len(lines) else ""
     width = 1
     if (duplicate := re.match("found duplicate key (.*)", cause)) is not None:
         problem, width = Problem.of("DL101.yaml_twice", name=duplicate[1]), len(duplicate[1])
@@ -160,50 +161,42 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     elif "unknown escape character" in cause and (text := re.search(r'"([^"]*)"', line)) is not None:
         problem = Problem.of("DL101.yaml_escape", value=text[1])
     elif (tag := re.search(r"[ :,\[{]!(\w+)", line)) is not None:
-        problem, width = Problem.of("DL101.yaml_tag", word=tag[1]), len(tag[1]) + 1
-        mark = yaml.Mark(mark.name, 0, mark.line, tag.start(1) - 1, None, 0)
-    elif (row := next((at for at, each in enumerate(lines[: mark.line + 1]) if each.lstrip()[:2] == "//"), -1)) >= 0:
-        line, width = lines[row], 2
-        problem = Problem.of("DL101.yaml_comment", fix=f"#{line.lstrip()[2:]}")
-        mark = yaml.Mark(mark.name, 0, row, len(line) - len(line.lstrip()), None, 0)
+        problem, column, width = Problem.of("DL101.yaml_tag", word=tag[1]), tag.start(1) - 1, len(tag[1]) + 1
+    elif slashes := [at for at, each in enumerate(lines[: row + 1]) if each.lstrip()[:2] == "//"]:
+        row, line, width = slashes[0], lines[slashes[0]], 2
+        problem, column = Problem.of("DL101.yaml_comment", fix=f"#{line.lstrip()[2:]}"), len(line) - len(line.lstrip())
     elif "mapping values are not allowed" in cause and (plain := _unquoted(lines, context or mark, mark)):
-        _, start, value = plain
-        mark, width = yaml.Mark(mark.name, 0, mark.line, start, None, 0), len(value)
-        problem = Problem.of("DL101.yaml_colon", fix=f'"{value}"')
+        _, column, value = plain
+        problem, width = Problem.of("DL101.yaml_colon", fix=f'"{value}"'), len(value)
     elif "mapping values are not allowed" in cause:
         problem = Problem.of("DL101.yaml_colon", fix=_quoted(line))
     elif "could not find expected ':'" in cause:
         problem = Problem.of("DL101.yaml_no_colon")
-    elif context is not None and "while parsing a flow" in (error.context or "") and "???" in line:
-        problem, width = Problem.of("DL101.yaml_missing"), 3
-        mark = yaml.Mark(mark.name, 0, mark.line, line.index("???"), None, 0)
-    elif (
-        context is not None
-        and "while parsing a flow" in (error.context or "")
-        and (plain := _unquoted(lines, context, mark))
-    ):
-        row, start, value = plain
-        mark, line, width = yaml.Mark(mark.name, 0, row, start, None, 0), lines[row], len(value)
+    elif flow is not None and "???" in line:
+        problem, column, width = Problem.of("DL101.yaml_missing"), line.index("???"), 3
+    elif flow is not None and (plain := _unquoted(lines, flow, mark)):
+        row, column, value = plain
+        line, width = lines[row], len(value)
         quoted = f'"{value}"' if '"' not in value else f"'{value}'"
         if value.endswith("?"):
             problem = Problem.of("DL101.yaml_question", fix=quoted)
         else:
             problem = Problem.of("DL101.yaml_unquoted", fix=quoted)
-    elif context is not None and "while parsing a flow" in (error.context or ""):
-        bracket = lines[context.line][context.column :][:1] or "{" if context.line < len(lines) else "{"
-        mark, line = context, lines[context.line]
+    elif flow is not None:
+        row, column, line = flow.line, flow.column, lines[flow.line]
+        bracket = line[column:][:1] or "{"
         problem = Problem.of("DL101.yaml_bracket", bracket=bracket, closing="}" if bracket == "{" else "]")
     elif context is not None and "while scanning a quoted scalar" in (error.context or ""):
-        mark, line = context, lines[context.line]
+        row, column, line = context.line, context.column, lines[context.line]
         problem = Problem.of("DL101.yaml_quote")
     elif "expected <block end>" in cause:
         problem = Problem.of("DL101.yaml_indentation")
     elif "cannot start any token" in cause:
-        problem = Problem.of("DL101.yaml_first", char=line[mark.column : mark.column + 1])
+        problem = Problem.of("DL101.yaml_first", char=line[column : column + 1])
     else:
         problem = Problem.of("DL101.yaml", cause=cause)
-    excerpt = Excerpt(str(mark.line + 1), line, mark.column, mark.column + width)
-    where = Where(shown_path(mark.name), mark.line + 1, mark.column + 1, excerpt=excerpt)
+    excerpt = Excerpt(str(row + 1), line, column, column + width)
+    where = Where(shown_path(mark.name), row + 1, column + 1, excerpt=excerpt)
     return replace(problem, where=where)
 
 
@@ -215,13 +208,8 @@ def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[in
                 end = next((at for at in range(len(value)) if _depth(value[: at + 1]) == 0), len(value) - 1)
                 torn = value[end] == {"{": "}", "[": "]"}[value[0]] and value[end + 1 :].strip() != ""
             else:
-                torn = re.search(r"[{}\[\]]|: | #|\?\s*\Z", value) is not None and value[:1] not in (
-                    '"',
-                    "'",
-                    "&",
-                    "*",
-                    "!",
-                )
+                marked = value.startswith(('"', "'", "&", "*", "!"))
+                torn = re.search(r"[{}\[\]]|: | #|\?\s*\Z", value) is not None and not marked
             if torn:
                 return row, start, value.rstrip()
     return None

@@ -148,11 +148,8 @@ def _settings(file: str, text: str, package: Path, skipped: tuple[str, ...], lon
 
 def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
     """The path and the text of a configuration that is a file; None for one that is not."""
-    if source.scheme() == "file":
-        file = FilePath(source.path).joinpath(f"{name}.yaml")
-        return str(file), file.read_text(encoding="utf-8", errors="replace")
-    if isinstance(source, FolderOfPresets):
-        file = source.file(name)
+    if source.scheme() in ("file", "declog"):
+        file = source.file(name) if isinstance(source, FolderOfPresets) else FilePath(source.path, f"{name}.yaml")
         return str(file), file.read_text(encoding="utf-8", errors="replace")
     if source.scheme() == "pkg":
         resource = resources.files(source.path).joinpath(f"{name}.yaml")

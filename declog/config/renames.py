@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from declog.config.composed import Composed
-from declog.config.diagnostics import shown_path
+from declog.config.diagnostics import shown_place
 from declog.config.interpolation import has
 from declog.config.lint import packaged
 from declog.config.source_map import FilePlace, Provenance
@@ -59,6 +59,5 @@ def _own_place(config: Composed, known: Provenance, use: Use) -> str | None:
             if not isinstance(layer.place, FilePlace):
                 return ".".join(map(str, use.path))
             if not packaged(layer.place.file):
-                at = layer.place.key or layer.place.value
-                return f"{shown_path(layer.place.file)}:{at.line}:{at.column}"
+                return shown_place(layer.place)
     return None

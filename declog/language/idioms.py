@@ -9,6 +9,7 @@ import ast
 import re
 
 MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd"})
+QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile"})
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims"})
 _RENAMED = {"notna": "present", "notnull": "present", "isna": "isnan", "isnull": "isnan", "median": "p50"}
 _SIGNS = {
@@ -27,13 +28,16 @@ def of_call(node: ast.Call) -> str:
     module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
     given = [*([] if module else [node.func.value]), *node.args]
     name = node.func.attr
-    if name in ("quantile", "percentile", "nanquantile", "nanpercentile") and len(given) == 2:
-        level = given[1]
-        if isinstance(level, ast.Constant) and isinstance(level.value, int | float):
-            percent = level.value * (100 if name.endswith("quantile") else 1)
-            return f"p{percent:g}({ast.unparse(given[0])})"
-    name = _RENAMED.get(name, name)
-    return f"{name}({', '.join(map(ast.unparse, given))})"
+    if len(given) == 2 and (level := quantile(name, given[1])) is not None:
+        return f"{level}({ast.unparse(given[0])})"
+    return f"{_RENAMED.get(name, name)}({', '.join(map(ast.unparse, given))})"
+
+
+def quantile(name: str, level: ast.expr | None) -> str | None:
+    """``quantile(x, 0.95)`` and ``percentile(x, 95)`` are `p95`; None for another function, or no constant."""
+    if name not in QUANTILES or not isinstance(level, ast.Constant) or not isinstance(level.value, int | float):
+        return None
+    return f"p{level.value * (100 if name.endswith('quantile') else 1):g}"
 
 
 def of_subscript(node: ast.Subscript) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from declog.errors import Path, Problem, UsageError, did_you_mean
@@ -28,17 +29,9 @@ SEVERAL = {  # words that stand for several reductions
 }
 # What other libraries call an axis; in a signal such a word alone is no expression.
 _AXIS_WORDS = {
-    "per_token": "token",
-    "tokens": "token",
-    "sample": "completion",
-    "samples": "completion",
-    "sequence": "completion",
-    "row": "completion",
-    "per_sample": "completion",
-    "rollout": "completion",
-    "scalar": "step",
-    "batch": "step",
-    "per_step": "step",
+    **dict.fromkeys(("per_token", "tokens"), "token"),
+    **dict.fromkeys(("sample", "samples", "sequence", "row", "per_sample", "rollout"), "completion"),
+    **dict.fromkeys(("scalar", "batch", "per_step"), "step"),
     "per_group": "group",
 }
 
@@ -152,11 +145,7 @@ def reduced(text: str) -> dict[str, Any] | None:
 
 
 def _number(text: str) -> float | int | None:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return None

@@ -11,7 +11,7 @@ from declog.plans.ops import ColumnOp, FormulaOp, MetricOp, PhaseOp, Plan
 
 def explain(plan: Plan) -> str:
     """Signals and what is recorded of them, folds, metrics, tables, profiles, sinks and what is inactive."""
-    lines = [f"plan {plan.name} ({plan.fingerprint}): {plan.ops} operations, a log event {_every(plan.every)}"]
+    lines = [f"plan {plan.name} ({plan.fingerprint}): {plan.ops} operations, a log event {every(plan.every)}"]
     for phase in plan.phases.values():
         lines.append(f"phase {phase.name}{_size(phase)}")
         for signal in phase.signals:
@@ -24,11 +24,8 @@ def explain(plan: Plan) -> str:
             )
         for fold in phase.folds:
             mask = " and ".join(sorted(str(node) for node in fold.mask)) or "every token"
-            what = (
-                "tokens"
-                if fold.expr is None
-                else f"{fold.expr}" + (f" = {definition(fold.expr)}" if fold.expr.names else "")
-            )
+            what = "tokens" if fold.expr is None else str(fold.expr)
+            what += f" = {definition(fold.expr)}" if fold.expr is not None and fold.expr.names else ""
             lines.append(f"  {fold.name}: {', '.join(fold.stats)} of {what}  [{mask}]")
         for local in phase.locals:
             lines.append(f"  {local.name}: {local.expr}, where its text is")
@@ -40,21 +37,16 @@ def explain(plan: Plan) -> str:
         names = ", ".join(item.template for item in op.names) if op.shown else "not shown"
         lines.append(f"  {op.key}: {_metric(op, plan)} -> {names}")
     for table in plan.tables:
-        chosen = (
-            " of ".join(
-                f"{one.kind}{' groups' * (one.take == 'group')} within {one.within}"
-                for one in reversed(table.filter.chain)
-            )
-            if table.filter
-            else "every row"
-        )
+        chain = reversed(table.filter.chain) if table.filter else ()
+        kinds = (f"{one.kind}{' groups' * (one.take == 'group')} within {one.within}" for one in chain)
+        chosen = " of ".join(kinds) or "every row"
         columns = ", ".join(_column(column) for column in table.columns)
         what = f"table {table.id}" + (f" per {table.axis.label}" if table.axis is not Axis.COMPLETION else "")
         targets = [f"{sink} (each rank its own)" if sink in table.local else sink for sink in table.sinks]
         takers = ", ".join(targets) or "sinks given in code"
         more = "; as conversations" if table.as_trace else ""
         more += f"; at most {_count(table.max_bytes, 'byte')}" if table.max_bytes is not None else ""
-        lines.append(f"{what}: {columns}; {chosen}{more}; {_every(table.every)}; to {takers}")
+        lines.append(f"{what}: {columns}; {chosen}{more}; {every(table.every)}; to {takers}")
     for profile in plan.profiles.values():
         shown = len(profile.tables & {table.id for table in plan.tables})
         lines.append(f"profile {profile.name}: {_count(len(profile.outputs), 'output')}, {_count(shown, 'table')}")
@@ -62,10 +54,8 @@ def explain(plan: Plan) -> str:
         patience = f", {alert.patience} log events in a row" if alert.patience > 1 else ""
         lines.append(f"alert {alert.id}: {alert.level} if {alert.when}{patience}")
     for sink in plan.sinks:
-        lines.append(
-            f"sink {sink.id}: {sink.kind}, profile {sink.profile}"
-            + (f", every {sink.every} log events" if sink.every > 1 else "")
-        )
+        often = f", every {sink.every} log events" if sink.every > 1 else ""
+        lines.append(f"sink {sink.id}: {sink.kind}, profile {sink.profile}{often}")
     if plan.warnings:
         lines.append("warnings")
         lines += [f"  {warning}" for warning in plan.warnings]
@@ -85,7 +75,7 @@ def _column(op: ColumnOp) -> str:
     return f"{op.id} (undeclared columns)" if op.undeclared == "keep" else op.id
 
 
-def _every(n: int) -> str:
+def every(n: int) -> str:
     return "when the trainer logs" if not n else "every step" if n == 1 else f"every {n} steps"
 
 
@@ -95,12 +85,9 @@ def _count(n: int, noun: str) -> str:
 
 _BYTES = {DType.FLOAT: 4, DType.INT: 8, DType.BOOL: 1}  # floats are recorded as they come, mostly float32
 _ROWS = {
-    Axis.TOKEN: "tokens",
-    Axis.COMPLETION: "completions",
-    Axis.GROUP: "groups",
-    Axis.STEP: "batches",
+    Axis.TOKEN: "tokens", Axis.COMPLETION: "completions", Axis.GROUP: "groups", Axis.STEP: "batches",
     Axis.BATCH: "batches",
-}
+}  # fmt: skip
 
 
 def completion_bytes(phase: PhaseOp) -> int:

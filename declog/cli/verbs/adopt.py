@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import GREEN, paint
+from declog.cli.output import GREEN, paint, write_file
 from declog.errors.visible import visible, visible_lines
 
 SUMMARY = "write a profile that logs the same names as a run without declog"
@@ -46,11 +46,7 @@ def run(given: argparse.Namespace) -> int:
     file = Path(given.output)
     if file.exists():
         raise Wrong(f"{file} is there already", "name another file with -o")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Wrong(f"{file} cannot be written: {error.strerror}") from None
+    write_file(file, text)
     plan(compose(file.absolute()))  # what is written compiles
     signals = ["mask"] if any(each.axis == "token" for each in found.distributions) else []
     signals += [each.signal for each in found.distributions]

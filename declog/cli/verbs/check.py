@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser
-from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, paint, wrapped, write_error, write_json
+from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, counted, paint, wrapped, write_error, write_json
 from declog.errors import CompositionError, ConfigError, Problem
 from declog.errors.visible import visible, visible_lines
 
@@ -178,10 +178,10 @@ def _report(result: Checked, given: argparse.Namespace, *, several: bool) -> Non
     if result.changes:
         print(f"{result.changes}\n")
     parts = [
-        _count(sum(len(op.names) for op in made.outputs if op.shown and op.id != LOGGED), "output"),
-        _count(len(made.tables), "table"),
-        _count(len(made.alerts), "alert"),
-        f"{_count(len(made.sinks), 'sink')} ({', '.join(op.id for op in made.sinks)})" if made.sinks else "no sink",
+        counted(sum(len(op.names) for op in made.outputs if op.shown and op.id != LOGGED), "output"),
+        counted(len(made.tables), "table"),
+        counted(len(made.alerts), "alert"),
+        f"{counted(len(made.sinks), 'sink')} ({', '.join(op.id for op in made.sinks)})" if made.sinks else "no sink",
     ]
     mark = paint("ok", GREEN) if not result.changes else paint("changed", YELLOW)
     label = result.label if several else made.name
@@ -218,7 +218,3 @@ def _as_dict(result: Checked, *, timings: bool) -> dict[str, Any]:
     if result.changes:
         found["changes"] = result.changes
     return {**found, "timings": result.timings} if timings else found
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -43,7 +43,12 @@ def run(given: argparse.Namespace) -> int:
         if given.format == "json":
             write_json({what: [row[0] for row in rows] for what, rows in found.items()})
         else:
-            print(columns([(what, f"{len(rows):>3}", HELP[what]) for what, rows in found.items()], colour=BOLD))
+            print(
+                columns(
+                    [(what, f"{len(rows):>3}", {**OF_DECLOG, **OF_A_PROFILE}[what][1]) for what, rows in found.items()],
+                    colour=BOLD,
+                )
+            )
         return 0
     if given.what not in known:
         raise Wrong(f"there is nothing called `{given.what}` to list", did_you_mean(given.what, known, what="lists"))
@@ -62,8 +67,8 @@ def _rows(what: str, given: argparse.Namespace, profile: Callable[[], Layered]) 
         from declog.cli.profiles import imported
 
         imported(given)
-        return OF_DECLOG[what]()
-    return OF_A_PROFILE[what](profile())
+        return OF_DECLOG[what][0]()
+    return OF_A_PROFILE[what][0](profile())
 
 
 def _layered(given: argparse.Namespace) -> Layered:
@@ -191,39 +196,27 @@ def _tags(found: Layered) -> list[Row]:
     return [(tag, ", ".join(names)) for tag, names in sorted(tagged.items())]
 
 
-OF_DECLOG: dict[str, Callable[[], list[Row]]] = {
-    "functions": _functions,
-    "reductions": _reductions,
-    "calls": _calls,
-    "kinds": _filter_kinds,
-    "sinks": _sinks,
-    "presets": list,  # those of the folder that was given, too
+# By what is listed: how, and what it is.
+OF_DECLOG: dict[str, tuple[Callable[[], list[Row]], str]] = {
+    "functions": (_functions, "what expressions may call"),
+    "reductions": (_reductions, "what `reduce` may be"),
+    "calls": (_calls, "what a column's `call` may name: functions of a row that packages register"),
+    "kinds": (_filter_kinds, "the kinds of filters"),
+    "sinks": (_sinks, "the kinds of sinks, and their options"),
+    # those of the folder that was given, too
+    "presets": (list, "profiles and the options of their groups: the package, and what they shadow"),
 }
-OF_A_PROFILE: dict[str, Callable[[Layered], list[Row]]] = {
-    "metrics": _entries("metrics", "expr", "formula", "where", "by", "reduce", "name"),
-    "signals": _entries("signals", "axis", "type", "phase", "expr"),
-    "constants": _entries("constants", "value", "default"),
-    "filters": _entries("filters", "kind", "key", "where", "from"),
-    "schemas": _schemas,
-    "tables": _entries("tables", "schema", "filter"),
-    "profiles": _entries("profiles", "include", "exclude"),
-    "tags": _tags,
-    "alerts": _entries("alerts", "metric", "above", "below", "when", "level"),
-}
-HELP = {
-    "functions": "what expressions may call",
-    "reductions": "what `reduce` may be",
-    "calls": "what a column's `call` may name: functions of a row that packages register",
-    "kinds": "the kinds of filters",
-    "sinks": "the kinds of sinks, and their options",
-    "presets": "profiles and the options of their groups: the package, and what they shadow",
-    "metrics": "of the profile",
-    "signals": "of the profile: what is observed, and what is derived from it",
-    "constants": "of the profile",
-    "filters": "of the profile",
-    "schemas": "of the profile: the columns of its tables",
-    "tables": "of the profile",
-    "profiles": "what it can show: full, slim, ...",
-    "tags": "of the profile's metrics, for its profiles: tag:core",
-    "alerts": "of the profile",
+OF_A_PROFILE: dict[str, tuple[Callable[[Layered], list[Row]], str]] = {
+    "metrics": (_entries("metrics", "expr", "formula", "where", "by", "reduce", "name"), "of the profile"),
+    "signals": (
+        _entries("signals", "axis", "type", "phase", "expr"),
+        "of the profile: what is observed, and what is derived from it",
+    ),
+    "constants": (_entries("constants", "value", "default"), "of the profile"),
+    "filters": (_entries("filters", "kind", "key", "where", "from"), "of the profile"),
+    "schemas": (_schemas, "of the profile: the columns of its tables"),
+    "tables": (_entries("tables", "schema", "filter"), "of the profile"),
+    "profiles": (_entries("profiles", "include", "exclude"), "what it can show: full, slim, ..."),
+    "tags": (_tags, "of the profile's metrics, for its profiles: tag:core"),
+    "alerts": (_entries("alerts", "metric", "above", "below", "when", "level"), "of the profile"),
 }

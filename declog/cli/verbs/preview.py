@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import BOLD, DIM, YELLOW, paint, write_json
+from declog.cli.output import BOLD, DIM, YELLOW, counted, paint, write_json
 from declog.errors.visible import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ def run(given: argparse.Namespace) -> int:
     sinks = _sinks(found, given.sink, requested)
     if given.diff is None:
         if given.format == "json":
-            write_json({**_data(capture, made, found), "sinks": {key: _as_data(one) for key, one in sinks.items()}})
+            from declog.cli.recorded import as_data
+
+            write_json({**_data(capture, made, found), "sinks": {key: as_data(one) for key, one in sinks.items()}})
         else:
             _head(capture)
             _report(made, title, found)
@@ -116,8 +118,7 @@ def _sinks(found: Rehearsal, only: str | None, requested: Steps) -> dict[str, Ev
 
 
 def _head(capture: Capture) -> None:
-    ranks = f"{capture.world_size} rank{'s' * (capture.world_size != 1)}"
-    print(f"{visible(str(capture.folder))}: {capture.steps} steps of {ranks}")
+    print(f"{visible(str(capture.folder))}: {capture.steps} steps of {counted(capture.world_size, 'rank')}")
     if capture.missing:
         shown = ", ".join(map(str, capture.missing))
         print(f"{paint('warning:', YELLOW)} the files of ranks {shown} are not here: values are partial")
@@ -146,15 +147,11 @@ def _show(made: Plan, sinks: dict[str, Events], everything: bool) -> None:
         total = sum(size(step, records) for step, records in events)
         facts = [
             f"profile {profiles[sink]}" if sink in profiles else "the default profile",
-            _count(len(events), "log event"), _count(scalars, "scalar"), f"{total:,} bytes as JSON",
+            counted(len(events), "log event"), counted(scalars, "scalar"), f"{total:,} bytes as JSON",
         ]  # fmt: skip
         print(f"\n{paint(sink, BOLD)}  {paint(', '.join(facts), DIM)}")
         for line in as_text(events, everything):
             print(line)
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def _compare(given: argparse.Namespace, capture: Capture, one: Any, other: Any) -> None:
@@ -183,12 +180,6 @@ def _compare(given: argparse.Namespace, capture: Capture, one: Any, other: Any) 
 
 
 # -- for programs
-
-
-def _as_data(events: Events) -> list[dict[str, Any]]:
-    from declog.cli.recorded import as_data
-
-    return as_data(events)
 
 
 def _data(capture: Capture, made: Plan, found: Rehearsal) -> dict[str, Any]:

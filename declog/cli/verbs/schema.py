@@ -16,6 +16,7 @@ import json
 from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
+from declog.cli.output import write_file
 from declog.errors import did_you_mean
 
 SUMMARY = "write the JSON Schema of profiles, for editors"
@@ -37,9 +38,6 @@ def run(given: argparse.Namespace) -> int:
     if given.output is None:
         print(text)
         return 0
-    try:
-        Path(given.output).write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise Wrong(f"{given.output} cannot be written: {error.strerror}") from None
+    write_file(Path(given.output), f"{text}\n")
     print(f"{given.output}: put `# yaml-language-server: $schema={given.output}` at the top of a YAML file")
     return 0

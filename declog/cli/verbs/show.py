@@ -134,8 +134,9 @@ def _output_text(output: Mapping[str, Any]) -> str:
 
 
 def _profile(config: Composed, given: argparse.Namespace) -> None:
-    from declog.cli.layers import at, layered, leaves
+    from declog.cli.layers import layered, leaves
     from declog.cli.verbs.why import known_key
+    from declog.config.interpolation import at
 
     found = layered(config)
     inactive, broken = _inactive(config)
@@ -163,7 +164,7 @@ def _inactive(config: Composed) -> tuple[dict[str, str], str | None]:
 
 def _yaml(found: Layered, key: Path, inactive: Mapping[str, str]) -> list[str]:
     """The profile, or one key of it, as YAML with a comment behind each value."""
-    from declog.cli.layers import at
+    from declog.config.interpolation import at
 
     value = at(found.data, key)
     whole: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
@@ -196,7 +197,8 @@ def _rows(
 
 
 def _row(found: Layered, path: Path, depth: int) -> tuple[str, str]:
-    from declog.cli.layers import at, has, shown_value
+    from declog.cli.layers import shown_value
+    from declog.config.interpolation import at, has
 
     value = at(found.data, path)
     comment = found.place(path) or ""

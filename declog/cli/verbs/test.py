@@ -14,7 +14,7 @@ import logging
 from dataclasses import asdict
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import GREEN, RED, paint, write_json
+from declog.cli.output import GREEN, RED, counted, paint, write_json
 
 SUMMARY = "run a profile's own tests"
 
@@ -47,5 +47,5 @@ def run(given: argparse.Namespace) -> int:
         shown = {one.name: list(map(asdict, one.differences)) for one in results}
         write_json([{"name": name, "passed": not found, "differences": found} for name, found in shown.items()])
     else:
-        print(f"{len(results)} test{'s' * (len(results) != 1)}: {f'{failed} failed' if failed else 'all passed'}")
+        print(f"{counted(len(results), 'test')}: {f'{failed} failed' if failed else 'all passed'}")
     return 2 if failed else 0

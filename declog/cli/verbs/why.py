@@ -58,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
 
 def known_key(found: Layered, key: str) -> Path:
     """The path of a key that the profile has; raises ``Wrong`` for another."""
-    from declog.cli.layers import has
+    from declog.config.interpolation import has
 
     path = _split(key)
     if not has(found.data, path):
@@ -83,7 +83,8 @@ def _plan(config: Composed) -> Plan | None:
 
 def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
     """What a word names: a key, entries with this id, the metric behind a name."""
-    from declog.cli.layers import has, known
+    from declog.cli.layers import known
+    from declog.config.interpolation import has
     from declog.config.uses import old_names
     from declog.language.nodes import LOGGED
 
@@ -141,7 +142,9 @@ def _close(found: Layered, key: str, made: Plan | None) -> str:
 
 
 def _facts(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
-    from declog.cli.layers import at, has, known, leaves, shown_package, shown_place
+    from declog.cli.layers import known, leaves, shown_package
+    from declog.config.diagnostics import shown_place
+    from declog.config.interpolation import at, has
 
     there = has(found.data, path)
     value = at(found.data, path) if there else None
@@ -215,7 +218,7 @@ def _text(facts: Mapping[str, Any]) -> str:
     lines = [paint(facts["key"], BOLD) + shown]
     packaged = any(layer["package"] for layer in facts["layers"])
     rows = [
-        (layer["place"], layer["value"] or "", *([_in_brackets(layer["package"])] if packaged else []))
+        (layer["place"], layer["value"] or "", *([f"({layer['package']})".replace("()", "")] if packaged else []))
         for layer in facts["layers"]
     ]
     if len(rows) > 1 and rows[-1][1]:  # a map completes what the layers before it say
@@ -226,7 +229,3 @@ def _text(facts: Mapping[str, Any]) -> str:
         lines.append(columns(keys, indent="  "))
     lines += [paint(f"  {note}", DIM) for note in facts.get("notes", ())]
     return "\n".join(lines)
-
-
-def _in_brackets(package: str) -> str:
-    return f"({package})" if package else ""

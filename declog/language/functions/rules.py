@@ -36,17 +36,12 @@ def _on_device(call: Call, place: int, node: Node) -> None:
         call.fail("DL205.fold_family", arg=place, fix=fix)
     for item in walk(node):
         function = BUILTIN.get(item.op)
-        place_of_token = item.op == "index" and item.type.axis is Axis.TOKEN
-        grouped = item.type.axis in (Axis.GROUP, Axis.BATCH) or item.op == "rank"
-        grouped |= item.op == "index" and not place_of_token
-        if grouped:
+        of_token = item.op == "index" and item.type.axis is Axis.TOKEN
+        if item.type.axis in (Axis.GROUP, Axis.BATCH) or (item.op in ("rank", "index") and not of_token):
             call.fail("DL310.fold", arg=place, fix=fix)
-        on_tokens = item.over is Axis.TOKEN or item.op == "size" or place_of_token
-        if (
-            item.type.dtype in (DType.TEXT, DType.OBJECT)
-            or item.op == BUILTIN_NAME
-            or (function is not None and function.stage != "elementwise" and not on_tokens)
-        ):
+        on_tokens = item.over is Axis.TOKEN or item.op == "size" or of_token
+        on_host = function is not None and function.stage != "elementwise" and not on_tokens
+        if item.type.text or item.op == BUILTIN_NAME or on_host:
             call.fail("DL205.fold_call", arg=place, item=item, fix=fix)
 
 

@@ -28,7 +28,7 @@ _LEFT = {Axis.TOKEN: "completion", Axis.COMPLETION: "group", Axis.GROUP: "batch"
 def _without_axis(call: Call, node: Node) -> str:
     """Over what was meant nobody can know: the nearest axis, or all rows, which is a metric's own reduction."""
     axis = node.type.axis
-    nearest = f"`{call.name}({node}, over={_finest_label(node)})`"
+    nearest = f"`{call.name}({node}, over={COLUMN if axis is None else axis.label})`"
     if axis not in _LEFT:
         return nearest
     return f"{nearest} is that of each {_LEFT[axis]}; that of all is a metric of its own, which a `formula:` can read"
@@ -70,10 +70,6 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
         call.fail("DL306.group")
     below = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}[over]
     return node.type.with_axis(below)
-
-
-def _finest_label(node: Node) -> str:
-    return COLUMN if node.type.axis is None else node.type.axis.label
 
 
 def _aggregate(dtype: DType | None, *accept: DType) -> Rule:
@@ -138,12 +134,17 @@ def _segments(view: Any, node: Node) -> Any:
     return view.segments(axis, _COUNTED[axis])
 
 
+def _of_tokens(call: Call, axis: Axis) -> Type:
+    """An int per token, or per completion of its tokens: in the phase of the mask that says which there are."""
+    if not call.token_mask:
+        call.fail("DL306.tokens")
+    return Type(DType.INT, axis, phase=next(iter(call.token_mask)).type.phase)
+
+
 def _indexed(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
-        if not call.token_mask:
-            call.fail("DL306.tokens")
-        return Type(DType.INT, axis, phase=next(iter(call.token_mask)).type.phase)
+        return _of_tokens(call, axis)
     if axis not in _COUNTED or not call.groups:
         call.fail("DL306.index")
     return Type(DType.INT, axis)
@@ -160,9 +161,7 @@ BUILTIN.rows(
 def _sized(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
-        if not call.token_mask:
-            call.fail("DL306.tokens")
-        return Type(DType.INT, Axis.COMPLETION, phase=next(iter(call.token_mask)).type.phase)
+        return _of_tokens(call, Axis.COMPLETION)
     if axis in _COUNTED and not call.groups:
         call.fail("DL306.group")
     if axis not in _COUNTED:
@@ -196,14 +195,9 @@ def _column(view: Any, node: Node, family: Any) -> Any:
     return family[members.index(member)]
 
 
-def _columns_rule(call: Call) -> Type:
-    return _member(call).with_dtype(DType.INT)
-
-
-@BUILTIN.rows("columns", "family", rule=_columns_rule, help="how many members of a family came")
-def _columns(view: Any, node: Node, family: Any) -> Any:
-    gone = view.absent(node.args[0])
-    return np.sum(~np.broadcast_to(np.asarray(gone), family.shape), 0)
+BUILTIN.rows(
+    "columns", "family", rule=lambda call: _member(call).with_dtype(DType.INT), help="how many members of a family came"
+)(lambda view, node, family: np.sum(~np.broadcast_to(np.asarray(view.absent(node.args[0])), family.shape), 0))
 
 
 K = Param("k", "constant", types=(int,))

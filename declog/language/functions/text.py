@@ -59,16 +59,12 @@ BUILTIN.rows("words", "text", rule=_of_text(DType.INT), help="how many whitespac
 )
 
 
-@BUILTIN.rows("contains", "text", PATTERN, rule=_of_text(DType.BOOL), help="whether a text holds another")
-def _contains(view: View, node: Node, texts: Array) -> Array:
-    part = node.param("pattern")
-    return _tested(texts, lambda item: part in item)
-
-
-@BUILTIN.rows("startswith", "text", PATTERN, rule=_of_text(DType.BOOL), help="whether a text begins with another")
-def _startswith(view: View, node: Node, texts: Array) -> Array:
-    part = node.param("pattern")
-    return _tested(texts, lambda item: item.startswith(part))
+BUILTIN.rows("contains", "text", PATTERN, rule=_of_text(DType.BOOL), help="whether a text holds another")(
+    lambda view, node, texts: _tested(texts, lambda item: node.param("pattern") in item)
+)
+BUILTIN.rows("startswith", "text", PATTERN, rule=_of_text(DType.BOOL), help="whether a text begins with another")(
+    lambda view, node, texts: _tested(texts, lambda item: item.startswith(node.param("pattern")))
+)
 
 
 def _matching(call: Call) -> Type:
