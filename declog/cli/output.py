@@ -86,10 +86,11 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
-def write_file(file: Path, text: str) -> None:
-    """Write what ``-o`` asks for; raises ``Wrong`` where that cannot be."""
+def write_file(file: Path, text: str, *, folders: bool = False) -> None:
+    """Write what ``-o`` asks for, and the ``folders`` above it; raises ``Wrong`` where that cannot be."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        if folders:
+            file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Wrong(f"{file} cannot be written: {error.strerror}") from None

@@ -46,7 +46,7 @@ def run(given: argparse.Namespace) -> int:
     file = Path(given.output)
     if file.exists():
         raise Wrong(f"{file} is there already", "name another file with -o")
-    write_file(file, text)
+    write_file(file, text, folders=True)
     plan(compose(file.absolute()))  # what is written compiles
     signals = ["mask"] if any(each.axis == "token" for each in found.distributions) else []
     signals += [each.signal for each in found.distributions]
