@@ -91,7 +91,7 @@ def _definition(op: MetricOp | FormulaOp) -> str:
     if isinstance(op, FormulaOp):
         return definition(op.expr)
     parts = [", ".join(map(definition, op.args))]
-    parts += [f"{word} {definition(node)}" for word, node in (("where", op.where), ("by", op.by)) if node is not None]
+    parts += [f"{key} {definition(node)}" for key, node in op.clauses.items() if key != "weight"]
     return " ".join(parts)
 
 

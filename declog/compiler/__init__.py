@@ -8,11 +8,11 @@ the YAML and the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from declog.compiler import captures, checks, filters, formulas, lowering, metrics, outputs, signals, tables
-from declog.compiler.draft import Constant, Draft
+from declog.compiler.draft import Constant, Draft, as_written
 from declog.errors import ConfigError, Problem
 from declog.language import functions as _functions
 from declog.language import reductions as _reducers
@@ -117,48 +117,29 @@ def compile(
         if draft.problems:
             raise ConfigError(_distinct(draft.problems))
     observed = [(signal.from_ or name, signal) for name, signal in draft.signals.items() if signal.expr is None]
-    made = Plan(
-        name=spec.name,
-        every=draft.period,
-        phases=draft.phases,
-        grouping=draft.grouping,
-        metrics=tuple(draft.metrics),
-        formulas=tuple(draft.formulas),
-        tables=tuple(draft.tables),
-        profiles=draft.profiles,
-        sinks=tuple(draft.sinks),
-        alerts=tuple(draft.alerts),
-        logged=draft.logged,
-        extra=draft.extra,
-        ids=spec.axes.completion.ids,
-        joins=tuple(draft.joins),
-        previous=tuple(draft.previous),
-        homes={name: signal.phase for name, signal in observed if isinstance(signal.phase, str)},
-        modes=draft.modes,
-        inactive=tuple(draft.inactive.items()),
-        warnings=tuple(draft.warnings),
-        renamed={old: name for name, signal in observed for old in signal.before},
-        known=frozenset(name for name, _ in observed),
-        extras=frozenset(name for name, signal in observed if signal.extra is not False),
-        known_phases=draft.known_phases,
-        run_config=spec.run_config if config is None else config.get("run_config") or {},
-        config={key: value for key, value in (config or {}).items() if key != "tests"},
-        in_code=bool(draft.requested),
-        output_dir=spec.output_dir,
-        append=spec.append,
-        strict=spec.strict,
-        blocking=spec.blocking,
-        first=spec.first or 0,
-        via=spec.comm,
-        window_bytes=spec.window_bytes,
-        backlog_bytes=spec.backlog_bytes,
-        backlog=spec.backlog,
-        capture=captures.capture(spec.capture),
-        redactions=captures.redactions(draft),
-        given=dict(draft.given),
-        requested=draft.requested,
-        defaulted=defaulted,
-    )
+    names = {item.name for item in fields(Plan)}
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(draft).items()}
+    facts: dict[str, Any] = {
+        **as_written(spec, Plan),  # what is said of the run, and what the passes made
+        **{name: value for name, value in found.items() if name in names},
+        "every": draft.period,
+        "ids": spec.axes.completion.ids,
+        "homes": {name: signal.phase for name, signal in observed if isinstance(signal.phase, str)},
+        "inactive": tuple(draft.inactive.items()),
+        "renamed": {old: name for name, signal in observed for old in signal.before},
+        "known": frozenset(name for name, _ in observed),
+        "extras": frozenset(name for name, signal in observed if signal.extra is not False),
+        "known_phases": draft.known_phases,
+        "run_config": spec.run_config if config is None else config.get("run_config") or {},
+        "config": {key: value for key, value in (config or {}).items() if key != "tests"},
+        "in_code": bool(draft.requested),
+        "first": spec.first or 0,
+        "via": spec.comm,
+        "capture": captures.capture(spec.capture),
+        "redactions": captures.redactions(draft),
+        "given": dict(draft.given),
+    }
+    made = Plan(**facts)
     return replace(made, functions=_foreign(made, functions))
 
 

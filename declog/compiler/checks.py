@@ -9,7 +9,6 @@ from declog.errors import Path, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import Node, walk
 from declog.language.reductions import quantile_level
-from declog.plans.ops import FilterOp
 
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 
@@ -19,15 +18,10 @@ def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
     for op in draft.metrics:
         for arg in op.args:
             yield ("metrics", op.id, "expr"), arg
-        for key, node in (("where", op.where), ("by", op.by), ("weight", op.weight)):
-            if node is not None:
-                yield ("metrics", op.id, key), node
+        yield from ((("metrics", op.id, key), node) for key, node in op.clauses.items())
     for table in draft.tables:
-        filters: tuple[FilterOp, ...] = table.filter.chain if table.filter else ()
-        for one in filters:
-            for key, node in (("key", one.key), ("where", one.where)):
-                if node is not None:
-                    yield ("filters", one.id, key), node
+        for one in table.filter.chain if table.filter else ():
+            yield from ((("filters", one.id, key), node) for key, node in one.reads.items())
         for column in table.columns:
             for node in column.nodes:
                 yield ("tables", table.id, "schema"), node

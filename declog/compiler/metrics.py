@@ -14,7 +14,7 @@ from declog.compiler.draft import Draft, needs_axis
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
 from declog.language import idioms
-from declog.language.dtypes import Axis, DType, Type, per
+from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
 from declog.language.expression import Compiler, join, labels
 from declog.language.functions import REQUIRED
 from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Node, walk
@@ -24,6 +24,7 @@ from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 from declog.plans.ops import AboutOp, MetricOp, NameOp
 
 Params = tuple[tuple[str, Any], ...]
+Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
 RANK = "rank"
@@ -82,11 +83,12 @@ class _Metric:
         args, reductions = self._expressions()
         if args is None:
             return []
-        where = self._compile(self.spec.where, ("metrics", self.id, "where"))
-        by = self._by()
-        weight = self._compile(self.spec.weight, ("metrics", self.id, "weight"))
+        clauses: Clauses = {
+            "where": self._compile(self.spec.where, ("metrics", self.id, "where")), "by": self._by(),
+            "weight": self._compile(self.spec.weight, ("metrics", self.id, "weight")),
+        }  # fmt: skip
         return [
-            self._op(suffix, reduction, params, args, where, by, weight)
+            self._op(suffix, reduction, params, args, clauses)
             for suffix, (reduction, params) in reductions.items()
             if reduction is not None
         ]
@@ -252,14 +254,7 @@ class _Metric:
     # -- the op
 
     def _op(
-        self,
-        suffix: str | None,
-        reduction: Reduction,
-        params: Params,
-        args: tuple[Node, ...],
-        where: Node | None,
-        by: Node | None,
-        weight: Node | None,
+        self, suffix: str | None, reduction: Reduction, params: Params, args: tuple[Node, ...], clauses: Clauses
     ) -> MetricOp:
         spec, draft = self.spec, self.draft
         first = args[0]
@@ -277,22 +272,21 @@ class _Metric:
                 draft.report("DL312.number", self._where_from(), reduction=reduction.name, node=node, type=node.type)
         if axis is Axis.TOKEN and not reduction.foldable:
             if draft.spec.per_rank and spec.by == RANK:  # a sketch of tokens has no labels: it is of all ranks
-                return _Metric(draft, self.id, spec.model_copy(update={"by": None}))._op(
-                    suffix, reduction, params, args, where, None, weight
-                )
-            self._sketched(reduction, first, where, by, weight, place)
+                alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))
+                return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
+            self._sketched(reduction, first, clauses, place)
         if reduction.arity > 1 and any(node.type.family for node in args):
             draft.report("DL312.family", self._where_from(), reduction=reduction.name)
-        self._fits("where", where, axis, (DType.BOOL,))
-        self._fits("by", by, axis, LABELS)
-        self._fits("weight", weight, axis, (DType.FLOAT, DType.INT))
+        for key_of, dtypes in (("where", (DType.BOOL,)), ("by", LABELS), ("weight", NUMERIC)):
+            self._fits(key_of, clauses[key_of], axis, dtypes)
+        by, weight = clauses["by"], clauses["weight"]
         if axis is Axis.TOKEN and by is not None and by.type.axis is Axis.TOKEN:
             draft.report("DL310.by", ("metrics", self.id, "by"))
         if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
             draft.report("DL310.weight", ("metrics", self.id, "weight"))
         if weight is not None and not reduction.weighted:
             draft.report("DL312.weight", ("metrics", self.id, "weight"), reduction=reduction.name)
-        phase, args, where, by, weight = self._together(axis, args, where, by, weight)
+        phase, args, clauses = self._together(args, clauses)
         dtype = first.type.dtype if reduction.keeps_dtype else DType.FLOAT
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
@@ -311,25 +305,23 @@ class _Metric:
             draft.report("DL205.nan", ("metrics", self.id, "nan"), nan=nan, reduction=reduction.name)
         return MetricOp(
             id=self.id, key=key, suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=phase,
-            axis=axis, family=first.type.family, dtype=dtype, where=where, by=by, weight=weight,
+            axis=axis, family=first.type.family, dtype=dtype, **clauses,
             every=draft.window(spec.every), pool=pool, combine=combine,
             nan=nan, names=names_of(draft, self.id, spec, suffix, family=first.type.family, labels=self._labelled()),
             labels=self._labelled(), cumulative=spec.cumulative,
             ranks=spec.ranks, max_labels=spec.max_labels, **of_every_output(draft, self.id, spec),
         )  # fmt: skip
 
-    def _together(
-        self, axis: Axis, args: tuple[Node, ...], where: Node | None, by: Node | None, weight: Node | None
-    ) -> tuple[str, tuple[Node, ...], Node | None, Node | None, Node | None]:
+    def _together(self, args: tuple[Node, ...], clauses: Clauses) -> tuple[str, tuple[Node, ...], Clauses]:
         """One phase for all that the metric reads: values of earlier ones are looked up for the rows of the latest."""
         draft = self.draft
-        nodes = (*args, where, by, weight)
+        nodes = (*args, *clauses.values())
         phases = {node.type.phase for node in nodes if node is not None and node.type.phase is not None}
         if not phases:
             named = [draft.signals[item.param("name")].phases for item in walk(*args) if item.op == SIGNAL]
             named = [phases for phases in named if phases]
             shared = [phase for phase in (named or [()])[0] if all(phase in each for each in named)]
-            return (shared or [draft.default_phase])[0], args, where, by, weight
+            return (shared or [draft.default_phase])[0], args, clauses
         order = {phase: draft.phase_order.get(phase, 0) for phase in phases}
         target = max(phases, key=lambda phase: order[phase])
         fixed = next((node for node in nodes if node is not None and node.type.axis is Axis.TOKEN), None)
@@ -338,32 +330,23 @@ class _Metric:
                 "DL313.metric", self._where_from(), name=fixed, phase=fixed.type.phase, metric=self.id, other=target
             )
 
-        def at(node: Node | None) -> Node | None:
-            if node is None or node.type.phase in (None, target):
-                return node
-            return join(draft.pool, node, target, lambda phase: order.get(phase, 0))
+        def at(node: Node) -> Node:
+            known = node.type.phase in (None, target)
+            return node if known else join(draft.pool, node, target, lambda phase: order.get(phase, 0))
 
-        return target, tuple(joined for node in args if (joined := at(node)) is not None), at(where), at(by), at(weight)
+        joined = {key: None if node is None else at(node) for key, node in clauses.items()}
+        return target, tuple(map(at, args)), joined
 
-    def _sketched(
-        self,
-        reduction: Reduction,
-        expr: Node,
-        where: Node | None,
-        by: Node | None,
-        weight: Node | None,
-        place: tuple[str, ...],
-    ) -> None:
+    def _sketched(self, reduction: Reduction, expr: Node, clauses: Clauses, place: tuple[str, ...]) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
             self.draft.report("DL312.tokens", place, reduction=reduction.name, expr=expr)
             return
         fix = f"per completion it is another number, and possible: `mean({expr}, over=token)`"
-        if by is not None:
+        if clauses["by"] is not None:
             self.draft.report("DL312.token_labels", ("metrics", self.id, "by"), reduction=reduction.name, fix=fix)
-        if where is not None and any(
-            node.type.dtype is DType.TEXT or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in walk(where)
-        ):
+        where = () if clauses["where"] is None else walk(clauses["where"])
+        if any(node.type.dtype is DType.TEXT or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in where):
             self.draft.report("DL312.token_where", ("metrics", self.id, "where"), reduction=reduction.name, fix=fix)
 
     def _labelled(self) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ class _Writer:
                 return dict(value)
             self.origins[(*path, "phase")] = at[:-1]
             return {**value, "phase": phase}
-        if isinstance(value, str) and ("${" in value or value == "???"):
+        if _elsewhere(value):
             return value
         entry = {"expr": value}
         words = value.replace("?", " ? ").split() if isinstance(value, str) else []
@@ -200,7 +200,7 @@ class _Writer:
         return {**entry, **{key: each for key, each in defaults.items() if key not in own}}
 
     def _metric(self, path: Path, value: Any) -> Any:
-        if isinstance(value, str) and "${" not in value and value != "???":
+        if isinstance(value, str) and not _elsewhere(value):
             if self._names_reduction(value):
                 return self._whole(path, {"reduce": list(SEVERAL.get(value, ())) or value})
             return self._whole(path, notation.reduced(value) or {"expr": value})
@@ -227,9 +227,8 @@ class _Writer:
 
     def _names_reduction(self, word: str) -> bool:
         """Whether it is a reduction, of the metric's own signal: ``lr: last``; a signal of that name goes first."""
-        return (
-            bool(WORD.match(word)) and not self._declares(word) and (word in SEVERAL or notation.is_reduction(word, 1))
-        )
+        known = WORD.match(word) is not None and not self._declares(word)
+        return known and (word in SEVERAL or notation.is_reduction(word, 1))
 
     def _declares(self, signal: str) -> bool:
         below = self.below().get("signals")
@@ -251,7 +250,7 @@ class _Writer:
     # -- tables
 
     def _filter(self, path: Path, value: Any) -> Any:
-        if isinstance(value, str) and not WORD.match(value) and "${" not in value and value != "???":
+        if isinstance(value, str) and not WORD.match(value) and not _elsewhere(value):
             return self._whole(path, {"kind": "all", "where": value})
         if not isinstance(value, Mapping):
             return value
@@ -329,7 +328,7 @@ class _Writer:
         return {**made, **dict.fromkeys(self._left(path, made))}
 
     def _column(self, path: Path, value: Any, at: Path) -> Any:
-        if not isinstance(value, str) or value in TYPES or "${" in value or value == "???":
+        if not isinstance(value, str) or value in TYPES or _elsewhere(value):
             return value
         entry = {"expr": value, "nullable": True}
         self.origins.update({(*path, key): at for key in entry})
@@ -338,7 +337,7 @@ class _Writer:
     # -- profiles, alerts, sinks
 
     def _profile(self, path: Path, value: Any) -> Any:
-        if isinstance(value, list | str) and value != "???" and "${" not in value:
+        if isinstance(value, list | str) and not _elsewhere(value):
             value = {"include": self._names((*path, "include"), value, lambda each: each)}
             inside = {at: place for at, place in self.origins.items() if at[:-1] == (*path, "include")}
             self.origins |= {at: (*path, *place[len(path) + 1 :]) for at, place in inside.items()}
@@ -354,7 +353,7 @@ class _Writer:
         return made
 
     def _alert(self, path: Path, value: Any) -> Any:
-        if not isinstance(value, str) or "${" in value or value == "???":
+        if not isinstance(value, str) or _elsewhere(value):
             return value
         return self._whole(path, notation.condition(value.strip(), path[-1]))
 
@@ -380,7 +379,7 @@ class _Writer:
 
     def _axis(self, path: Path, value: Any) -> Any:
         """``group: 4``, ``group: prompt_id``, ``token: completion_mask``."""
-        if isinstance(value, bool) or not isinstance(value, int | str) or value == "???" or "${" in str(value):
+        if isinstance(value, bool) or not isinstance(value, int | str) or _elsewhere(value):
             return value
         words = {"group": "size" if isinstance(value, int) else "of", "token": "mask", "completion": "ids"}
         return self._whole(path, {words[str(path[-1])]: value}) if path[-1] in words else value
@@ -391,6 +390,11 @@ class _Writer:
             return value
         self.origins.update({("modes", each): ("modes", place) for place, each in enumerate(value)})
         return {each: {} if each == "train" else {"prefix": f"{each}/"} for each in value}
+
+
+def _elsewhere(value: Any) -> bool:
+    """Whether a text stands for a value from elsewhere, or for one that is to be given."""
+    return isinstance(value, str) and ("${" in value or value == "???")
 
 
 def _signals_of(data: Mapping[Any, Any]) -> set[Any]:

@@ -64,10 +64,12 @@ def _of(op: MetricOp | FormulaOp, plan: Plan) -> str:
     """What is reduced, of which rows: equal for two reductions of the same."""
     if isinstance(op, FormulaOp):
         return ""
-    clauses = {"where": op.where, "by": op.by, "weighted by": op.weight}
     text = ", ".join(map(definition, _values(op, plan)))
-    text += "".join(f" {word} {definition(node)}" for word, node in clauses.items() if node is not None)
+    text += "".join(f" {_WORDS.get(key, key)} {definition(node)}" for key, node in op.clauses.items())
     return f"{text} every {op.every} over {op.pool} of {op.phase}"
+
+
+_WORDS = {"weight": "weighted by"}
 
 
 def _formula(op: MetricOp | FormulaOp, plan: Plan) -> Iterator[str]:
@@ -77,10 +79,9 @@ def _formula(op: MetricOp | FormulaOp, plan: Plan) -> Iterator[str]:
         return
     values = _values(op, plan)
     params = [str(value) for _, value in op.params]
-    clauses = {"where": op.where, "by": op.by, "weighted by": op.weight}
     text = f"{op.reduction.name}({', '.join([*map(str, values), *params])})"
-    yield text + "".join(f" {word} {node}" for word, node in clauses.items() if node is not None)
-    named = [node for node in walk(*values, *filter(None, clauses.values())) if node.names and node.op not in LEAVES]
+    yield text + "".join(f" {_WORDS.get(key, key)} {node}" for key, node in op.clauses.items())
+    named = [node for node in walk(*values, *op.clauses.values()) if node.names and node.op not in LEAVES]
     yield from (f"{node} = {definition(node)}" for node in dict.fromkeys(named))
 
 

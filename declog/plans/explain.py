@@ -124,11 +124,11 @@ def _shared(plan: Plan) -> list[str]:
 
 def _roots(plan: Plan) -> Iterator[Node]:
     for op in plan.metrics:
-        yield from (node for node in (*op.args, op.where, op.by, op.weight) if node is not None)
+        yield from (*op.args, *op.clauses.values())
     for table in plan.tables:
         yield from (node for column in table.columns for node in column.nodes)
         for one in table.filter.chain if table.filter else ():
-            yield from (node for node in (one.key, one.where) if node is not None)
+            yield from one.reads.values()
 
 
 def _metric(op: MetricOp | FormulaOp, plan: Plan) -> str:

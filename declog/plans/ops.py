@@ -225,6 +225,12 @@ class MetricOp(OutputOp):
     tokens: str | None = None  # the fold that counts a token metric's tokens, where missing ones matter
 
     @property
+    def clauses(self) -> dict[str, Node]:
+        """Which of its values count, by what, and how much each: those keys that it has."""
+        found = {"where": self.where, "by": self.by, "weight": self.weight}
+        return {key: node for key, node in found.items() if node is not None}
+
+    @property
     def over_run(self) -> Literal["moments", "last", "ema"] | None:
         """How it goes on from log event to log event: what came so far reduced together, the latest, an average."""
         if self.ema is not None or not self.cumulative:
@@ -275,6 +281,11 @@ class FilterOp:
     keyed: Node | None = None
     ids: Node | None = None
     take: str = "row"  # or `group`: its axis is groups, and it takes their completions
+
+    @property
+    def reads(self) -> dict[str, Node]:
+        """What it reads, by key."""
+        return {key: node for key, node in (("key", self.key), ("where", self.where)) if node is not None}
 
     @cached_property
     def chain(self) -> tuple[FilterOp, ...]:
