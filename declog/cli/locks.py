@@ -59,17 +59,17 @@ def key(words: Sequence[str]) -> str:
     return shlex.join(words) or "grpo"
 
 
-def targets(locked: Locked, asked: Sequence[Sequence[str]] | None) -> list[list[str]]:
-    """The profiles to compare: those that are asked for, or all; each must be there."""
-    for words in asked or ():
+def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[list[str]]:
+    """The profiles to compare: those that are requested, or all; each must be there."""
+    for words in requested or ():
         if words and words[0].endswith(".lock"):
             raise Wrong(f"`{words[0]}` is no profile: the lock is {NAME}, which `declog lock` writes", "leave it out")
-    missing = [key(words) for words in asked or () if key(words) not in locked]
+    missing = [key(words) for words in requested or () if key(words) not in locked]
     if not locked:
         raise Wrong(f"there is no {NAME} here", f"declog lock {missing[0] if missing else 'PROFILE'}")
     if missing:
         raise Wrong(f"`{missing[0]}` is not in {NAME}", f"declog lock {missing[0]}")
-    return [list(words) for words in asked] if asked is not None else [shlex.split(each) for each in locked]
+    return [list(words) for words in requested] if requested is not None else [shlex.split(each) for each in locked]
 
 
 def entry(made: Plan, config: Composed) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def configured(given: argparse.Namespace, words: Sequence[str]) -> Composed:
 
 def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     """What is to be composed, in Hydra's words."""
-    from declog.config.compose import named, project_folder, spoken
+    from declog.config.compose import named, overridden, project_folder
     from declog.config.provenance import Origin
 
     names = [word for word in words if "=" not in word and word[:1] not in ("+", "~")]
@@ -56,13 +56,13 @@ def origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
         raise Wrong("the profile's name is empty", "leave the empty word out")
     name, rest = (names[0] if names else None), words[len(names) :]
     if given.config_name is None:
-        return spoken(named(name or DEFAULT, given.config_dir), rest)
+        return overridden(named(name or DEFAULT, given.config_dir), rest)
     if name is not None:
         raise Wrong(f"--config-name chooses the configuration, and `{name}` is no override", f"declog={name}")
     folder = project_folder(given.config_dir) or Path.cwd()
     if not folder.is_dir():
         raise Wrong(f"there is no directory {given.config_dir}", "--config-dir takes the folder of your configuration")
-    return spoken(Origin(given.config_name, config_dir=folder, application=True), rest)
+    return overridden(Origin(given.config_name, config_dir=folder, application=True), rest)
 
 
 def imported(given: argparse.Namespace) -> None:

@@ -94,7 +94,7 @@ declog test $profile
 pytest tests
 ```
 
-A metric that gets another name keeps the old one as `renamed:`, so that who uses it is told.
+A metric that gets another name keeps the old one as `renamed:`, so that an error names the new one to whoever uses it.
 """
 
 HOOK = """\

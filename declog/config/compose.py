@@ -47,9 +47,9 @@ def compose(
     if isinstance(overrides, str):
         raise _refused("DL101.overrides", overrides=overrides)
     if isinstance(config, str | os.PathLike):
-        return composed(spoken(named(config, config_dir), overrides))
+        return composed(overridden(named(config, config_dir), overrides))
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
-        return composed(spoken(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
+        return composed(overridden(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
     if overrides:
         raise _refused("DL101.composed")
     return config if isinstance(config, Composed) else of_config(config)
@@ -116,7 +116,7 @@ def _importable(module: str) -> str:
     return module
 
 
-def spoken(base: Origin, overrides: Sequence[str]) -> Origin:
+def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
     """``base`` with overrides; an application's are in Hydra's words already."""
     if base.application:
         return replace(base, overrides=tuple(overrides))

@@ -84,11 +84,11 @@ SYNONYMS: Mapping[str, str] = {
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is meant by ``name``: a synonym, or the one closest to it; None if nothing is close."""
+    """The known name that ``name`` stands for: a synonym, or the one closest to it; None if nothing is close."""
     names = list(known)
     if (synonym := SYNONYMS.get(name)) in names:
         return synonym
-    if name == "sample" and "completion" in names:  # where filters are meant it is `random`
+    if name == "sample" and "completion" in names:  # of filters it is `random`
         return "completion"
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return found[0] if found else None

@@ -30,7 +30,7 @@ def either(*parts: Absence) -> Absence:
 
 
 def asks(node: Node) -> bool:
-    """Whether `present` is asked for in an expression, also where a column stands for a part of it."""
+    """Whether an expression has a `present`, also where a column stands for a part of it."""
     return any(item.op == PRESENT or dict(item.params).get("asks") for item in walk(node))
 
 

@@ -112,7 +112,7 @@ class SignalSpec(Model):
     """A constant expression; switched off, it takes what only it feeds with it."""
     expr: Scalar | None = None
     renamed: str | list[str] | None = None
-    """What it was called before: who still says that is told this name."""
+    """What it was called before: an error names this one where it is still used."""
     deprecated: str | None = None
     """What to use instead: a warning for everybody else's profile that uses it."""
     help: str = ""
@@ -214,7 +214,7 @@ class MetricSpec(Model):
     optional: bool = False
     extra: bool | None = None
     renamed: str | list[str] | None = None
-    """What it was called before: who still says that is told this name."""
+    """What it was called before: an error names this one where it is still used."""
     deprecated: str | None = None
     """What to use instead: a warning for everybody else's profile that uses it."""
     help: str = ""

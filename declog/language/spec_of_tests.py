@@ -1,4 +1,4 @@
-"""The parts of a profile that rehearse it, as models: what is captured, and profile tests.
+"""The parts of a profile that replay it, as models: what is captured, and profile tests.
 
 Only shapes are checked here; whether names are known is for who runs the tests. Imports pydantic only.
 """

@@ -55,7 +55,7 @@ def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) 
 
 
 def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
-    """An unknown key at the top, told as what it mostly is: a word too many, or an entry that lost its indentation."""
+    """An unknown key at the top, as what it mostly is: a word too many, or an entry that lost its indentation."""
     key = str(problem.path[0]) if len(problem.path) == 1 else None
     if key is None:
         return problem

@@ -208,7 +208,7 @@ def test_presets_of_installed_packages(team: Path, cli: Cli) -> None:
     [("both", "acme-logging 2.1 and by zeta 0.3"), ("rloo", f"declog {metadata.version('declog')} and by zeta 0.3")],
 )
 def test_two_packages_with_one_preset(team: Path, cli: Cli, preset: str, owners: str) -> None:
-    """Nobody could say which is meant: an error that names both, of the command line and of a run alike."""
+    """Nobody could say which it stands for: an error that names both, of the command line and of a run alike."""
     found = cli("check", preset)
     assert found.code == 2
     assert f"`declog/{preset}` is shipped by {owners}" in found.err + found.out

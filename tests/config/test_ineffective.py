@@ -89,7 +89,7 @@ def test_null_for_what_exists_deletes_it(section: str, tmp_path: Path) -> None:
 
 
 def test_a_metric_without_a_value_is_told_how_to_say_the_mean(tmp_path: Path) -> None:
-    """`reward:` is null in YAML: of a signal that there is, the mean is meant."""
+    """`reward:` is null in YAML: of a signal that there is, it stands for the mean."""
     folder = written(tmp_path, mine="signals: {reward: completion}\nmetrics:\n  reward:\n")
     with pytest.raises(ConfigError) as raised:
         declog.plan(declog.compose("mine", config_dir=folder))
@@ -133,7 +133,7 @@ def test_null_for_a_sinks_option_takes_it_back(
     [("[_self_, full]", True), ("[full, _self_]", False), ("[full]", False), ("\n  - _self_\n  - full", True)],
 )
 def test_self_before_what_it_should_override(defaults: str, expected: bool, tmp_path: Path) -> None:
-    """The file's own keys lose: told by name, in every way to write the list, and only where something is lost."""
+    """The file's own keys lose: reported by name, in every way to write the list, and only where something is lost."""
     folder = written(tmp_path, full=f"every: 1\n{FULL}", mine=f"defaults: {defaults}\nevery: 5\n")
     made = declog.plan(declog.compose("mine", config_dir=folder))
     assert made.every == (1 if expected else 5)
@@ -185,7 +185,7 @@ def test_an_empty_profile_says_so(profile: dict[str, Any], expected: int) -> Non
     ],
 )
 def test_a_quantile_below_one_percent_is_doubted(metric: Any, intended: str | None) -> None:
-    """`p0.95` is the 0.95 % quantile: the warning names the one that is mostly meant."""
+    """`p0.95` is the 0.95 % quantile: the warning names the one that is mostly intended."""
     warnings = declog.plan({**BASE, "metrics": {"m": metric}}).warnings
     assert [each.rpartition("is ")[2] for each in warnings] == ([] if intended is None else [f"`{intended}`"])
 

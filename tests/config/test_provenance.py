@@ -192,7 +192,7 @@ def test_a_relocated_group_has_its_own_prefix(layered: Path) -> None:
 
 
 def test_a_configuration_that_is_no_file_has_its_name(layered: Path) -> None:
-    """A preset in Hydra's ConfigStore is a layer too, told by its name."""
+    """A preset in Hydra's ConfigStore is a layer too, shown by its name."""
     store = ConfigStore.instance()
     store.store(group="declog", name="stored", node={"defaults": ["team"], "profile": "slim"})
     try:

@@ -1,4 +1,4 @@
-"""What YAML 1.1 makes of words and numbers, told before it counts: each word as PyYAML reads it."""
+"""What YAML 1.1 makes of words and numbers, reported before it counts: each word as PyYAML reads it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_is_as_it_looks_is_no_surprise(word: str) -> None:
     ],
 )  # fmt: skip
 def test_a_file_without_such_words_is_not_read_twice(text: str, expected: bool) -> None:
-    """The quick look at a file finds all that may be meant, and little else."""
+    """The quick look at a file finds all that may be intended, and little else."""
     assert suspicious(text) is expected
 
 

@@ -175,7 +175,7 @@ def other_version(data: bytes) -> bytes:
 
 
 def other_mode(data: bytes) -> bytes:
-    """A message that was meant for a window of another mode."""
+    """A message for a window of another mode."""
     return with_other_facts(data, mode="eval")
 
 

@@ -1,4 +1,4 @@
-"""Ranks that are at another log event, or whose message is not what it should be: told, left out, never mixed in."""
+"""Ranks that are at another log event, or whose message is wrong: reported, left out, never mixed in."""
 
 from __future__ import annotations
 

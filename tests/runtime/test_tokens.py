@@ -67,7 +67,7 @@ def test_padded_statistics_are_those_of_the_tokens_that_exist(batch: tuple[torch
 @examples(150)
 @given(batches())
 def test_packed_statistics_are_those_of_padded_ones(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """The same tokens without their padding, told by their lengths."""
+    """The same tokens without their padding, found by their lengths."""
     value, mask = batch
     padded = Padded(value.shape).fold(value, mask, STATS)
     packed = Packed(value[mask].shape, mask.sum(1)).fold(value[mask], None, STATS)

@@ -1,4 +1,4 @@
-"""A user's code may raise anything: what it is part of is lost and told, and nothing else is."""
+"""A user's code may raise anything: what it is part of is lost and reported, and nothing else is."""
 
 from __future__ import annotations
 

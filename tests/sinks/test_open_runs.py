@@ -47,7 +47,7 @@ def test_both_have_everything(project: str, bases: tuple[int, ...], kept: Any) -
 
 
 def test_nothing_failed_but_what_came_too_late(kept: Any) -> None:
-    """In a run that the program had finished before: each log event is counted, and told with what to do."""
+    """In a run that the program had finished before: each log event is counted, and reported with what to do."""
     (late,) = kept["failures"].pop("finished")
     assert late == "[DL602] sink `wandb`: log events could not be written"
     assert set(map(tuple, kept["failures"].values())) == {()}

@@ -108,7 +108,7 @@ def test_good_options_have_no_errors() -> None:
 
 
 def test_unknown_option_is_refused_with_the_nearest_one() -> None:
-    """A typo is an error that names the option meant."""
+    """A typo is an error that names the nearest option."""
     assert check_options("console", {"max_row": 3}) == [
         Problem("DL201", "the sink kind `console` has no option `max_row`", ("max_row",), "did you mean `max_rows`?")
     ]
@@ -144,7 +144,7 @@ def test_a_class_path_is_a_kind() -> None:
 
 
 def test_unknown_kind_suggests_the_nearest() -> None:
-    """A misspelled kind is an error that names the kind meant."""
+    """A misspelled kind is an error that names the nearest kind."""
     with pytest.raises(SinkError) as caught:
         sink_class("parket")
     assert (caught.value.code, caught.value.fix) == ("DL601", "did you mean `parquet`?")

@@ -99,12 +99,12 @@ def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
     entries += [each for each in found.gone if len(each) == 2 and each[1] == key]  # type: ignore[misc]
     if made is not None:
         given = has(found.data, ("metrics", LOGGED))  # else what `log_metric` gives may have any name
-        spoken = _without_prefixes(key, made)
+        plain = _without_prefixes(key, made)
         entries += [
             ("metrics", op.id)
             for op in made.outputs
             for names in [op.names if given or op.id != LOGGED else ()]
-            if op.key == key or any(_matches(name.template, each) for name in names for each in spoken)
+            if op.key == key or any(_matches(name.template, each) for name in names for each in plain)
         ]
     yield from dict.fromkeys(entries)
 

@@ -26,7 +26,7 @@ _LEFT = {Axis.TOKEN: "completion", Axis.COMPLETION: "group", Axis.GROUP: "batch"
 
 
 def _without_axis(call: Call, node: Node) -> str:
-    """Over what was meant nobody can know: the nearest axis, or all rows, which is a metric's own reduction."""
+    """Which axis it is over nobody can know: the nearest axis, or all rows, which is a metric's own reduction."""
     axis = node.type.axis
     nearest = f"`{call.name}({node}, over={COLUMN if axis is None else axis.label})`"
     if axis not in _LEFT:

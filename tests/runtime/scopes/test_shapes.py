@@ -526,7 +526,7 @@ def test_the_next_rollout_ends_before_the_next_step_begins(tmp_path: Path) -> No
 
 
 def test_a_step_inside_a_step_says_what_to_do(tmp_path: Path) -> None:
-    """Who would own the next step while this one is open is told to contribute to it."""
+    """Who would own the next step while this one is open gets the advice to contribute to it."""
 
     async def body(log: Recorder) -> None:
         async def roll() -> None:
@@ -579,7 +579,7 @@ def test_the_known_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
 def test_a_row_in_pieces_of_several_tasks(how: str, delays: tuple[int, int], tmp_path: Path) -> None:
     """One task has the prompts and another their rewards: each gives rows of its own, unless they are said to be one.
 
-    Known, and no failure: rows that have a value each may be meant, and pairing them by order would mix others.
+    Known, and no failure: rows that have a value each may be intended, and pairing them by order would mix others.
     """
 
     async def body(log: Recorder) -> None:
@@ -605,7 +605,7 @@ def test_a_row_in_pieces_of_several_tasks(how: str, delays: tuple[int, int], tmp
 
 @pytest.mark.parametrize("how", ["free", "handle", "bind"])
 def test_threads_of_a_pool_inside_a_step(how: str, tmp_path: Path) -> None:
-    """An executor's threads inherit no scope: told, or right through the handle or a bound function."""
+    """An executor's threads inherit no scope: reported, or right through the handle or a bound function."""
 
     def body(log: Recorder) -> None:
         with ThreadPoolExecutor(4) as pool:
