@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path as FilePath
 
@@ -17,7 +18,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import project_folder
-from declog.config.provenance import source_file
+from declog.config.provenance import YAML_LOADER, source_file
 from declog.config.search_path import GROUP, PROVIDER, config_loader, current_hydra, preset_folders
 from declog.errors import Problem
 from declog.language.shorthand import long
@@ -100,11 +101,14 @@ def _first_comment(file: str) -> str:
 
 def pack_of(signal: str) -> str | None:
     """The pack, of those that installed packages ship, that declares a signal; the first by name."""
-    for file in sorted(file for folder in preset_folders() for file in FilePath(folder, GROUP, "packs").glob("*.yaml")):
-        data = long(yaml.safe_load(file.read_text("utf-8")) or {}, whole=False).data
-        if (data.get("signals") or {}).get(signal) is not None:
-            return file.stem
-    return None
+    files = sorted(file for folder in preset_folders() for file in FilePath(folder, GROUP, "packs").glob("*.yaml"))
+    return next((file.stem for file in files if signal in _signals_of(file.read_text("utf-8"))), None)
+
+
+@lru_cache(maxsize=64)  # of a profile with many unknown names each asks for all packs
+def _signals_of(pack: str) -> frozenset[str]:
+    data = long(yaml.load(pack, YAML_LOADER) or {}, whole=False).data
+    return frozenset(name for name, entry in (data.get("signals") or {}).items() if entry is not None)
 
 
 def declared(problem: Problem) -> Problem:
