@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from declog.config.composed import Composed, node_of, of_config, of_node
+from declog.config.composed import Composed, node_of, of_config, of_node, of_settled
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
 from declog.config.loading import bounded
@@ -130,11 +130,14 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
 
 def composed(origin: Origin) -> Composed:
     """The profile of an origin."""
-    return of_node(node_of(_loaded(origin)), origin)
+    loaded = _loaded(origin)
+    if isinstance(loaded, dict):
+        return of_settled(loaded[GROUP], (GROUP,), origin)
+    return of_node(node_of(loaded), origin)
 
 
-def _loaded(origin: Origin) -> DictConfig:
-    """The whole configuration, as Hydra composes it."""
+def _loaded(origin: Origin) -> DictConfig | dict[str, Any]:
+    """The whole configuration, as Hydra composes it; plain data with a profile, where nothing is to be resolved."""
     with current_hydra():
         loader = config_loader(origin.config_dir)
         known = loader.get_group_options(GROUP)
@@ -147,12 +150,15 @@ def _loaded(origin: Origin) -> DictConfig:
             directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
             raise CompositionError([unknown_preset(name, known, directory)])
         try:
-            if origin.application:
-                config = loader.load_configuration(origin.root, origin.lines, RunMode.RUN, from_shell=False)
-            else:
-                config = loader.preset(origin.root, origin.lines)
+            config: DictConfig | dict[str, Any] = (
+                loader.load_configuration(origin.root, origin.lines, RunMode.RUN, from_shell=False)
+                if origin.application
+                else loader.preset(origin.root, origin.lines)
+            )
         except HYDRA_ERRORS as error:
             raise composition_error(loader, origin, error) from None
+    if isinstance(config, dict):
+        return config
     if origin.application:
         settle(config, name)
     OmegaConf.set_struct(config, False)

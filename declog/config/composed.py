@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
 from declog.config.interpolation import at, has, key_path, resolved
+from declog.config.plain import settled
 from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, package_of, team_folders
 from declog.config.source_map import FilePlace, Provenance
@@ -172,23 +173,13 @@ def of_config(config: object) -> Composed:
         whole = dict(config)
         node = whole.get(GROUP, whole)
         chosen = GROUP in whole or not HydraConfig.initialized() or not _OWN_KEYS.isdisjoint(whole)
-        if chosen and type(node) is dict and nesting(whole) is None and _settled(whole):
-            return _of_settled(node, (GROUP,) if GROUP in whole else (), None)
+        if chosen and type(node) is dict and nesting(whole) is None and settled(whole):
+            return of_settled(node, (GROUP,) if GROUP in whole else (), None)
     return of_node(node_of(config), _running() if isinstance(config, DictConfig) else None)
 
 
-def _settled(value: object) -> bool:
-    """Whether it is plain data that asks for nothing: OmegaConf gives it back as it is, and takes its time."""
-    if type(value) is dict:
-        return all(type(key) is str and _settled(item) for key, item in value.items())
-    if type(value) is list:
-        return all(map(_settled, value))
-    if type(value) is str:
-        return "${" not in value and value != "???"
-    return value is None or type(value) in (bool, int, float)
-
-
-def _of_settled(written: dict[str, Any], prefix: Path, origin: Origin | None) -> Composed:
+def of_settled(written: dict[str, Any], prefix: Path, origin: Origin | None) -> Composed:
+    """The profile of data in which nothing is to be resolved."""
     made = long(copy.deepcopy(written))
     return Composed(made.data, copy.deepcopy(made.data), prefix, origin, (), {}, {}, made)
 
@@ -196,8 +187,8 @@ def _of_settled(written: dict[str, Any], prefix: Path, origin: Origin | None) ->
 def of_node(node: DictConfig, origin: Origin | None) -> Composed:
     """The profile at a node that is still attached to its configuration."""
     written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
-    if _settled(written):
-        return _of_settled(written, key_path(node), origin)
+    if settled(written):
+        return of_settled(written, key_path(node), origin)
     found = resolved(node)
     for problem in found.problems:
         if has(written, problem.path):

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.util
 import pickle
+from contextlib import suppress
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path as FilePath
@@ -26,9 +27,11 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
+from omegaconf.errors import OmegaConfBaseException
 
-from declog.config.search_path import HYDRA_ERRORS
+from declog.config.plain import NotPlain, merged, overridden, settled
+from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.errors import MAX_DEPTH, CompositionError, Problem, Where
 
 MAX_BYTES = 4 * 2**20  # of one file
@@ -37,11 +40,16 @@ MAX_NODES = 20_000  # of one file, those of its aliases counted each time; a lar
 _YAML: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
+_TAKEN_OUT: Any = ConfigRepository._extract_defaults_list  # which looks at nothing of its repository
 _merged: dict[bytes, bytes] = {}
 
 
 class Repository(ConfigRepository):
-    """Hydra's files by name, each measured before it is read."""
+    """Hydra's files by name, each measured before it is read. ``plain`` has the data of those that have no types."""
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        self.plain: dict[str, Any] = {}
+        super().__init__(config_search_path)
 
     def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
         """Find the places of a search path; the packages that a configuration names are not imported for it."""
@@ -63,10 +71,11 @@ class Repository(ConfigRepository):
         file = None if source.scheme() == "pkg" else FilePath(source.path, name)
         text = resources.files(source.path).joinpath(name).read_bytes() if file is None else _text(file)
         place = f"{source.scheme()}://{source.path}"
-        result: ConfigResult = pickle.loads(_read(type(source), source.provider, place, config_path, file, text))
-        defaults = self._extract_defaults_list(config_path, result.config)
-        result.defaults_list = self._create_defaults_list(config_path, defaults)
-        return result
+        result, defaults, self.plain[config_path] = _read(
+            type(source), source.provider, place, config_path, file, text
+        )  # fmt: skip
+        config = copy.deepcopy(result.config) if "hydra" in result.config else result.config  # Hydra takes it out
+        return replace(result, config=config, defaults_list=self._create_defaults_list(config_path, defaults))
 
     def __deepcopy__(self, memo: object) -> Repository:
         """Hydra copies a repository before it lets a configuration name more places: sources never change."""
@@ -78,14 +87,23 @@ class Repository(ConfigRepository):
 class Loader(ConfigLoaderImpl):
     """Hydra's own composition over such a repository."""
 
+    repository: Repository
+
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         self.config_search_path = config_search_path
         self.repository = Repository(config_search_path)
 
-    def preset(self, root: str, lines: list[str]) -> DictConfig:
-        """A preset's configuration without Hydra's own node, of which nothing is needed: half of what Hydra reads."""
+    def preset(self, root: str, lines: list[str]) -> DictConfig | dict[str, Any]:
+        """A preset's configuration without Hydra's own node, of which nothing is needed: half of what Hydra reads.
+
+        Plain data where nothing in it is to be resolved.
+        """
         try:
             found, repo = self._without_hydra(root, lines)
+            with suppress(NotPlain):
+                data = overridden(self._plain(found.defaults, repo), found.config_overrides)
+                if set(data) == {GROUP} and type(data[GROUP]) is dict and settled(data):
+                    return data
             config = self._compose_config_from_defaults_list(found.defaults, repo)
             OmegaConf.set_struct(config, True)
             self._apply_overrides_to_config(found.config_overrides, config)
@@ -107,7 +125,34 @@ class Loader(ConfigLoaderImpl):
         return create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False), repo
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
-        """The files of a defaults list merged; what was merged before in this process is copied, which Hydra does anew.
+        """The files of a defaults list merged: those of Hydra itself, which come first, and then plain data."""
+        ours = next((at for at, each in enumerate(defaults) if not str(each.config_path).startswith("hydra/")), 0)
+        try:
+            data = self._plain(defaults[ours:], repo)
+            config = self._merged(defaults[:ours], repo)
+            if "hydra" in data:
+                config.merge_with({"hydra": data.pop("hydra")})
+            with flag_override(config, "no_deepcopy_set_nodes", True):
+                for key, value in data.items():
+                    config[key] = value
+        except (NotPlain, OmegaConfBaseException):
+            config = self._merged(defaults, repo)
+        return config
+
+    def _plain(self, defaults: list[ResultDefault], repo: IConfigRepository) -> dict[Any, Any]:
+        """The files of a defaults list merged as plain data; raises ``NotPlain`` where Hydra has more to do."""
+        layers, schema = [], repo.get_schema_source()
+        for each in defaults:
+            name = str(each.config_path)
+            found = repo.load_config(name)
+            if found is None or name not in self.repository.plain or schema.is_config(name):
+                raise NotPlain
+            package = found.header["package"] if each.package is None else each.package
+            layers.append((package or "", self.repository.plain[name]))
+        return merged(layers)
+
+    def _merged(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        """The same by Hydra; what was merged before in this process is copied, which Hydra does anew.
 
         What is merged is known by all that Hydra merges: the files' content, where it goes, and schemas of their names.
         """
@@ -124,14 +169,17 @@ class Loader(ConfigLoaderImpl):
 
     @staticmethod
     def _embed_result_config(ret: ConfigResult, package_override: str | None) -> ConfigResult:
-        """A file's content under its package, as Hydra has it; pickle copies several times as fast as ``deepcopy``."""
+        """A copy of a file's content under its package, as Hydra has it: what is merged is changed.
+
+        Pickle copies several times as fast as ``deepcopy``.
+        """
         package = ret.header["package"] if package_override is None else package_override
-        if not package:
-            return ret
         try:
             content = pickle.loads(pickle.dumps(ret.config))
         except _NOT_PICKLED:
             content = copy.deepcopy(ret.config)
+        if not package:
+            return replace(ret, config=content)
         config = OmegaConf.create(flags={"no_deepcopy_set_nodes": True})
         OmegaConf.update(config, package, content, merge=False)
         config._set_flag("no_deepcopy_set_nodes", None)
@@ -156,11 +204,13 @@ def _content(defaults: list[ResultDefault], repo: IConfigRepository) -> bytes:
 @functools.lru_cache(maxsize=256)  # a composition takes several, and parsing them is most of its time
 def _read(
     source: type[ConfigSource], provider: str, place: str, name: str, file: FilePath | None, text: bytes
-) -> bytes:
-    """What Hydra makes of a file that holds ``text``, pickled: whoever composes changes a copy."""
+) -> tuple[ConfigResult, ListConfig, Any]:
+    """What Hydra makes of a file that holds ``text``, its defaults list, and its plain data: nobody changes them."""
     if file is not None:
         bounded(file)
-    return pickle.dumps(source(provider, place).load_config(name))
+    result = source(provider, place).load_config(name)
+    defaults = _TAKEN_OUT(None, name, result.config)  # which has them no longer
+    return result, defaults, OmegaConf.to_container(result.config, resolve=False)
 
 
 def bounded(file: FilePath) -> None:

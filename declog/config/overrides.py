@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -25,6 +25,7 @@ from declog.config.search_path import GROUP, config_loader, current_hydra
 from declog.errors import CompositionError
 from declog.language.spec import SECTIONS, LogSpec
 
+Config = DictConfig | dict[str, Any]
 _WORD = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<equals>=?)(?P<value>.*)\Z", re.DOTALL)
 
 
@@ -35,7 +36,7 @@ ADDS: dict[str, Adds] = {key: "entries" if key in SECTIONS else "anything" for k
 ADDS["constants"] = "nothing"
 
 
-def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin], DictConfig]) -> Origin:
+def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin], Config]) -> Origin:
     """``base`` with the overrides that ``words`` mean. ``load`` composes, to see what a plain ``=`` would add to."""
     if not words:
         return base
@@ -87,7 +88,7 @@ def _choices(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if "/" in line.partition("=")[0])
 
 
-def _refused(lines: Sequence[str], base: Origin, load: Callable[[Origin], DictConfig]) -> bool:
+def _refused(lines: Sequence[str], base: Origin, load: Callable[[Origin], Config]) -> bool:
     try:
         load(replace(base, overrides=_choices(lines)))
     except CompositionError:
@@ -145,17 +146,17 @@ def _is_choice(key: str, value: str, groups: Collection[str]) -> bool:
     return key in groups and value not in ("", "null") and not value.startswith("{")
 
 
-def _may_be_added(config: DictConfig, path: tuple[str, ...], adds: Adds | None, *, is_map: bool) -> bool:
+def _may_be_added(config: Config, path: tuple[str, ...], adds: Adds | None, *, is_map: bool) -> bool:
     """Whether nobody wrote this key, or keys of the map that it is, and there is no doubt about what it is for."""
     node: object = config[GROUP]
     for depth, key in enumerate(path):
-        if not isinstance(node, DictConfig):
+        if not isinstance(node, DictConfig | dict):
             return False  # a text, which has no keys
         if key not in list(node):  # `key in node` hides what is ???
             whole = adds == "entries" and len(path) == 2
             return adds == "anything" or whole or (adds is not None and depth >= 2)
-        node = node._get_node(key)
-    return is_map and isinstance(node, DictConfig)
+        node = node._get_node(key) if isinstance(node, DictConfig) else node[key]
+    return is_map and isinstance(node, DictConfig | dict)
 
 
 def _requoted(value: str) -> str | None:
