@@ -22,6 +22,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.file_errors import file_problem, first_line
+from declog.config.loading import Loader
 from declog.config.overrides import ADDS, parsed, pasted, quoted, taken, written
 from declog.config.packages import known_presets, notes
 from declog.config.provenance import Origin
@@ -33,7 +34,7 @@ CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})
 
 
-def composition_error(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> CompositionError:
+def composition_error(loader: Loader, origin: Origin, error: Exception) -> CompositionError:
     """Why ``loader`` could not compose ``origin``: every wrong override, or else what is wrong in the files."""
     problems: dict[int, Problem] = {}
     overrides: list[tuple[int, Override]] = []
@@ -107,18 +108,18 @@ def nearest_key(root: DictConfig, dotted: str) -> str | None:
     return ".".join([*known, close, *keys[len(known) + 1 :]]) if close else None
 
 
-def _refused(loader: ConfigLoaderImpl, origin: Origin, overrides: Iterable[tuple[int, Override]]) -> dict[int, Problem]:
+def _refused(loader: Loader, origin: Origin, overrides: Iterable[tuple[int, Override]]) -> dict[int, Problem]:
     """The overrides that cannot be applied, each tried on top of the good ones, groups first as Hydra does."""
     problems: dict[int, Problem] = {}
     accepted = list(origin.choice)
     try:
-        config = _load(loader, origin.root, accepted)
+        config = _load(loader, origin, accepted)
     except HYDRA_ERRORS:
         return {}  # The files alone do not compose.
     for index, override in sorted(overrides, key=lambda each: not loader.repository.group_exists(each[1].key_or_group)):
         line = override.input_line or ""
         try:
-            config = _load(loader, origin.root, [*accepted, line])
+            config = _load(loader, origin, [*accepted, line])
         except HYDRA_ERRORS as error:
             problems[index] = _explained(loader, override, line, error, config)
         else:
@@ -126,8 +127,11 @@ def _refused(loader: ConfigLoaderImpl, origin: Origin, overrides: Iterable[tuple
     return problems
 
 
-def _load(loader: ConfigLoaderImpl, root: str, lines: list[str]) -> DictConfig:
-    return loader.load_configuration(root, lines, RunMode.RUN, from_shell=False)
+def _load(loader: Loader, origin: Origin, lines: list[str]) -> DictConfig:
+    if origin.application:
+        return loader.load_configuration(origin.root, lines, RunMode.RUN, from_shell=False)
+    loaded = loader.preset(origin.root, lines)
+    return loaded if isinstance(loaded, DictConfig) else OmegaConf.create(loaded)
 
 
 def _slashed(line: str, key: str, value: str) -> Problem:

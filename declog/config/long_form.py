@@ -26,9 +26,13 @@ Read = Callable[[str], ConfigResult | None]
 
 @dataclass
 class LongResult(ConfigResult):
-    """A file that was written shorter. ``origins`` are keys of it that were written elsewhere, with their places."""
+    """A file that was written shorter. ``origins`` are keys of it that were written elsewhere, with their places.
+
+    ``data`` is what it holds, without its defaults list.
+    """
 
     origins: Mapping[Path, Path] = field(default_factory=dict)
+    data: Mapping[Any, Any] = field(default_factory=dict)
 
 
 def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
@@ -60,7 +64,8 @@ def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
     else:
         node.update(made.data)
     given = {each.name: getattr(result, each.name) for each in fields(ConfigResult)}
-    return LongResult(**{**given, "config": OmegaConf.create(data)}, origins=origins | (chosen or {}))
+    held = {key: value for key, value in data.items() if key != "defaults"}
+    return LongResult(**{**given, "config": OmegaConf.create(data)}, origins=origins | (chosen or {}), data=held)
 
 
 def _profile(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:

@@ -7,8 +7,8 @@ PyYAML; the result is plain data (``source_map.py``).
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import marshal
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -128,7 +128,7 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
                 add([(package, chosen[0], "merges")])
             skipped = ("defaults",) if package else ("defaults", "hydra")
             read = repository.load_config(name)
-            long = pickle.dumps(read) if isinstance(read, LongResult) else None
+            long = marshal.dumps((read.data, read.origins), 2) if isinstance(read, LongResult) else None
             add(_settings(path, texts[path], package, skipped, long))
         elif source is not None:
             content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
@@ -141,9 +141,9 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
 
 @lru_cache(maxsize=128)  # presets are read again and again, and what each key of a file says does not change
 def _settings(file: str, text: str, package: Path, skipped: tuple[str, ...], long: bytes | None) -> tuple[Setting, ...]:
-    """The keys of a file; ``long`` is its long form, pickled, where it is written shorter."""
+    """The keys of a file; ``long`` is its long form with the origins of its keys, where it is written shorter."""
     settings = _in_file(file, text, package, skipped)
-    return tuple(settings if long is None else _in_long_form(settings, pickle.loads(long), package))
+    return tuple(settings if long is None else _in_long_form(settings, *marshal.loads(long), package))
 
 
 def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
@@ -215,13 +215,14 @@ def _in_file(file: str, text: str, package: Path, skipped: Collection[str] = ("d
                 yield from _in_entry(file, package, key, value)
 
 
-def _in_long_form(settings: Iterable[Setting], read: LongResult, package: Path) -> Iterator[Setting]:
+def _in_long_form(
+    settings: Iterable[Setting], data: Any, given: Mapping[Path, Path], package: Path
+) -> Iterator[Setting]:
     """The keys of a file's long form, each at the place of the key that says it; a null that nobody wrote has none."""
     places = {tuple(map(str, path[len(package) :])): place for path, place, _ in settings}
-    origins = {tuple(map(_text_key, new)): tuple(map(_text_key, old)) for new, old in read.origins.items()}
+    origins = {tuple(map(_text_key, new)): tuple(map(_text_key, old)) for new, old in given.items()}
     long = Long({}, origins)
-    below: Any = OmegaConf.to_container(read.config, resolve=False)
-    for path, value in _keys(below, ()):
+    for path, value in _keys(data, ()):
         written = tuple(map(str, long.written(path)))
         place = next(
             (places[written[:depth]] for depth in range(len(written), 0, -1) if written[:depth] in places), None

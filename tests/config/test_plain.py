@@ -42,7 +42,7 @@ def by_nodes(files: list[tuple[str, Any]]) -> Any:
     return made
 
 
-@examples(300)
+@examples(100)
 @given(files=FILES)
 def test_files_are_merged_as_by_nodes(files: list[tuple[str, Any]]) -> None:
     """Values, ``???`` and the order of keys, wherever plain data says what the merged files are."""
@@ -53,7 +53,7 @@ def test_files_are_merged_as_by_nodes(files: list[tuple[str, Any]]) -> None:
     assert in_order(found) == in_order(OmegaConf.to_container(by_nodes(files), resolve=False))
 
 
-@examples(300)
+@examples(100)
 @given(data=st.dictionaries(KEYS, DATA, max_size=3), lines=st.lists(LINES, min_size=1, max_size=2))
 def test_overrides_are_applied_as_by_nodes(data: dict[str, Any], lines: list[str]) -> None:
     """Where the result asks for nothing, it is Hydra's; what Hydra refuses is never taken."""
