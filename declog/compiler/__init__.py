@@ -140,7 +140,8 @@ def compile(
         "given": dict(draft.given),
     }
     made = Plan(**facts)
-    return replace(made, functions=_foreign(made, functions))
+    without = replace(made, config={}, run_config={})  # plain data, in which there is no expression
+    return replace(made, functions=_foreign(without, functions))
 
 
 def _foreign(made: Plan, functions: _functions.Functions) -> dict[str, str]:

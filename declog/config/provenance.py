@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -128,7 +128,8 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
                 add([(package, chosen[0], "merges")])
             skipped = ("defaults",) if package else ("defaults", "hydra")
             read = repository.load_config(name)
-            long = marshal.dumps((read.data, read.origins), 2) if isinstance(read, LongResult) else None
+            held: Any = (read.data, read.origins) if isinstance(read, LongResult) else None
+            long = None if held is None else marshal.dumps(held, 2)
             add(_settings(path, texts[path], package, skipped, long))
         elif source is not None:
             content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
@@ -143,7 +144,10 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
 def _settings(file: str, text: str, package: Path, skipped: tuple[str, ...], long: bytes | None) -> tuple[Setting, ...]:
     """The keys of a file; ``long`` is its long form with the origins of its keys, where it is written shorter."""
     settings = _in_file(file, text, package, skipped)
-    return tuple(settings if long is None else _in_long_form(settings, *marshal.loads(long), package))
+    if long is None:
+        return tuple(settings)
+    data, origins = cast("tuple[Any, Any]", marshal.loads(long))
+    return tuple(_in_long_form(settings, data, origins, package))
 
 
 def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:

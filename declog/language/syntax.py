@@ -9,6 +9,7 @@ import ast
 import re
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from declog.errors import Problem
@@ -60,6 +61,7 @@ def tree_of(text: str) -> ast.Expression:
         return ast.parse(text, mode="eval")
 
 
+@lru_cache(maxsize=512)  # ranks of a process, and its next plan, have the same expressions; nobody changes a tree
 def parse(text: str) -> Parsed:
     """The syntax of an expression, checked for size; raises ``ExpressionError``."""
     if len(text) > MAX_LENGTH:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 import declog
 from declog.cli import main
 from declog.cli.json_schema import SHORT, _models, json_schema, parts
+from declog.config.provenance import YAML_LOADER
 from declog.language import spec
 from declog.language.shorthand import long
 from declog.language.spec import (
@@ -57,7 +58,7 @@ def complaints(data: Any, part: str = "profile") -> list[str]:
 
 
 def read(file: Path) -> Any:
-    return yaml.safe_load(file.read_text(encoding="utf-8"))
+    return yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER)
 
 
 @pytest.mark.parametrize("part", parts())

@@ -28,6 +28,8 @@ from typing import Any
 
 import yaml
 
+from declog.config.provenance import YAML_LOADER
+
 FOLDER = Path(__file__).parents[1] / "data" / "mistakes"
 MINE = "conf/declog/mine.yaml"
 HEADER = "defaults: [grpo, _self_]\n"
@@ -86,7 +88,7 @@ def kinds() -> list[str]:
 
 def mistakes(kind: str) -> list[Mistake]:
     """The mistakes of a list."""
-    listed = yaml.safe_load((FOLDER / f"{kind}.yaml").read_text(encoding="utf-8"))
+    listed = yaml.load((FOLDER / f"{kind}.yaml").read_text(encoding="utf-8"), YAML_LOADER)
     return [Mistake(kind, **entry) for entry in listed]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,25 @@ OF_RANKS = ("rank", "main", "last", "changes", "loss")  # what a rank's own valu
 SPLIT = {name: metric for name, metric in METRICS.items() if not any(part in name for part in OF_RANKS)}
 
 
-def observe(log: declog.Recorder, step: int, share: slice) -> None:
-    """One rank's share of a step's rows."""
+@cache
+def rows(step: int) -> dict[str, Any]:
+    """All rows of a step."""
     random = torch.Generator().manual_seed(step)
     rewards = torch.randn(ROWS, generator=random).double()
     length, number = (torch.randint(1, 9, (ROWS,), generator=random) for _ in range(2))
     kl, mask = torch.randn(ROWS, 3, generator=random).double(), torch.rand(ROWS, 3, generator=random) > 0.4
     holes = torch.where(torch.arange(ROWS) % 5 == step % 5, torch.nan, rewards)
-    mine = range(ROWS)[share]
-    log.observe(
-        reward=rewards[share], length=length[share], number=number[share], holes=holes[share], kl=kl[share],
-        mask=mask[share], parts={"x": rewards[share], "y": -rewards[share]}, loss=1.0,
-        source=["abc"[row % 3] for row in mine], text=[f"{step}.{row}" for row in mine],
-        tags=[["xyz"[row % 3 :], "v"[: row % 2]] for row in mine],
-    )  # fmt: skip
+    return {
+        "reward": rewards, "length": length, "number": number, "holes": holes, "kl": kl, "mask": mask,
+        "source": ["abc"[row % 3] for row in range(ROWS)], "text": [f"{step}.{row}" for row in range(ROWS)],
+        "tags": [["xyz"[row % 3 :], "v"[: row % 2]] for row in range(ROWS)],
+    }  # fmt: skip
+
+
+def observe(log: declog.Recorder, step: int, share: slice) -> None:
+    """One rank's share of a step's rows."""
+    mine = {name: column[share] for name, column in rows(step).items()}
+    log.observe(**mine, parts={"x": mine["reward"], "y": -mine["reward"]}, loss=1.0)
 
 
 def logged(config: dict[str, Any], cuts: list[int], folder: Path) -> list[Any]:
