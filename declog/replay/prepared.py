@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 from declog.config.composed import Composed
@@ -156,13 +157,20 @@ class _Names:
                         fix=did_you_mean(name, known, what=section),
                     )
         for name in item.expect:
-            if not any(re.fullmatch(pattern, name) for pattern in self._patterns()):
+            if not self._is_of_a_metric(name):
                 yield Problem.of(
                     "DL403.metric", (*path, "expect", name), name=name, known={*self.plan.names(), *profile.metrics}
                 )
 
-    def _patterns(self) -> Iterable[str]:
-        """Ids, names and templates of metrics; those of a mode have its prefix."""
+    def _is_of_a_metric(self, name: str) -> bool:
+        """Whether it is an id, a name or of a template of a metric, behind a mode's prefix or none."""
+        exact, open_ = self._templates
+        bare = {name, *(name.removeprefix(mode.prefix) for mode in self.plan.modes.values())}
+        return not bare.isdisjoint(exact) or any(each.fullmatch(one) for each in open_ for one in bare)
+
+    @cached_property
+    def _templates(self) -> tuple[set[str], list[re.Pattern[str]]]:
+        """Ids and names of metrics, and what the names of those look like that are known as they come."""
         templates = {"declog/{column}"}
         for op in self.plan.outputs:
             templates |= {op.id, op.key}
@@ -173,10 +181,14 @@ class _Names:
         for name, spec in self.profile.metrics.items():
             templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
         templates |= {entry.removeprefix("metrics.") for entry in self.profile.deleted}
-        prefixes = "|".join(re.escape(mode.prefix) for mode in self.plan.modes.values())
-        return [f"(?:{prefixes})?{_pattern(template)}" for template in templates]
+        exact = {each for each in templates if _PART.search(each) is None}
+        return exact, [_pattern(each) for each in templates - exact]
 
 
-def _pattern(template: str) -> str:
+@lru_cache(maxsize=4096)  # each test of a profile has those of all its metrics
+def _pattern(template: str) -> re.Pattern[str]:
     """What the names of a template look like."""
-    return ".+".join(re.escape(part) for part in re.split(r"\{\w+\}", template))
+    return re.compile(".+".join(map(re.escape, _PART.split(template))))
+
+
+_PART = re.compile(r"\{\w+\}")  # of a template, what its names differ in
