@@ -30,6 +30,7 @@ from declog.language.functions import DEFAULT, Functions
 from declog.language.functions.text import BETWEEN
 from declog.language.nodes import Node
 from declog.language.segmented import present
+from declog.plans.meaning import meanings
 from declog.plans.needs import needs, ordered, read
 from declog.plans.ops import AlertOp, FormulaOp, MetricOp, Plan, ProfileOp, TableOp
 from declog.records import RANKS, SELF, Alert, Histogram, Records, Scalar, Table
@@ -122,14 +123,22 @@ class Dispatcher:
             "events": dict(self._events),
             "tables": self._samples.state(),
             "over_run": self._over_run.plain(),
+            "meanings": meanings(self._plan),
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint; what this plan does not have is left out."""
+        """Continue from a checkpoint; what this plan does not have, or computes otherwise, is left out."""
         self._streaks.update({(mode, alert): count for mode, alert, count in data["streaks"]})
         self._events.update(data["events"])
         self._samples.load(data["tables"])
-        self._over_run.load(data["over_run"], self._outputs_by_key)
+        before = data.get("meanings", {})  # states of earlier versions have none
+        other = {key for key, text in meanings(self._plan).items() if before.get(key, text) != text}
+        if other:
+            log.warning(
+                "over the run these begin anew, as they are computed otherwise now: %s", ", ".join(sorted(other))
+            )
+        kept = {key: op for key, op in self._outputs_by_key.items() if key not in other}
+        self._over_run.load(data["over_run"], kept)
 
     def dispatch(
         self,

@@ -122,6 +122,8 @@ def _read(
     plan: Plan, state: Mapping[str, Any], rank: int
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None]:
     """What a state holds; raises ``UsageError`` for what is none, or another rank's."""
+    if not isinstance(state, Mapping):
+        raise UsageError.of("DL510.state", came=state)
     try:
         version, of, data = state["version"], state["rank"], bytes(state["data"].cpu().numpy().tobytes())
         if version != VERSION:

@@ -70,8 +70,8 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
     """A recorder of the plan, its sinks open. What one rank cannot do raises on every rank."""
     start_s = given.start_s
     agree(channel, made, start_s)
-    before = 0 if given.resume is None else given.resume.get("world_size", 0)  # ranks of the run that is continued
     resume = _resumed(channel, made, given.resume, start_s)
+    before = 0 if given.resume is None else given.resume.get("world_size", 0)  # ranks of the run that is continued
     run_id = None if resume is None else resume.get("run_id")
     named = given.output_dir or _resumed_folder(resume) or (made.output_dir if given.base_dir is None else None)
     own = given.base_dir or given.application

@@ -226,5 +226,71 @@ def test_a_state_is_taken_between_steps_and_loaded_before_them(tmp_path: Path) -
     with declog.start(config, output_dir=tmp_path) as log:
         with pytest.raises(UsageError, match="no state of a recorder"):
             log.load_state_dict({"version": 1})
+        with pytest.raises(UsageError, match="True is no state of a recorder"):
+            declog.start(config, output_dir=tmp_path / "new", resume=True)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="given the state of rank 3"):
             log.load_state_dict({**state, "rank": 3})
+
+
+def test_what_is_computed_otherwise_begins_anew_over_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No total, average or latest value is of two expressions; what stays goes on, whatever folds are called."""
+    signals = {
+        "mask": {"axis": "token", "type": "bool"}, "kl": {"axis": "token"}, "reward": {"axis": "completion"},
+        "source": {"axis": "completion", "type": "text"},
+    }  # fmt: skip
+    total = {"reduce": "sum", "cumulative": True}
+    same = {
+        "same": {"expr": "reward", **total},
+        "same_tokens": {"expr": "2 * kl", **total},
+        "same_by": {"expr": "sum(kl, over=token)", "by": "source", "where": "reward > 0", **total},
+        "same_ema": {"formula": "part / same_tokens", "ema": 0.5},
+    }
+    before = {
+        "part": {"expr": "reward", "reduce": "sum", "log": False},
+        **same,
+        "total": {"expr": "reward", **total},
+        "tokens": {"expr": "kl", **total},
+        "where": {"expr": "reward", **total},
+        "reduced": {"expr": "reward", **total},
+        "folded": {"expr": "sum(kl, over=token)", **total},
+        "smooth": {"expr": "reward", "ema": 0.5},
+        "formula": {"formula": "hidden", "ema": 0.5},
+        "hidden": {"expr": "reward", "log": False},
+    }
+    after = {
+        "new": "mean(5 * kl)",
+        "part": before["part"],
+        **same,
+        "total": {"expr": "10 * reward", **total},
+        "tokens": {"expr": "10 * kl", **total},
+        "where": {"expr": "reward", "where": "reward < 2", **total},
+        "reduced": {"expr": "reward", "cumulative": True},
+        "folded": {"expr": "max(kl, over=token)", **total},
+        "smooth": {"expr": "reward", "ema": 0.9},
+        "formula": {"formula": "hidden", "ema": 0.5},
+        "hidden": {"expr": "10 * reward", "log": False},
+    }
+    rows = {"mask": torch.ones(2, 2, dtype=torch.bool), "kl": torch.ones(2, 2), "source": ["a", "b"]}
+
+    with declog.start(profile(signals, before) | {"axes": {"token": {"mask": "mask"}}}, output_dir=tmp_path) as log:
+        with log.step(0):
+            log.observe(**rows, reward=[1.0, 3.0])
+        state = log.state_dict()
+    sink = MemorySink()
+    with (
+        declog.start(
+            profile(signals, after) | {"axes": {"token": {"mask": "mask"}}},
+            sinks=[sink],
+            output_dir=tmp_path,
+            resume=state,
+        ) as log,
+        log.step(1),
+    ):
+        log.observe(**rows, reward=[1.0, 3.0])
+
+    values = {name: value for name, value in sink.scalars[1].items() if name != "new"}
+    assert values == {
+        "same": 8.0, "same_tokens": 16.0, "same_by/a": 4.0, "same_by/b": 4.0, "same_ema": (4 / 8 + 4 / 16) / 2,
+        "total": 40.0, "tokens": 40.0, "where": 1.0, "reduced": 2.0, "folded": 2.0, "smooth": 2.0, "formula": 20.0,
+    }  # fmt: skip
+    assert "otherwise now: folded, formula, reduced, smooth, tokens, total, where" in caplog.text

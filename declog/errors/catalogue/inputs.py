@@ -325,6 +325,8 @@ CODES = {
     "DL510.rises": ("step {step} begins after step {last} has ended: step numbers rise",
         "number steps on from {next}, or say that the trainer goes back: log.rewind({back})"),
     "DL510.role": ("`role: {role}` needs {needed}", "world_size is the number of actors"),
+    "DL510.state": ("{came!r} is no state of a recorder",
+        "pass what `log.state_dict()` returned, as the trainer's checkpoint kept it: resume=torch.load(path)"),
     "DL510.state_in_step": ("`state_dict` is called inside a step", "call it between two steps"),
     "DL510.state_of": ("this is no state of a recorder: {error}", "pass what `state_dict` returned"),
     "DL510.trainer": ("{type} has no `{needed}`: it is no trainer of transformers",

@@ -1,0 +1,66 @@
+"""What a metric counts, as one text: equal in two plans where its value over the run may go on from one to the other.
+
+Names that a compilation gives, of folds, joins and columns, are not in it: their expressions are. Nor is what only
+shows the value: names, conditions, windows. Imports the tree and the plan's ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node
+from declog.plans.ops import FormulaOp, MetricOp, Plan, PreviousOp
+
+
+def meanings(plan: Plan) -> dict[str, str]:
+    """The meaning of each metric that goes on from log event to log event, by key."""
+    found = _Meanings(plan)
+    return {op.key: found.of(op) for op in plan.outputs if op.over_run is not None}
+
+
+class _Meanings:
+    """The meanings of one plan's metrics."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._outputs = {op.key: op for op in plan.outputs}
+        self._folds = plan.folds
+        columns = (*(op for phase in plan.phases.values() for op in phase.locals), *plan.joins, *plan.previous)
+        self._columns = {op.name: op for op in columns}
+
+    def of(self, op: MetricOp | FormulaOp) -> str:
+        """What a metric reduces, or what a formula computes, and how its pieces become one value."""
+        pieces = f"{op.pool} {op.combine} ema={op.ema}"
+        if isinstance(op, FormulaOp):
+            return f"{pieces} {self.text(op.expr)}"
+        read = (*op.args, op.where, op.by, op.weight)
+        texts = ["none" if node is None else self.text(node) for node in read]
+        fold = "" if op.fold is None else self._fold(op.fold)
+        instead = "" if op.instead is None else self.of(self._outputs[op.instead])
+        words = (op.reduction.name, op.params, op.ranks, op.nan, op.over_run, fold, instead)
+        return " ".join((pieces, *map(str, words), *texts))
+
+    def text(self, node: Node) -> str:
+        """An expression down to what is observed."""
+        if node.op == FOLD:
+            return f"{node.param('stat')}({self._fold(node.param('name'))})"
+        if node.op == METRIC:
+            function, _, key = str(node.param("name")).rpartition(":")
+            return f"{function}({self.of(self._outputs[key]) if key in self._outputs else key})"
+        if node.op in (TEXTVALUE, CARRIED):
+            op = self._columns[node.param("name")]
+            return (
+                f"{type(op).__name__}({self._all((op.expr, op.first) if isinstance(op, PreviousOp) else (op.expr,))})"
+            )
+        if node.op == SIGNAL:
+            return f"{node.param('name')}:{node.type}"
+        params = ", ".join(f"{key}={value}" for key, value in node.params)
+        return f"{node.op}[{params}]({self._all(node.args)})"
+
+    def _fold(self, name: str) -> str:
+        fold = self._folds[name]
+        expr = "" if fold.expr is None else self.text(fold.expr)
+        expr += "" if fold.of is None else f" of {self.text(fold.of)}"
+        return f"{expr} where {' and '.join(sorted(map(self.text, fold.mask)))}"
+
+    def _all(self, nodes: Iterable[Node]) -> str:
+        return ", ".join(map(self.text, nodes))
