@@ -148,8 +148,10 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     if op.axis is Axis.TOKEN:
         return _tokens(op, label, value)
     types = {type(item) for item in value}
-    if value and types == {Tensor} and all(not item.ndim for item in value):
-        items = [_readable(op, label, item) for item in value]
+    among = {float, int, bool, type(None)} if op.dtype is DType.FLOAT else {int, bool}
+    if Tensor in types <= {Tensor, *among} and all(type(item) is not Tensor or _one_number(item) for item in value):
+        on = next(item.device for item in value if isinstance(item, Tensor))
+        items = [_readable(op, label, item) if isinstance(item, Tensor) else _as_tensor(item, on) for item in value]
         mixed = len({item.dtype for item in items}) > 1 and any(item.is_floating_point() for item in items)
         return _tensor(op, label, torch.stack([item.double() for item in items] if mixed else items))
     if any(issubclass(type_, np.generic) for type_ in types):
@@ -160,7 +162,8 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     if op.dtype in (DType.INT, DType.BOOL):
         wrong |= types & {float}
     if wrong:
-        at = next(place for place, item in enumerate(value) if type(item) in wrong)
+        places = [place for place, item in enumerate(value) if type(item) in wrong]
+        at = next((place for place in places if not _one_number(value[place])), places[0])
         raise InputError.of(
             "DL504.value", label=label, declared=_declared(op), place=at, item=describe(value[at]), name=op.name
         )
@@ -177,6 +180,16 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         return torch.tensor(value, dtype=torch.bool if op.dtype is DType.BOOL else torch.int64, device="cpu")
     except (OverflowError, RuntimeError, ValueError) as error:
         raise _too_great(op, label) from error
+
+
+def _one_number(item: Any) -> bool:
+    return isinstance(item, Tensor) and not item.ndim
+
+
+def _as_tensor(item: float | None, device: torch.device) -> Tensor:
+    """A number among tensors, which nobody waits for."""
+    value = item if isinstance(item, int) and -(2**63) <= item < 2**63 else np.nan if item is None else float(item)
+    return torch.tensor(value, dtype=None if isinstance(value, int) else torch.float64, device=device)
 
 
 def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:

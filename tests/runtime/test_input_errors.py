@@ -123,6 +123,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "[DL504] `reward` is declared float per completion, and its value 0 is a list of 1\n"
         "  fix: convert it, or declare another type for `reward`",
     ),
+    "a tensor of one value among numbers": (
+        {"reward": [torch.tensor(1.0), torch.tensor([2.0])]},
+        "[DL504] `reward` is declared float per completion, and its value 1 is a tensor of float32 with shape (1,)\n"
+        "  fix: convert it, or declare another type for `reward`",
+    ),
     "tensors of several values for numbers": (
         {"reward": [torch.ones(2), torch.ones(2)]},
         "[DL504] `reward` is declared float per completion, and its value 0 is a tensor of float32 with shape (2,)\n"

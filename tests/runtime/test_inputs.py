@@ -89,6 +89,7 @@ CONTAINERS: dict[str, Callable[[], Any]] = {
     "deque": lambda: deque(VALUES),
     "values of a dict": lambda: dict(enumerate(VALUES)).values(),
     "list of numpy scalars": lambda: [np.float32(1), np.float64(0), np.int32(3), np.int16(4)],
+    "list of 0-d tensors and numbers": lambda: [torch.tensor(1.0), 0, torch.tensor(3), 4.0],
     "list of 0-d tensors": lambda: [torch.tensor(value, requires_grad=True) for value in VALUES],
 }
 
@@ -179,6 +180,7 @@ def test_a_missing_text_in_a_column(value: Any, tmp_path: Path) -> None:
     [
         ("reward", [1.0, None, 3.0, None], SOME),
         ("reward", [1.0, math.nan, 3.0, math.nan], SOME),
+        ("reward", [torch.tensor(1.0), None, 3.0, torch.tensor(math.nan)], SOME),
         ("length", [2, None, 5, 0], {"length/sum": 7, "length/count": 3}),
         ("done", [True, None, False, None], {"done/mean": 0.5, "done/count": 2}),
         ("done", [1, 0, 0, 0], {"done/mean": 0.25, "done/count": 4}),
