@@ -121,14 +121,15 @@ class _Writer:
         """Whether an entry of `signals` is a phase with its signals: no key of it is one of a signal's."""
         if not isinstance(value, Mapping) or not value:
             return False
-        keys = {str(key) for key in value}
-        if keys & (SIGNAL_KEYS - {"mask"}) or keys == {"mask"}:
+        keys, first = {str(key) for key in value}, next(iter(value.values()))
+        declares = isinstance(first, str) and first.replace("?", " ").partition(" ")[0] in AXES
+        if keys & (SIGNAL_KEYS - {"mask"}) or (keys == {"mask"} and not declares):
             return False
         known = self.below().get("signals")
         if isinstance(known, Mapping) and name in known:
             return False
-        if len(keys) == 1 and not isinstance(next(iter(value.values())), Mapping):  # a key that is misspelt?
-            known_ones = SIGNAL_KEYS - {"renamed", "deprecated"}  # `rewards` is near to one of them
+        if len(keys) == 1 and not isinstance(first, Mapping):  # a key that is misspelt? `rewards` is near to one
+            known_ones = {"axis"} if declares else SIGNAL_KEYS - {"renamed", "deprecated"}
             return not (did_you_mean(next(iter(keys)), known_ones, what="keys").startswith("did you mean"))
         return True
 

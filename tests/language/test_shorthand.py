@@ -34,6 +34,11 @@ SAME = {
         "signals: {reward: {axis: completion, phase: rollout}, text: {axis: completion, type: text, phase: rollout},"
         " loss: {axis: step, phase: update}}",
     ),
+    "a phase of one signal, whatever it is called": (
+        "signals: {rollout: {final: completion}, update: {mask: token bool}, late: {loss_mask: completion?}}",
+        "signals: {final: {axis: completion, phase: rollout}, mask: {axis: token, type: bool, phase: update},"
+        " loss_mask: {axis: completion, optional: true, phase: late}}",
+    ),
     "a derived signal of a phase": (
         "signals: {update: {a: token, b: {axis: token}, ratio: exp(a - b)}}",
         "signals: {a: {axis: token, phase: update}, b: {axis: token, phase: update}, ratio: {expr: exp(a - b)}}",
