@@ -122,7 +122,11 @@ EXAMPLES: dict[str, list[Any]] = {
     ],
     "jaccard": [("jaccard(t, over=completion)", [M, M, 1, 1])],
     "majority": [("majority(t) == 'a b a'", [1, 1, 0, 0]), ("len(majority(t))", [5, 5, 0, 0])],
-    "bucket": [("bucket(n, 0, 2) == '0-0'", [0, 0, 1, 1]), ("bucket(n, 0, 2) == '3+'", [1, 0, 0, 0])],
+    "bucket": [
+        ("bucket(n, 0, 2) == '0-0'", [0, 0, 1, 0]),
+        ("bucket(n, 0, 2) == '<0'", [0, 0, 0, 1]),
+        ("bucket(n, 0, 2) == '3+'", [1, 0, 0, 0]),
+    ],
 }
 EXAMPLES["operators"] = [
     ("x + y", [3, M, -1, M]),
@@ -194,21 +198,35 @@ def test_every_function_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     ("edges", "labels"),
     [
-        ("32, 64", ["0-32", "0-32", "33-64", "65+", None]),
-        ("0.5, 32.5", ["0-0.5", "0.5-32.5", "32.5+", "32.5+", None]),
-        ("-1, 33", ["0-33", "0-33", "0-33", "34+", None]),
+        ("32, 64", ["<0", "0-32", "0-32", "32-64", "64+", None]),
+        ("0", ["<0", "0-0", "0+", "0+", "0+", None]),
+        ("0.5, 32.5", ["<0", "0-0.5", "0.5-32.5", "32.5+", "32.5+", None]),
+        ("-1, 33", ["-1-33", "-1-33", "-1-33", "-1-33", "33+", None]),
+        ("1234567, 1234568", ["<0", "0-1234567", "0-1234567", "0-1234567", "1234568+", None]),
     ],
 )
 def test_labels_of_buckets(edges: str, labels: list[str | None]) -> None:
-    """An edge belongs to the bucket below it; a missing value has no label."""
+    """An edge belongs to the bucket below it; a missing value has no label, and no label says what a value is not."""
     profile = {
         "signals": {"x": ROWS},
         "schemas": {"row": {"label": {"type": "text", "nullable": True, "expr": f"bucket(x, {edges})"}}},
         "tables": {"rows": {"schema": "row"}},
     }
-    ((_, table),) = record(profile, [[{"x": [0.0, 32.0, 33.0, 1e9, NAN]}]]).tables("rows")
+    ((_, table),) = record(profile, [[{"x": [-0.5, 0.0, 32.0, 33.0, 1e9, NAN]}]]).tables("rows")
 
     assert labels == list(table.data["label"])
+
+
+def test_labels_of_buckets_of_ints() -> None:
+    """Between two edges is what is above the one: whole numbers begin with the next."""
+    profile = {
+        "signals": {"x": {**ROWS, "type": "int"}},
+        "metrics": {"n": {"expr": "x", "reduce": "count", "by": "bucket(x, 0, 32, 64)"}},
+    }
+
+    assert one_step(profile, {"x": [-3, 0, 1, 32, 33, 64, 65]}) == {
+        "n/<0": 1, "n/0-0": 1, "n/1-32": 2, "n/33-64": 2, "n/65+": 1,
+    }  # fmt: skip
 
 
 def test_built_in_names() -> None:

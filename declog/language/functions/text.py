@@ -182,17 +182,20 @@ def _bucket_rule(call: Call) -> Type:
 
 @BUILTIN.rows(
     "bucket", "x", Param("edges", "constant", variadic=True), rule=_bucket_rule,
-    help="a label by upper edges, each belonging to the bucket below it: `0-32`, `33-64`, `65+`",
+    help="a label by upper edges, each belonging to the bucket below it: of ints `0-32`, `33-64`, `65+`, of floats "
+    "`0-32`, `32-64`, `64+`; `<0` is what is negative where no edge is",
 )  # fmt: skip
 def _bucket(view: View, node: Node, x: Array) -> Array:
     edges = node.param("edges")
-    whole = all(float(edge).is_integer() for edge in edges)
-    text = [f"{edge:g}" for edge in edges]
-    starts = [str(int(edge) + 1) if whole else f"{edge:g}" for edge in edges]
+    whole = node.args[0].type.dtype is not DType.FLOAT and all(float(edge).is_integer() for edge in edges)
+    text = [label_text(edge) for edge in edges]
+    starts = [label_text(edge + 1 if whole else edge) for edge in edges]
     first = "0" if edges[0] >= 0 else "-inf"
     labels = [f"{low}-{high}" for low, high in zip([first, *starts[:-1]], text, strict=True)] + [f"{starts[-1]}+"]
     values = np.asarray(x, np.float64)
     made = np.array(labels, object)[np.searchsorted(np.array(edges, np.float64), values, side="left")]
+    if edges[0] >= 0:
+        made = np.where(values < 0, "<0", made)
     return np.where(np.isnan(values), NOTHING, made)
 
 
