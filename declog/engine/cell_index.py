@@ -93,12 +93,12 @@ def latest(view: View, axis: Axis) -> Array:
 def labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[Label, ...], Array, Array]:
     """The labels of `by`, sorted; the rows that have one, and the place of each among them.
 
-    A row of several tags stands there once for each.
+    A comparison of what is missing has none: neither true nor false. A row of several tags stands there once for each.
     """
     if op.by is None:
         rows = np.flatnonzero(keep)
         return (), rows, np.zeros(len(rows), np.int64)
-    raw = np.asarray(view.rows(op.by, axis))
+    raw = np.asarray(view.judged(op.by, axis))
     rows = np.flatnonzero(present(raw) & keep)
     if raw.dtype.kind != "O":
         distinct, label = np.unique(raw[rows], return_inverse=True)

@@ -92,13 +92,13 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
         cells.values = np.where(missing, np.nan, cells.values)
     else:
         kept = missing & ~there & (alone(op.args) or not counted.any())
-    came = cells.members or not op.family  # a family that never came has no cell
-    if op.empty is not None and op.over_run is None and came:  # a total is not added to by what did not count
-        cells.values = np.where(there | kept, cells.values, op.empty)
     broken = int(cells.skipped) if kept.any() else 0
     if odd is not None:
         kept = kept | odd
         broken += int(odd.sum())
+    came = cells.members or not op.family  # a family that never came has no cell
+    if op.empty is not None and op.over_run is None and came:  # a total is not added to by what did not count
+        cells.values = np.where(there | kept, cells.values, op.empty)
     if kept.any():
         cells.kept = kept
     cells.broken = broken + int(np.isinf(cells.values).sum())
@@ -106,7 +106,7 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
 
 
 def enough(op: MetricOp, counted: Array) -> Array:
-    """Where so much counted that there is a value, be it NaN; by weights it may be less than one row."""
+    """Where so much counted that there is a value, be it NaN."""
     return counted > (1 if op.reduction.name in ("std", "var") else 0)
 
 
@@ -142,6 +142,9 @@ def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = 
     moments = state.moments
     lacking = state.lacking if state.came else np.zeros_like(state.lacking)  # it is absent, not missing
     result = np.asarray(op.reduction.run(moments), np.float64)
+    if state.weights is not None and op.reduction.name == "mean":  # of no weight in all NaN, though rows count
+        with np.errstate(invalid="ignore"):
+            result = np.where(state.weights == 0, np.nan, moments.total / (state.weights + (state.weights == 0)))
     names = tuple(map(str, state.labels))
     cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces, rest=rest)
     cells = settled(op, cells, lacking > 0, moments.n > 0, enough(op, moments.n) & np.isnan(result))
@@ -178,7 +181,8 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
     gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
     expected = np.full(len(chosen), gone is not True) if isinstance(gone, bool) else ~gone[chosen]
-    skipped, away = 0, elsewhere(op.args, view, axis)
+    between = np.zeros(missing.shape, bool)  # NaN, of infinities
+    skipped, outside, away = 0, 0, elsewhere(op.args, view, axis)  # infinities are outside of all bins
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])
@@ -193,13 +197,19 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
             result = reductions.finish(op.reduction, [part[rows] for part in parts], dict(op.params))
+            odd = sum(int(np.isinf(part[rows]).sum()) for part in parts if part.dtype.kind == "f")
             if isinstance(result, tuple):
                 histograms[member, at[0]] = result
             else:
                 values[(member, *at)] = result
+            if op.reduction.histogram:
+                outside += odd
+            elif odd and result != result:
+                between[(member, *at)] = True
     cells = Cells(values, members, labels, skipped=skipped, histograms=histograms, pieces=placed.pieces, rest=rest)
-    odd = counted & np.isnan(values) if op.reduction.level is not None else None  # between infinities
-    return settled(op, cells, missing, counted, odd)
+    made = settled(op, cells, missing, counted, between)
+    made.broken += outside
+    return made
 
 
 def _by_sketch(op: MetricOp, view: View) -> Cells:
@@ -213,7 +223,7 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
     tokens = known_tokens(op, view)
     values = np.full((1, 1, len(pieces)), np.nan)
-    found, sought = np.zeros(values.shape), np.zeros(values.shape)
+    found, sought, outside = np.zeros(values.shape), np.zeros(values.shape), 0
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     for place in range(len(pieces) if counts is not None else 0):
         here = np.flatnonzero(piece[batch] == place)
@@ -221,11 +231,16 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
         found[0, 0, place], sought[0, 0, place] = mine.n[0], 0 if tokens is None else tokens[here].sum()
         if mine.n[0] > 0:
             parts = counts[piece == place] if counts is not None else ()
-            result = op.reduction.sketch(Sketch.merge(parts, float(mine.min[0]), float(mine.max[0])), **dict(op.params))
+            sketch = Sketch.merge(parts, float(mine.min[0]), float(mine.max[0]))
+            result = op.reduction.sketch(sketch, **dict(op.params))
+            outside += sketch.infinite if op.reduction.histogram else 0
             if isinstance(result, tuple):
                 histograms[0, 0] = result
             else:
                 values[0, 0, place] = result
     missing = np.maximum(sought - found, 0)
     cells = Cells(values, skipped=int(missing.sum()), histograms=histograms, pieces=tuple(pieces))
-    return settled(op, cells, missing > 0, found > 0)
+    between = (found > 0) & np.isnan(values) if op.reduction.level is not None else None
+    made = settled(op, cells, missing > 0, found > 0, between)
+    made.broken += outside
+    return made

@@ -20,7 +20,7 @@ from declog.language.absence import QUESTIONS, Absence, either, elementwise
 from declog.language.dtypes import COLUMN, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
 from declog.language.moments import AGGREGATES, FORMULAS, floats
-from declog.language.nodes import LEAVES, Node
+from declog.language.nodes import LEAVES, WRITTEN, Node
 from declog.language.segmented import Segments
 
 Array = NDArray[Any]
@@ -318,6 +318,10 @@ class View:
         return segmented.aggregate(run, values, self.frame.parts(fine, coarse))
 
     def _elementwise(self, node: Node, function: Function) -> Array:
+        if node.op == WRITTEN[DType.BOOL]:  # as a label; what is neither true nor false is none
+            (arg,) = node.args
+            unknown = self.undecided(arg)
+            return _applied(function, [self.value(arg) if unknown is False else _blanked(self.value(arg), unknown)])
         across = self._across(node)
         return _applied(function, [across(place, self.value(arg)) for place, arg in enumerate(node.args)])
 

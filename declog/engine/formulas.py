@@ -19,7 +19,7 @@ from declog.engine.evaluator import by_tensors
 from declog.errors import RuntimeFailure
 from declog.language.absence import Absence, elementwise
 from declog.language.functions import DEFAULT, Functions
-from declog.language.nodes import BUILTIN, CONST, METRIC, Node
+from declog.language.nodes import BUILTIN, CONST, METRIC, Node, walk
 from declog.language.segmented import Segments, present, truth
 from declog.plans.needs import read
 from declog.plans.ops import FormulaOp
@@ -67,6 +67,15 @@ class Sheet:
                 gone = bool(gone.all())
             known = self._known[node.index] = (values if gone is False else np.where(gone, np.nan, values)), gone
         return known
+
+    def broken(self, expr: Node, shape: tuple[int, ...]) -> Array:
+        """Where a metric that an expression reads is NaN or infinite: what it makes of that is no gap."""
+        found = np.zeros(shape, bool)
+        for node in walk(expr):
+            if node.op == METRIC and (read := self.value(node))[1] is not True:
+                odd = ~np.isfinite(read[0]) & ~np.asarray(read[1])
+                found |= odd if len(odd) <= shape[0] else odd.any(0, keepdims=True)
+        return found
 
     def _compute(self, node: Node) -> tuple[Array, Absence]:
         if node.op == CONST:
@@ -146,11 +155,12 @@ def formula(
     shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
     result = np.array(np.broadcast_to(np.asarray(values, np.float64), shape))
     lacking = np.broadcast_to(gone, shape) | ~present(result)
-    if op.empty is not None and (sheet.labels or not op.labels):  # without labels it has no cell
-        result = np.where(lacking, op.empty, result)
     made = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
-    if op.empty is None and any(source.kept is not None for source in sources):
-        made.kept = ~present(result) & ~np.broadcast_to(gone, shape)
+    if lacking.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
+        made.kept = lacking & ~np.broadcast_to(gone, shape) & sheet.broken(op.expr, shape)
+        lacking = lacking & ~made.kept
+    if op.empty is not None and (sheet.labels or not op.labels):  # without labels it has no cell
+        made.values = np.where(lacking, op.empty, result)
     return made
 
 

@@ -33,7 +33,8 @@ class State:
 
     ``expected`` counts the rows (or tokens) of each cell, ``lacking`` those without a value, ``rows`` the rows of each
     label; nothing lacks where the signal never ``came``, nor a member of those that come each ``alone``. Without `by`
-    there is one label, without a family one member, both without a name.
+    there is one label, without a family one member, both without a name. With `weight` sums are of weighted values, and
+    ``weights`` has what the weights come to, which may be nothing though rows count: they may be negative.
     """
 
     members: tuple[str, ...]
@@ -45,6 +46,7 @@ class State:
     expected: Array
     came: bool
     alone: bool = False
+    weights: Array | None = None
 
     def merge(self, other: State) -> State:
         """The state of both sets of rows."""
@@ -55,6 +57,7 @@ class State:
         return State(
             members, labels, pieces, one.moments.merge(two.moments), one.lacking + two.lacking, one.rows + two.rows,
             one.expected + two.expected, one.came or two.came, self.alone,
+            None if one.weights is None or two.weights is None else one.weights + two.weights,
         )  # fmt: skip
 
     def among(self, labels: tuple[str, ...]) -> State:
@@ -89,8 +92,18 @@ class State:
         expected = np.zeros(shape[1:])
         expected[np.ix_(*(np.array(list(place), np.int64) for place in places[1:]))] = self.expected
         lacking = spread(self.lacking, 0.0 if self.alone else expected)  # of a member that had not come, each row's
+        weights = None if self.weights is None else spread(self.weights, 0.0)
         return State(
-            tuple(members), tuple(labels), tuple(pieces), moments, lacking, rows, expected, self.came, self.alone
+            tuple(members),
+            tuple(labels),
+            tuple(pieces),
+            moments,
+            lacking,
+            rows,
+            expected,
+            self.came,
+            self.alone,
+            weights,
         )
 
     def pooled(self, names: tuple[str, ...], place: Array) -> State:
@@ -106,6 +119,7 @@ class State:
         return replace(
             self, labels=names, moments=self.moments.map(turned).pooled(parts).map(turned),
             lacking=summed(self.lacking), rows=parts.apply(np.add, self.rows), expected=summed(self.expected),
+            weights=None if self.weights is None else summed(self.weights),
         )  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
@@ -114,7 +128,8 @@ class State:
         return {
             "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.lacking.shape,
             "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "expected": self.expected.tolist(),
-            "came": self.came, "alone": self.alone, **arrays,
+            "came": self.came, "alone": self.alone,
+            "weights": None if self.weights is None else self.weights.tolist(), **arrays,
         }  # fmt: skip
 
     @classmethod
@@ -124,9 +139,11 @@ class State:
         moments = Moments(*(np.array(data[stat], np.float64).reshape(shape) for stat in STATS))
         pieces = tuple(tuple(piece) for piece in data["pieces"])
         lacking = np.array(data["lacking"], np.float64).reshape(shape)
+        weights = data.get("weights")
         return cls(
             tuple(data["members"]), tuple(data["labels"]), pieces, moments, lacking, np.array(data["rows"], np.float64),
             np.array(data["expected"], np.float64).reshape(shape[1:]), data["came"], data.get("alone", False),
+            None if weights is None else np.array(weights, np.float64).reshape(shape),
         )  # fmt: skip
 
 
@@ -149,12 +166,14 @@ def state_of(op: MetricOp, view: View) -> State:
         members = view.members(op.args[0])
         expected = np.bincount(cell, _expected(op, view, axis)[chosen], minlength=shape[0] * shape[1])
         states = Moments.single(values)
-    there = states.n
+    there, weights = states.n, None
     if op.weight is not None:
         weight = np.asarray(view.rows(op.weight, axis), np.float64)[chosen]
         there = there * present(weight)
-        weight = np.where(present(weight), weight, 0.0)
-        states = replace(states, n=states.n * weight, total=states.total * weight)
+        with np.errstate(invalid="ignore"):  # inf times 0
+            weighed = np.where(there > 0, there * weight, 0.0)
+            weights = np.stack([np.bincount(cell, row, minlength=shape[0] * shape[1]) for row in weighed])
+            states = replace(states, n=there, total=np.where(there > 0, states.total * weight, 0.0))
     pooled = states.pooled(Segments(cell, shape[0] * shape[1]))
     whole = (len(pooled.n), *shape)
     lacking: Array = np.zeros(whole)
@@ -171,6 +190,7 @@ def state_of(op: MetricOp, view: View) -> State:
     return State(
         members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows,
         expected.reshape(shape).astype(np.float64), came, alone(op.args),
+        None if weights is None else weights.reshape(whole),
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 Bins grow geometrically from ``SMALLEST`` to ``GREATEST`` on both sides of zero (as DDSketch, Masson et al.
 2019), so that a quantile is within ``ERROR`` of the true value, relatively; smaller values count as zero, and
-greater ones as the greatest. 1 has a bin of its own value, so that quantiles of bools are exact. Imports numpy only.
+greater ones as the greatest, or as infinite where an infinity is among them. 1 has a bin of its own value, so that
+quantiles of bools are exact. Imports numpy only.
 """
 
 from __future__ import annotations
@@ -57,22 +58,40 @@ class Sketch:
         first, second = (
             self._value(int(np.searchsorted(ranks, rank, side="right")), rank, total) for rank in (below, above)
         )
-        return first if first == second or place == below else first + (second - first) * (place - below)
+        if first == second or place == below:
+            return first
+        if math.isinf(first) or math.isinf(second):  # halfway to an infinity is there; between both is nothing
+            return first + second
+        return first + (second - first) * (place - below)
 
     def _value(self, bin: int, rank: int, total: int) -> float:
         if rank == 0:
             return self.low
+        if bin in self._infinite:
+            return self.high if bin else self.low
         return self.high if rank == total - 1 else float(np.clip(VALUES[bin], self.low, self.high))
 
-    def histogram(self, bins: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Counts in equal bins from the smallest to the greatest value, and the edges; an infinity is ±``GREATEST``."""
-        used = np.flatnonzero(self.counts)
+    @property
+    def _infinite(self) -> list[int]:
+        """The outermost bins that hold infinities."""
+        return [bin for bin, end in ((0, self.low), (SIZE - 1, self.high)) if math.isinf(end)]
+
+    @property
+    def infinite(self) -> int:
+        """How many values are infinite."""
+        return int(self.counts[self._infinite].sum())
+
+    def histogram(self, bins: int) -> tuple[NDArray[Any], NDArray[Any]] | float:
+        """Counts in equal bins from the smallest to the greatest value, and the edges; of no finite value NaN."""
+        finite = self.counts.copy()
+        finite[self._infinite] = 0
+        used = np.flatnonzero(finite)
         if not len(used):
-            return np.zeros(bins, np.int64), np.linspace(0, 1, bins + 1)
-        low = self.low if math.isfinite(self.low) else float(VALUES[used[0]])  # an infinity is in the outermost bin
+            return math.nan
+        low = self.low if math.isfinite(self.low) else float(VALUES[used[0]])
         high = self.high if math.isfinite(self.high) else float(VALUES[used[-1]])
         edges = np.histogram_bin_edges([], bins, range=(low, high))
-        counts, edges = np.histogram(np.clip(VALUES[used], low, high), bins=edges, weights=self.counts[used])
+        counts, edges = np.histogram(np.clip(VALUES[used], low, high), bins=edges, weights=finite[used])
         return counts.astype(np.int64), edges
 
 

@@ -172,6 +172,8 @@ def _ece(confidence: Array, correct: Array, bins: int) -> float:
 
 @_values("corr", arity=2, help="Pearson's correlation of two values; absent where one does not vary")
 def _corr(x: Array, y: Array) -> float:
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return float("nan")
     if (x == x[0]).all() or (y == y[0]).all():  # a rounded mean would leave something to divide by
         return float("nan")
     dx, dy = x - x.mean(), y - y.mean()

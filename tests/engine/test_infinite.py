@@ -43,3 +43,56 @@ def test_a_mean_of_infinities_of_both_signs_is_shown_whatever_they_weigh(weight:
     profile = {"signals": {"x": ROWS, "w": ROWS}, "metrics": {"m": {"expr": "x", "weight": "w"}}}
     found = record(profile, [[{"x": [INF, -INF], "w": [weight, weight]}]]).scalars[0]
     assert (str(found["m"]), found["nonfinite/m"]) == ("nan", 1)
+
+
+@pytest.mark.parametrize("axis", ["completion", "token"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "std", "p50", "corr"])
+def test_what_is_empty_is_no_value_for_what_infinities_make(reduce: str, axis: str) -> None:
+    """`empty: 0` is for what nothing came for: a run that diverged does not log a healthy 0, nor do formulas of it."""
+    if (reduce, axis) == ("corr", "token"):
+        return
+    rows = [1.0, INF, -INF, -INF]
+    metrics = {
+        "m": {"expr": ["x", "y"] if reduce == "corr" else "x", "reduce": reduce, "empty": 0},
+        "of": {"formula": "m / m", "empty": 0},
+        "nothing": {"expr": "x", "reduce": "sum", "where": "x == 17", "empty": 0},
+        "share": {"formula": "nothing / nothing", "empty": 0},
+    }
+    profile = {"axes": {"token": {"mask": "all"}}, "signals": {"x": {"axis": axis}, "y": ROWS}, "metrics": metrics}
+    found = record(profile, [[{"x": [rows] * 4 if axis == "token" else rows, "y": [1.0, 2.0, 3.0, 4.0]}]]).scalars[0]
+    shown = "-inf" if reduce == "p50" else "nan"
+    assert {name: str(value) for name, value in found.items() if not name.startswith("nonfinite/")} == {
+        "m": shown, "of": "nan", "nothing": "0.0", "share": "0.0",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", ["completion", "token"])
+def test_infinities_are_in_no_bin_and_are_reported(axis: str) -> None:
+    """A histogram is of the finite values, whose bins they do not stretch; of infinities alone there is none."""
+    profile = {
+        "axes": {"token": {"mask": "all"}},
+        "signals": {"x": {"axis": axis}},
+        "metrics": {"m": {"expr": "x", "reduce": "histogram(bins=2)"}},
+    }
+    rows = [[1.0, INF, 2.0, -INF], [INF, INF, INF, INF]]
+    sink = record(profile, [[{"x": [row] if axis == "token" else row}] for row in rows])
+    found = [item for _, records in sink.events for item in records.histograms]
+    edges = [[round(float(edge), 1) for edge in item.edges] for item in found]
+    assert ([item.counts for item in found], edges) == ([[1, 1]], [[1.0, 1.5, 2.0]])
+    assert [values["nonfinite/m"] for values in sink.scalars.values()] == [2, 4]
+
+
+@pytest.mark.parametrize("level", ["p05", "p50", "p95"])
+@pytest.mark.parametrize(
+    "rows", [[1.0, INF, INF, INF], [-INF, -INF, -INF, 2.0], [-INF, 1.0, INF, INF], [-INF, -INF, INF, INF]]
+)
+def test_quantiles_of_tokens_are_infinite_where_those_of_rows_are(level: str, rows: list[float]) -> None:
+    """No number is made up for what lies between infinities."""
+    profile = {
+        "axes": {"token": {"mask": "all"}},
+        "signals": {"x": ROWS, "t": {"axis": "token"}},
+        "metrics": {"x": f"{level}(x)", "t": f"{level}(t)"},
+    }
+    found = record(profile, [[{"x": rows, "t": [[row] for row in rows]}]]).scalars[0]
+    assert str(found["t"]) == str(found["x"])
+    assert found["nonfinite/t"] == found["nonfinite/x"]

@@ -11,6 +11,7 @@ import declog
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import logged, profile
 
+NAN = float("nan")
 ROWS, TEXT = {"axis": "completion"}, {"axis": "completion", "type": "text"}
 SIGNALS: dict[str, Any] = {
     "x": ROWS, "env": TEXT, "agent": TEXT, "n": {**ROWS, "type": "int"}, "b": {**ROWS, "type": "bool"},
@@ -31,7 +32,7 @@ ONE = [{"x": [1.0, 2.0, 3.0, 6.0], "env": ["u", "v", "u", None], "agent": ["p", 
         ({"by": "tags", "reduce": "p50"}, {"m/a": 1.0, "m/b": 2.0, "m/h": 3.5}),
         ({"by": ["tags", "agent"], "reduce": "count"}, {"m/a/p": 1, "m/b/q": 1, "m/h/p": 2}),
         ({"by": ["env", "step"]}, {"m/u/0": 2.0, "m/v/0": 2.0}),
-        ({"by": ["env", "bucket(x, 2)"], "reduce": "max"}, {"m/u/0-2": 1.0, "m/u/3+": 3.0, "m/v/0-2": 2.0}),
+        ({"by": ["env", "bucket(x, 2)"], "reduce": "max"}, {"m/u/0-2": 1.0, "m/u/2+": 3.0, "m/v/0-2": 2.0}),
         ({"by": ["agent", "tags"], "max_labels": 1, "reduce": "sum"}, {"m/p/h": 7.0, "m/_other": 3.0}),
         ({"by": ["agent", "n"], "max_labels": 1, "name": "{agent}/{n}"}, {"p/1": 2.0, "_other/_other": 4.0}),
     ],
@@ -39,6 +40,31 @@ ONE = [{"x": [1.0, 2.0, 3.0, 6.0], "env": ["u", "v", "u", None], "agent": ["p", 
 def test_a_value_for_each_combination(metric: dict[str, Any], expected: dict[str, float], tmp_path: Path) -> None:
     """A row counts for each of its tags once; where any of its labels is missing, it counts for none."""
     assert logged(profile(SIGNALS, {"m": {"expr": "x", **metric}}), ONE, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("x > 2", {"m/false": 1, "m/true": 4}),
+        ("b", {"m/false": 2, "m/true": 1}),
+        ("not b", {"m/false": 1, "m/true": 2}),
+        ("x > 2 and b", {"m/false": 1}),
+        ("contains(t, 'a')", {"m/false": 2, "m/true": 1}),
+        ("t == 'a'", {"m/false": 2, "m/true": 1}),
+        ("present(x)", {"m/false": 10, "m/true": 5}),
+        (["x > 2", "b"], {"m/false/true": 1}),
+        (["n", "not b"], {"m/1/false": 1, "m/1/true": 2}),
+        (["tags", "contains(t, 'a')"], {"m/h/true": 1, "m/h/false": 2}),
+    ],
+)
+def test_what_compares_nothing_is_no_label(by: Any, expected: dict[str, float], tmp_path: Path) -> None:
+    """A comparison of a missing value, and what is made of a missing bool or text, is neither true nor false."""
+    signals = {**SIGNALS, "r": {"axis": "completion"}, "t": {"axis": "completion", "type": "text"}}
+    batch = {"r": [1.0, 2.0, 4.0, 8.0], "x": [1.0, NAN, 3.0, NAN], "b": [True, False, None, None],
+             "t": ["a", "b", None, None], "n": [1, 1, 1, 1], "tags": [["h"], ["h"], ["h"], []]}  # fmt: skip
+    config = profile(signals, {"m": {"expr": "r", "reduce": "sum", "by": by}})
+    found = logged(config, [batch], tmp_path)
+    assert found == expected
 
 
 def test_labels_whose_parts_hold_a_slash_stay_apart(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Random data of a case: eighths that every dtype holds exactly, missing values, junk in the padding."""
+"""Random data of a case: eighths that every dtype holds exactly, missing and infinite values, junk in the padding."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -24,8 +25,8 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 class Values:
     """Draws what one signal has, in the shape that the interpreter reads: plain lists."""
 
-    def __init__(self, random: Random, spec: dict[str, Any], dtype: str) -> None:
-        self.random, self.spec, self.dtype = random, spec, dtype
+    def __init__(self, random: Random, spec: dict[str, Any], dtype: str, *, infinite: bool = False) -> None:
+        self.random, self.spec, self.dtype, self.infinite = random, spec, dtype, infinite
 
     def one(self) -> Any:
         """One value; None or NaN is missing."""
@@ -42,6 +43,8 @@ class Values:
             return None if missing and self.dtype == "list" else random.randint(low, high)
         if self.dtype == "bool":
             return float(random.random() < 0.5)
+        if self.infinite and random.random() < 0.05:
+            return random.choice((math.inf, math.inf, -math.inf))
         return (None if self.dtype == "list" else float("nan")) if missing else random.randint(-24, 24) / 8
 
     def drawn(self, rows: int, groups: int, tokens: list[int]) -> Any:

@@ -137,7 +137,8 @@ class Declared:
         if reductions <= {"mean", "sum"} and self.maybe(0.3) and kind_of(trees["expr"][0], self.signals) != "bool":
             coarse = "completion" if axis == "token" else axis  # a weight per token is not possible
             draw.joins = axis != "token"
-            trees["weight"] = ("abs", draw.number(coarse, event, 1, exact=True, device=axis == "token"))
+            weight = draw.number(coarse, event, 1, exact=True, device=axis == "token")
+            trees["weight"] = weight if self.maybe(0.3) else ("abs", weight)
             draw.joins = True
             spec["weight"] = text(trees["weight"])
         family = family_of(trees["expr"][0], self.signals)
@@ -159,7 +160,7 @@ class Declared:
             spec["nan"] = random.choice(("skip", "propagate"))
         if plain and one and spec.get("pool") != "rank" and self.maybe(0.3):
             spec["cumulative"] = True
-        elif plain and one and spec.get("pool", "step") in ("step", "batch") and self.maybe(0.15):
+        elif plain and one and spec.get("pool", "step") in ("window", "step", "batch") and self.maybe(0.15):
             spec["ema"] = random.choice((0.9, 0.5))
             spec.pop("combine", None)
         elif self.maybe(0.1) and "by" not in spec:

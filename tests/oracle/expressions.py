@@ -290,7 +290,9 @@ class Expressions:
     def label(self, event: str) -> Tree:
         """What a metric per completion is distinguished by."""
         found: list[Tree] = [("signal", name) for name in self.names("completion", ("text", "int", "bool"), event)]
-        found.append(("bucket", self.number("completion", event, 1, exact=True), 0, 1, 4))
+        halved: Tree = ("/", self.number("completion", event, 1, exact=True), ("constant", 2))  # a float, for sure
+        found.append(("bucket", self.random.choice((halved, self.leaf("completion", event) or halved)), 0, 1, 4))
+        found.append(self.boolean("completion", event, 1))
         found += [("signal", name) for name in self.names("completion", ("object",), event)]
         if self.maybe(0.3):  # several: a label for each combination, and for each tag
             coarse = [("signal", name) for name in self.names("step", ("int",), event)]

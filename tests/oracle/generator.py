@@ -58,6 +58,7 @@ class Generator:
         self.tokens = self.random.choice(("no", "mask", "mask", "mask", "packed", "packed mask", "all"))
         self.signals: dict[str, dict[str, Any]] = {}
         self.dtypes: dict[str, str] = {}
+        self.infinite = self.maybe(0.25)
         self.derived: dict[str, str] = {}  # signals that are written as an expression
 
     def maybe(self, share: float) -> bool:
@@ -265,7 +266,8 @@ class Generator:
             else:
                 whole = {**spec, "missing": spec.get("type") not in ("int", "bool") or spec["axis"] != "step"}
                 count = len(dict.fromkeys(groups)) if self.grouping == "of" else rows // self.size
-                made[name] = Values(random, whole, self.dtypes[name]).drawn(rows, count, tokens)
+                values = Values(random, whole, self.dtypes[name], infinite=self.infinite)
+                made[name] = values.drawn(rows, count, tokens)
         return made
 
 

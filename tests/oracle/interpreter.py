@@ -13,6 +13,7 @@ from tests.oracle.values import (
     ABSENT,
     OPERATIONS,
     aggregate,
+    bucket,
     distinct,
     jaccard,
     majority,
@@ -283,10 +284,12 @@ class World:
                 low, first, x, second, high = args
                 one, two = self.value((first, low, x), at), self.value((second, x, high), at)
                 return OPERATIONS["and"](one, two)
+            case "bucket":
+                return bucket(self.value(args[0], at), args[1:], whole=kind_of(args[0], self.signals) == "int")
             case "index" | "size":
                 return self.place(op, args[0], at)
             case "labels":
-                found = [self.value(item, at) for item in args]
+                found = [self.judged(item, at) for item in args]
                 gone = [item for item in found if not there(item)]
                 return gone[0] if gone and ABSENT not in gone else ABSENT if gone else combinations(found)
             case "distinct_n":

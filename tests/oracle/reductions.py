@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tests.oracle.values import moment, total
@@ -25,11 +26,15 @@ class Between:
 
 @dataclass(frozen=True)
 class Bins:
-    """A histogram; ``loose``: over tokens, of which only the ends and the number of values are exact."""
+    """A histogram; ``loose``: over tokens, of which only the ends and the number of values are exact.
 
-    counts: tuple[int, ...]
-    edges: tuple[float, ...]
+    ``outside``: there are infinities, which are in no bin; of nothing else there are no bins.
+    """
+
+    counts: tuple[int, ...] = ()
+    edges: tuple[float, ...] = ()
     loose: bool = False
+    outside: bool = False
 
 
 def reduced(name: str, rows: Sequence[tuple[Any, ...]], *, tokens: bool = False) -> Any:
@@ -42,12 +47,11 @@ def reduced(name: str, rows: Sequence[tuple[Any, ...]], *, tokens: bool = False)
         return corr(pairs) if name == "corr" else ece(pairs, int(name.partition("=")[2].rstrip(")") or 10))
     if name == "mean":
         weights = total([row[1] for row in rows])
-        return None if weights == 0 else total([row[0] * row[1] for row in rows]) / weights
+        return math.nan if weights == 0 else total([row[0] * row[1] for row in rows]) / weights
     if name == "sum":
         return total([row[0] * row[1] for row in rows])
     if name in MOMENTS:
-        found = moment(name, values)
-        return None if math.isnan(found) else found
+        return None if len(values) == 1 and name in ("var", "std") else moment(name, values)
     if name == "count":
         return len(values)
     if name == "last":
@@ -65,6 +69,8 @@ def quantile(values: list[float], share: float, *, tokens: bool) -> Any:
     place = share * (len(ordered) - 1)
     below = math.floor(place)
     low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    if math.isinf(low) or math.isinf(high):
+        return low if low == high or place == below else low + high  # of both infinities NaN
     if tokens:
         return Between(ordered[max(below - 1, 0)] if place == below else low, high)
     return low + (high - low) * (place - below) if high != low else low
@@ -72,6 +78,10 @@ def quantile(values: list[float], share: float, *, tokens: bool) -> Any:
 
 def histogram(values: list[float], bins: int, *, loose: bool) -> Bins:
     """Equal bins from the smallest to the greatest, the last with both ends; about one value they are one unit wide."""
+    outside = not all(map(math.isfinite, values))
+    values = [value for value in values if math.isfinite(value)]
+    if not values:
+        return Bins(outside=True)
     low, high = float(min(values)), float(max(values))
     if low == high:
         low, high = low - 0.5, high + 0.5
@@ -79,7 +89,7 @@ def histogram(values: list[float], bins: int, *, loose: bool) -> Bins:
     counts = [0] * bins
     for value in values:
         counts[min(int((value - low) / width), bins - 1)] += 1
-    return Bins(tuple(counts), tuple(low + width * place for place in range(bins + 1)), loose)
+    return Bins(tuple(counts), tuple(low + width * place for place in range(bins + 1)), loose, outside)
 
 
 def ece(pairs: list[tuple[float, float]], bins: int) -> float:
@@ -97,6 +107,8 @@ def ece(pairs: list[tuple[float, float]], bins: int) -> float:
 
 def corr(pairs: list[tuple[float, float]]) -> Any:
     """Pearson's correlation."""
+    if not all(map(math.isfinite, chain(*pairs))):
+        return math.nan
     if any(len({pair[side] for pair in pairs}) == 1 for side in (0, 1)):
         return None  # also where a rounded mean differs from what all are
     count = len(pairs)

@@ -55,12 +55,17 @@ def _divided(a: float, b: float) -> float:
     return math.nan if a == 0 else math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
-def _bucket(x: float, *edges: float) -> str:
-    low: float | None = 0 if edges[0] >= 0 else None
+def bucket(x: Any, edges: Sequence[float], *, whole: bool) -> Any:
+    """The label of a number, by edges that are not negative; ``whole``: of ints."""
+    if not there(x):
+        return x
+    low: float = 0
+    if x < low:
+        return "<0"
     for edge in edges:
         if x <= edge:
             return f"{low}-{edge}"
-        low = edge + 1
+        low = edge + 1 if whole else edge
     return f"{low}+"
 
 
@@ -116,7 +121,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "contains": _predicate(lambda text, part: part in text),
     "startswith": _predicate(lambda text, part: text.startswith(part)),
     "matches": _predicate(lambda text, pattern: re.search(pattern, text) is not None),
-    "bucket": lambda x, *edges: x if not there(x) else _bucket(x, *edges),
 }
 
 

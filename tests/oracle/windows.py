@@ -165,7 +165,7 @@ class Metrics:
                 if "where" in trees and world.value(trees["where"], at) is not True:
                     continue
                 weight = world.value(trees["weight"], at) if "weight" in trees else 1
-                label = world.value(trees["by"], at) if "by" in trees else ""
+                label = world.judged(trees["by"], at) if "by" in trees else ""
                 values = tuple(world.judged(tree, at) for tree in exprs)
                 if weight is ABSENT or weight == 0 or not there(label):
                     continue
@@ -191,6 +191,9 @@ class Metrics:
         family = family_of(trees["expr"][0], world.signals)
         members = world.members(trees["expr"][0]) if family else [""]
         pool = POOLS[spec.get("pool", "step" if "ema" in spec else "window")]
+        if "ema" in spec and spec.get("pool") == "window":  # of the values of log events
+            ends = {block: window[-1] for window in self.past(name) for block in window}
+            pool = lambda at: (ends[at.block],)  # noqa: E731
         found: dict[str, dict[Piece, list[Any]]] = {}
         for member in members:
             known = self.with_member(name, trees["expr"][0], member) if family and carried(spec) else blocks
@@ -317,7 +320,7 @@ class Metrics:
             pieces = dict.fromkeys(piece for values in inputs.values() for piece in values)
             for piece in sorted(pieces):
                 value = self.computed(tree, cell, piece)
-                if value is None and any(self.is_nan(key, cell, piece) for key in read):
+                if value is None and any(self.is_odd(key, cell, piece) for key in read):
                     value = math.nan
                 if there(value):
                     found.setdefault(cell or "", {})[piece] = value
@@ -346,11 +349,11 @@ class Metrics:
             return {piece: 0.0 for pieces in cells.values() for piece in pieces}
         return cells.get("", {})
 
-    def is_nan(self, key: str, cell: str | None, piece: Piece) -> bool:
-        """Whether a formula reads a NaN; of a family that it aggregates, in any member."""
+    def is_odd(self, key: str, cell: str | None, piece: Piece) -> bool:
+        """Whether a formula reads a NaN or an infinity; of a family that it aggregates, in any member."""
         if self.is_family(key) and cell is None:
-            return any(is_nan(pieces.get(piece)) for pieces in (self.cells(key) or {}).values())
-        return is_nan(self.of(key, cell).get(piece))
+            return any(is_odd(pieces.get(piece)) for pieces in (self.cells(key) or {}).values())
+        return is_odd(self.of(key, cell).get(piece))
 
     def is_family(self, key: str) -> bool:
         trees = self.metrics[key.partition(".")[0]]
@@ -418,7 +421,7 @@ class Metrics:
                     continue
                 key = f"{name}.{suffix}" if suffix else name
                 for cell, value in self.combined(key).items():
-                    if there(value):
+                    if there(value) and (not isinstance(value, Bins) or value.counts):
                         shown = spec.get("name") or default_name(suffix, cell, self.is_by(name))
                         shown = shown.format(id=name, reduce=suffix, column=cell, label=cell)
                         found[prefix + shown] = (value, self.off(name))
@@ -431,7 +434,7 @@ class Metrics:
             keys = [f"{name}.{suffix}" if suffix else name for suffix in trees.get("reduce", {"": ""})
                     if self.spec(name).get("log") is not False and chosen(self.case, name, suffix)]  # fmt: skip
             values = [value for key in keys for pieces in (self.cells(key) or {}).values() for value in pieces.values()]
-            if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+            if any(value.outside if isinstance(value, Bins) else is_odd(value) for value in values):
                 found.add(f"{self.prefix}nonfinite/{name}")
         return found
 
@@ -487,6 +490,11 @@ def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int
 def is_nan(value: Any) -> bool:
     """Whether a value is a NaN that `nan: propagate` left."""
     return isinstance(value, float) and math.isnan(value)
+
+
+def is_odd(value: Any) -> bool:
+    """Whether a value is a NaN, or infinite."""
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def default_name(suffix: str, cell: str, by: bool) -> str:
