@@ -218,8 +218,9 @@ class Frame:
             if ids is None:
                 raise RuntimeFailure.of("DL507.unobserved", name=grouping.of, phase=self.phase)
             if ids.dtype.kind == "O":
-                codes: dict[str | None, int] = {}  # a missing id is one of its own
-                ids = np.array([codes.setdefault(None if item is None else str(item), len(codes)) for item in ids])
+                codes: dict[str | int, int] = {}  # what has no id belongs to nobody's group: it is alone
+                named = [place if item is None else str(item) for place, item in enumerate(ids)]
+                ids = np.array([codes.setdefault(name, len(codes)) for name in named])
             return Segments.of_keys(*within, ids)
         size = grouping.size
         assert size is not None

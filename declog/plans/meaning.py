@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node
-from declog.plans.ops import FormulaOp, MetricOp, Plan, PreviousOp
+from declog.plans.ops import FormulaOp, JoinOp, LocalOp, MetricOp, Plan, PreviousOp
 
 
 def meanings(plan: Plan) -> dict[str, str]:
@@ -24,7 +24,8 @@ class _Meanings:
     def __init__(self, plan: Plan) -> None:
         self._outputs = {op.key: op for op in plan.outputs}
         self._folds = plan.folds
-        columns = (*(op for phase in plan.phases.values() for op in phase.locals), *plan.joins, *plan.previous)
+        local = [op for phase in plan.phases.values() for op in phase.locals]
+        columns: list[LocalOp | JoinOp | PreviousOp] = [*local, *plan.joins, *plan.previous]
         self._columns = {op.name: op for op in columns}
 
     def of(self, op: MetricOp | FormulaOp) -> str:

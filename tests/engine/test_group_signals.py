@@ -105,3 +105,15 @@ def test_a_value_per_batch_needs_no_phase_of_its_own(tmp_path: Path) -> None:
     with declog.start(named, sinks=[sink], output_dir=tmp_path) as log:
         body(log)
     assert sink.scalars == {0: {"l": 2.0, "lr": 0.5}}
+
+
+@pytest.mark.parametrize("kind", ["int", "text"])
+def test_a_row_without_an_id_is_in_nobodys_group(kind: str, tmp_path: Path) -> None:
+    """Two of them are no group: their spread is none, and each is its own best."""
+    ids = [1, None, 1, None] if kind == "int" else ["p", None, "p", None]
+    signals = {"pid": {"axis": "completion", "type": kind}, "x": {"axis": "completion"}}
+    metrics = {"best": "sum(max(x, over=completion))", "spread": "mean(std(x, over=completion))"}
+    config = profile(signals, metrics, axes={"group": {"of": "pid"}})
+    with declog.start(config, sinks=[sink := MemorySink()], output_dir=tmp_path) as log, log.step(0):
+        log.observe(pid=ids, x=[1.0, 5.0, 3.0, 9.0])
+    assert sink.scalars == {0: {"best": 17.0, "spread": pytest.approx(2**0.5)}}

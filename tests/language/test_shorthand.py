@@ -35,7 +35,7 @@ SAME = {
         " loss: {axis: step, phase: update}}",
     ),
     "a phase of one signal, whatever it is called": (
-        "signals: {rollout: {final: completion}, update: {mask: token bool}, late: {loss_mask: completion?}}",
+        "signals: {rollout: {final: completion}, update: {mask: token bool}, late: {loss_mask: completion optional}}",
         "signals: {final: {axis: completion, phase: rollout}, mask: {axis: token, type: bool, phase: update},"
         " loss_mask: {axis: completion, optional: true, phase: late}}",
     ),
