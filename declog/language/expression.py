@@ -43,7 +43,7 @@ OPERATORS = frozenset(
 )
 _HINTS: dict[type[ast.AST], str] = {
     ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
-    ast.FloorDiv: "divide with `/`", ast.BitXor: "a power is `**`",
+    ast.BitXor: "a power is `**`",
     ast.Lambda: "register a function with @declog.function",
 }  # fmt: skip
 
@@ -130,6 +130,8 @@ class Compiler:
                 self.fail(node, "DL307.syntax", what="a subscript", fix=idioms.of_subscript(node))
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
                 self.fail(node, "DL307.syntax", what="a comprehension", fix=idioms.of_comprehension(node))
+            case ast.BinOp(op=ast.FloorDiv() | ast.Mod()):
+                self.fail(node, "DL307.syntax", what=_describe(node.op), fix=idioms.of_division(node))
         inner = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
         self.fail(node, "DL307.syntax", what=_describe(inner), fix=_HINTS.get(type(inner), _OWN))
 

@@ -50,6 +50,14 @@ def of_subscript(node: ast.Subscript) -> str:
     return "a member of a family is column(family, 'name')"
 
 
+def of_division(node: ast.BinOp) -> str:
+    """``a // b`` and ``a % b``, by `floor`."""
+    quotient = ast.Call(ast.Name("floor"), [ast.BinOp(node.left, ast.Div(), node.right)], [])
+    whole = isinstance(node.op, ast.FloorDiv)
+    made = quotient if whole else ast.BinOp(node.left, ast.Sub(), ast.BinOp(node.right, ast.Mult(), quotient))
+    return f"write `{ast.unparse(made)}`"
+
+
 def of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> str:
     """An aggregate, and which values count."""
     inner = node.generators[0]

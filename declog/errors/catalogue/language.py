@@ -314,7 +314,7 @@ CODES = {
         "pool: step"),
     "DL312.ema_cumulative": ("`ema` is an average over the run already", "drop `cumulative`"),
     "DL312.family": ("`{reduction}` does not take a family", "pick a member: column(family, 'name')"),
-    "DL312.number": ("`{reduction}` needs numbers, and `{node}` is {type}", "count it: `1 if present({node}) else 0`"),
+    "DL312.number": ("`{reduction}` needs numbers, and `{node}` is {type}", "count it: `sum(1 if present({node}) else 0)`"),
     "DL312.text": ("`{reduction}` takes texts here, and `{node}` is {type}", "a signal of `type: text`"),
     "DL312.token_labels": ("`{reduction}` over tokens is a histogram per batch, and has no labels", "{fix}"),
     "DL312.token_where": ("`{reduction}` over tokens is a histogram per batch: `where` cannot read groups or texts",
