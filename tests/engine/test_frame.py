@@ -71,9 +71,13 @@ IDS = {"none": ["step", "batch", "rank", "id"], "ranks": ["step", "batch", "id"]
 @pytest.mark.parametrize("kind", ["text", "int"])
 @given(data=st.data())
 def test_groups_by_id_are_pandas_groups(split: str, kind: str, data: st.DataObject) -> None:
-    """One group per id and (step, batch, rank), or over what they may be split: ragged and in any order."""
+    """One group per id and (step, batch, rank), or over what they may be split: ragged and in any order.
+
+    What has no id is alone.
+    """
     table = data.draw(tables(ids=["a", "None", None] if kind == "text" else [7, -1, 3]))
     rows = whole(table, grouping=Grouping(of="id", split=split))
+    table["id"] = [f"alone {place}" if item is None else item for place, item in enumerate(table["id"])]
     expected = table.groupby(IDS[split], sort=False, dropna=False).ngroup()
     assert groups(rows) == expected.tolist()
 
