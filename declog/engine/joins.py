@@ -138,7 +138,10 @@ class Carryover:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
         view = View(source, self._functions)
         values = view.picked(op.expr, Axis.COMPLETION, np.arange(source.count(Axis.COMPLETION)))
-        places = self._places(op, source, target)
+        places, doubles = self._places(op, source, target)
+        if any(not _same(values[..., [one]], values[..., [other]]) for one, other in doubles):
+            count = len({one for one, _ in doubles})
+            raise RuntimeFailure.of("DL511.twice", ids=self._plan.ids, phase=op.source, count=count, expr=op.expr)
         members = view.members(op.expr) if op.expr.type.family else ()
         if op.expr.type.family and not members:
             return target  # it never came
@@ -158,8 +161,11 @@ class Carryover:
             op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, gone=gone, undecided=undecided
         )
 
-    def _places(self, op: JoinOp, source: Frame, target: Frame) -> NDArray[np.int64]:
-        """For each row of the target, its row in the source: by id, or by position where that is unambiguous."""
+    def _places(self, op: JoinOp, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
+        """For each row of the target, its row in the source: by id, or by position where that is unambiguous.
+
+        And the rows of one batch, two by two, that have one id, which is asked for.
+        """
         ids = self._plan.ids
         source_ids = None if ids is None else source.column(ids, exact=True)
         target_ids = None if ids is None else target.column(ids, exact=True)
@@ -168,7 +174,7 @@ class Carryover:
             raise RuntimeFailure.of("DL511.ids", ids=ids, phase=phase)
         starts = np.cumsum(source.batches.rows) - source.batches.rows
         places = np.full(target.count(Axis.COMPLETION), -1, np.int64)
-        at = 0
+        at, doubles = 0, set[tuple[int, int]]()
         for batch in range(len(target.batches)):
             count = int(target.batches.rows[batch])
             mine = slice(at, at + count)
@@ -185,11 +191,14 @@ class Carryover:
                 places[mine] = starts[batches[0]] + np.arange(count)
                 continue
             rows = np.concatenate([starts[item] + np.arange(source.batches.rows[item]) for item in batches])
-            places[mine] = _by_id(source_ids[rows], rows, target_ids[mine])
+            places[mine], doubled = _by_id(source_ids[rows], rows, target_ids[mine])
+            if doubled:
+                of = np.repeat(np.arange(len(source.batches)), source.batches.rows)
+                doubles |= {(one, other) for one, other in doubled if of[one] == of[other]}
         if (places < 0).any():
             missing = int((places < 0).sum())
             raise RuntimeFailure.of("DL511.missing", missing=missing, target=op.target, ids=ids, source=op.source)
-        return places
+        return places, doubles
 
 
 def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64]:
@@ -203,11 +212,23 @@ def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int6
     return np.flatnonzero(before)
 
 
-def _by_id(known: Array, rows: NDArray[np.int64], ids: Array) -> NDArray[np.int64]:
-    """The row of each id, the latest of equal ones; -1 where it is not known."""
-    table = dict(zip(known.tolist(), rows.tolist(), strict=True))
+def _by_id(known: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+    """The row of each id, the latest of equal ones; -1 where it is not known. And each with the others of its id."""
+    pairs = list(zip(known.tolist(), rows.tolist(), strict=True))
+    table = dict(pairs)
     table.pop(None, None)  # a row without an id is nobody's
-    return np.array([table.get(item, -1) for item in ids.tolist()], np.int64)
+    wanted = ids.tolist()
+    doubled: list[tuple[int, int]] = []
+    if len(table) < len(pairs):
+        asked = set(wanted)
+        doubled = [(table[id], row) for id, row in pairs if id in asked and table.get(id, row) != row]
+    return np.array([table.get(item, -1) for item in wanted], np.int64), doubled
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Whether two values, or those of two families, are equal; what is missing in both is."""
+    pairs = zip(one.ravel().tolist(), other.ravel().tolist(), strict=True)
+    return all(a == b or (a != a and b != b) for a, b in pairs)
 
 
 def _latest_rows(known: Frame | None, new: Frame) -> Frame:

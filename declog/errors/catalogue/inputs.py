@@ -371,6 +371,9 @@ CODES = {
         "rows of `{target}` and `{source}` cannot be matched by position: a batch of {count} completions, "
         "and batches of {sizes}",
         "name the rows: `axes.completion.ids`"),
+    "DL511.twice": (
+        "{count} ids `{ids}` stand for several rows of one batch of phase `{phase}`, of which `{expr}` differs",
+        "give each completion an id of its own"),
 }),
 "DL512": Code("a column's function failed", """
     A function that a schema's `call:` names raised an exception, or returned something else than the column's type.

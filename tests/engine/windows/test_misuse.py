@@ -164,6 +164,24 @@ def test_unknown_ids(tmp_path: Path) -> None:
     )
 
 
+def test_ids_of_several_rows(tmp_path: Path) -> None:
+    """A prompt's id is none of its completions: what differs between them is refused, what does not is looked up."""
+    signals = {**EVENTS, "source": {**ROWS, "type": "text", "phase": "rollout"}}
+    same = {"by": {"expr": "loss", "by": "source", "reduce": "sum"}}
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(row=[7, 7, 8], reward=[1.0, 2.0, 3.0], source=["a", "a", "b"])
+            log.observe(row=[8, 7, 7], loss=[1.0, 2.0, 4.0])
+
+    assert raised(profile(signals, {**JOINED, **same}, axes=IDS), body, tmp_path) == (
+        "[DL511] 1 ids `row` stand for several rows of one batch of phase `rollout`, of which `reward` differs\n"
+        "  fix: give each completion an id of its own"
+    )
+    sink = run(profile(signals, same, axes=IDS), body, tmp_path / "same")
+    assert sink.scalars == {0: {"by/a": 6.0, "by/b": 1.0}}
+
+
 def test_update_before_rollout(tmp_path: Path) -> None:
     """A join looks back only."""
     batches = {"row": [0], "loss": [1.0]}, {"row": [0], "reward": [1.0]}
