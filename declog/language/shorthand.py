@@ -287,7 +287,7 @@ class _Writer:
                 made["schema"] = inline
                 self.origins[(*path, "schema")] = (*path, key)
         given = value.get("filter")
-        if isinstance(given, Mapping) or (isinstance(given, str) and re.search(r"[<>=()]", given)):
+        if isinstance(given, Mapping) or (isinstance(given, str) and re.search(r"[<>=() ]", given.strip())):
             made["filter"] = self._inline(path, "filters", "filter", "filter", given, self._filter)
         if isinstance(made.get("to"), list | str):
             made["to"] = self._names((*path, "to"), made["to"], lambda each: True)

@@ -51,6 +51,11 @@ SAME = {
         "signals: {update: {mask: token bool, logprobs: token}}",
         "signals: {mask: {axis: token, type: bool, phase: update}, logprobs: {axis: token, phase: update}}",
     ),
+    "a condition of bools": (
+        "tables: {t: {columns: [reward], filter: not solved}}",
+        "schemas: {t: {reward: {nullable: true}}}\nfilters: {t: {kind: all, where: not solved}}\n"
+        "tables: {t: {schema: t, filter: t}}",
+    ),
     "a reduction": ("metrics: {p: p95(reward)}", "metrics: {p: {expr: reward, reduce: p95}}"),
     "with a parameter": ("metrics: {h: 'histogram(x, bins=5)'}", "metrics: {h: {expr: x, reduce: histogram(bins=5)}}"),
     "of two": ("metrics: {c: 'corr(x, y)'}", "metrics: {c: {expr: [x, y], reduce: corr}}"),
