@@ -304,7 +304,7 @@ def run(
     sums: Sums = []
     if lengths is None and device.type == "cpu":
         simple = [op for op in ops if op.sums is not None]
-        if simple and (found := fold_sums(simple, signals, shape)) is not None:
+        if any(op.expr is not None for op in simple) and (found := fold_sums(simple, signals, shape)) is not None:
             sums, ops = found, [op for op in ops if op.sums is None]
             if not ops:
                 return Folded(sums)

@@ -13,7 +13,6 @@ import torch
 
 from declog.language import quantile_sketch as sketch
 from declog.language.moments import STATS
-from declog.runtime.token_sums import FLOATS, finite, summed
 
 Tensor = torch.Tensor
 _SPREAD = frozenset({"m2", "min", "max"})  # what is found in a scratch buffer
@@ -128,14 +127,15 @@ class Padded(Layout):
         return mask.cumsum(1) - 1
 
     def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        plain = self._fold_plain(value, mask, stats) if self._plain and value.is_cpu and value.dtype in FLOATS else None
+        plain = self._fold_plain(value, mask, stats) if self._plain and value.is_cpu else None
         return self._fold_any(value, mask, stats) if plain is None else plain
 
     def _fold_plain(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor] | None:
         """None where a value is NaN or infinite, be it in the padding."""
         weight = None if mask is None else self._weight(mask, value.dtype)
-        total = value.sum(1) if weight is None else summed(value, weight)
-        if not finite(total):
+        total = value.sum(1) if weight is None else torch.mul(value, weight, out=self._buffer(value)).sum(1)
+        # of finite sums the sum may be too great to be one
+        if not math.isfinite(total.sum()) and not bool(total.isfinite().all()):
             self._plain = False
             return None
         scratch = value if _SPREAD.isdisjoint(stats) else self._buffer(value)
@@ -208,8 +208,7 @@ class Padded(Layout):
             return self._count(mask, value.device)
         key = (id(mask), value.dtype)
         if key not in self._sums:
-            weight = self._weight(mask, value.dtype)
-            self._sums[key] = summed(weight, weight)
+            self._sums[key] = self._weight(mask, value.dtype).sum(1)
         return self._sums[key]
 
     def _wall(self, mask: Tensor, dtype: torch.dtype) -> Tensor:

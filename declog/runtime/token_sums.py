@@ -22,19 +22,6 @@ LONGEST = 8192  # tokens of a row: for longer ones the library of dot products w
 FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
 
 
-def summed(value: Tensor, weight: Tensor) -> Tensor:
-    """The sum of each row of values that have weights."""
-    with np.errstate(all="ignore"):
-        return torch.from_numpy(_dots(value.numpy(), weight.numpy()))
-
-
-def finite(sums: Tensor) -> bool:
-    """Whether all sums are plain numbers, and with them all values: a sum is not if any value of its row is not."""
-    found = sums.numpy()
-    with np.errstate(all="ignore"):
-        return math.isfinite(np.add.reduce(found)) or bool(np.isfinite(found).all())
-
-
 def fold_sums(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], shape: torch.Size) -> Sums | None:
     """The columns of folds that count and sum signals as they are, ``[completions, tokens]``; None where one does more.
 

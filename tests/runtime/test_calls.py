@@ -82,6 +82,22 @@ def test_a_call_like_an_earlier_one_logs_what_it_logs_alone(variant: str, tmp_pa
     assert logged(CONFIG, [FIRST, call, FIRST, call], tmp_path / "after")[1::2] == [alone, alone]
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_calls_of_one_value_each_log_what_one_call_logs(variant: str, tmp_path: Path) -> None:
+    """A column alone is copied in a way of its own."""
+    call = {**FIRST, **VARIANTS[variant]}
+    (together,) = logged(CONFIG, [call], tmp_path / "together")
+
+    def body(log: Recorder) -> None:
+        for step, one in enumerate([FIRST, FIRST, call, call]):
+            with log.step(step):
+                for name, value in one.items():
+                    log.observe(**{name: value})
+
+    sink = run(CONFIG, body, tmp_path / "apart")
+    assert [sink.scalars[step] for step in (2, 3)] == [together, together]
+
+
 @pytest.mark.parametrize("variant", WRONG)
 def test_a_wrong_call_is_refused_as_if_it_was_the_first(variant: str, tmp_path: Path) -> None:
     """With the same words; and it leaves nothing in the batch."""
