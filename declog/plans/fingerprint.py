@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from declog.language.dtypes import Axis
@@ -84,20 +85,26 @@ def difference(plans: Sequence[Mapping[str, str]]) -> str | None:
 
 def expressions(value: Any) -> Iterator[Node]:
     """Every expression of a plan, by the fields of its ops; token masks are among them."""
-    if isinstance(value, Node):
-        yield value
-        for node in walk(value):
-            yield from node.mask
-    elif value is None or isinstance(value, str | int | float):
-        return  # as most of them are
-    elif is_dataclass(value):
-        for item in fields(value):
-            yield from expressions(getattr(value, item.name))
-    elif isinstance(value, Mapping):
-        yield from expressions(tuple(value.values()))
-    elif isinstance(value, tuple | frozenset):
-        for one in value:
-            yield from expressions(one)
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        if one is None or isinstance(one, str | int | float):
+            continue  # as most of them are
+        if isinstance(one, Node):
+            yield one
+            for node in walk(one):
+                yield from node.mask
+        elif is_dataclass(one) and not isinstance(one, type):
+            stack += [getattr(one, name) for name in reversed(_names(type(one)))]
+        elif isinstance(one, Mapping):
+            stack += reversed(tuple(one.values()))
+        elif isinstance(one, tuple | frozenset):
+            stack += reversed(tuple(one))
+
+
+@cache
+def _names(op: type[Any]) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(op))
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -25,25 +25,30 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
     """
     data = columns_settled(config, config.resolved())
     spec = validate(data, deleted=config.deleted)
-    made: dict[str, Any] = {}
+    make = once(make)
     problems: list[Problem] = []
     stale: list[str] = []
-
-    def once(profile: LogSpec, profiles: list[str]) -> Any:
-        """Tests with equal settings have equal plans."""
-        key = f"{profile.model_dump(exclude={'tests'})} {profiles}"
-        if key not in made:
-            made[key] = make(profile, profiles=profiles)
-        return made[key]
-
     for name, test in spec.tests.items():
-        found = [each.at("tests", name) for each in prepared(data, test, once, config.deleted)[2]]
+        found = [each.at("tests", name) for each in prepared(data, test, make, config.deleted)[2]]
         unknown = [each for each in found if each.code in ("DL403", "DL501")]
         inherited = config.home(("tests", name)) is not None
         if (inherited and unknown) or _expects_deleted(test, spec):
             stale.append(name)
         problems += [each for each in found if not (inherited and each in unknown)]
     return problems, stale
+
+
+def once(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The same compiler, which makes one plan for tests with equal settings."""
+    made: dict[str, Any] = {}
+
+    def known(profile: LogSpec, profiles: list[str]) -> Any:
+        key = f"{profile.model_dump(exclude={'tests'})} {profiles}"
+        if key not in made:
+            made[key] = make(profile, profiles=profiles)
+        return made[key]
+
+    return known
 
 
 def _expects_deleted(test: TestSpec, profile: LogSpec) -> bool:

@@ -30,7 +30,7 @@ from declog.language.validation import validate
 from declog.replay import compare
 from declog.replay.compare import Difference, Seen
 from declog.replay.playback import rehearse
-from declog.replay.prepared import givers, prepared
+from declog.replay.prepared import givers, once, prepared
 from declog.runtime.capture import Call
 
 
@@ -122,10 +122,10 @@ def profile_tests(
     """
     composed = compose(config, overrides)
     data = columns_settled(composed, composed.resolved())
-    make = partial(
+    make = once(partial(
         compile, functions=functions, reductions=reductions, columns=columns, defaulted=with_defaults(composed),
         imports={*load_imports(working_directory()), *composed.imports},
-    )  # fmt: skip
+    ))  # fmt: skip
     problems: list[Problem] = []
     tests = []
     try:
