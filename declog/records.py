@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Number = float | int | bool
 Level = Literal["info", "warn", "error"]
@@ -38,8 +38,7 @@ class DType(StrEnum):
 _HOLDS = {DType.INT: (DType.BOOL,), DType.FLOAT: (DType.INT, DType.BOOL)}
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(NamedTuple):
     """One reduced value. ``metric`` is the id in the profile, ``name`` what trackers show.
 
     ``partial`` is true when some ranks were missing from the window.

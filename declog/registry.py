@@ -91,7 +91,7 @@ class Registry(abc.ABC, Generic[T]):
 
     def _known(self, name: str) -> T | None:
         own = self._own.get(name)
-        return self._parent.get(name) if own is None and self._parent is not None else own
+        return self._parent._known(name) if own is None and self._parent is not None else own
 
     def _provided(self, name: str) -> Iterable[EntryPoint]:
         """What installed packages have of a name. A registry without a parent holds declog's own entries only."""

@@ -7,6 +7,8 @@ pieces that its ``pool`` names and combined over them. Metrics that reduce the s
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,6 +77,39 @@ class Cells:
             return np.take_along_axis(padded, place[..., None], -1)[..., 0], place >= 0
         found = Moments.of(values, there=there)
         return FORMULAS[how].of(found), found.n > (1 if how == "var" else 0)
+
+
+class Found(MutableMapping[str, Cells]):
+    """Metrics' cells by key. Of most there is one finite value, kept as a number until somebody asks for its cells."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, float] = {}
+        self.cells: dict[str, Cells] = {}
+
+    def __getitem__(self, key: str) -> Cells:
+        found = self.cells.get(key)
+        return Cells(np.full((1, 1, 1), self.numbers[key])) if found is None else found
+
+    def __setitem__(self, key: str, cells: Cells) -> None:
+        self.numbers.pop(key, None)
+        self.cells[key] = cells
+
+    def __delitem__(self, key: str) -> None:
+        del (self.cells if key in self.cells else self.numbers)[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.numbers or key in self.cells
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.chain(self.numbers, self.cells)
+
+    def __len__(self) -> int:
+        return len(self.numbers) + len(self.cells)
+
+    def join(self, other: Found) -> None:
+        """Add what other metrics have."""
+        self.numbers |= other.numbers
+        self.cells |= other.cells
 
 
 def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Array | None = None) -> Cells:

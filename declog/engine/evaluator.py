@@ -7,13 +7,13 @@ node's axis; a family has its members in front: ``[members, rows]``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine.frame import UNDECIDED, Frame
+from declog.engine.frame import UNDECIDED, Block, Frame
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import QUESTIONS, Absence, either, elementwise
@@ -25,6 +25,8 @@ from declog.language.segmented import Segments
 
 Array = NDArray[Any]
 Members = tuple[str, ...]
+COLUMNS = ("signal", "local", "carried")
+_AS_IT_IS = {DType.FLOAT: "fiub", DType.INT: "fi", DType.BOOL: "b"}  # kinds of arrays, by what a signal is
 
 
 class View:
@@ -37,6 +39,7 @@ class View:
         self._gone: dict[int, Absence] = {}
         self._open: dict[int, Absence] = {}
         self._members: dict[int, Members] = {}
+        self._made: dict[int, tuple[Block, int]] = {}  # where values stand that were computed together
         self.placed: dict[tuple[object, ...], Any] = {}  # which cells rows are in: many metrics ask alike
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
@@ -58,7 +61,7 @@ class View:
         if known is None:
             gone = self.absent(node)
             known = _nothing(node) if gone is True else self._compute(node)
-            if gone is not True and gone is not False and node.op not in ("signal", "local", "carried"):
+            if gone is not True and gone is not False and node.op not in COLUMNS:
                 known = _blanked(known, gone)
             self._values[node.index] = known
         return known
@@ -89,6 +92,45 @@ class View:
         if unknown is False or node.type.axis is None:
             return values
         return _blanked(values, self.frame.spread(np.asarray(unknown), node.type.axis, axis))
+
+    def matrix(self, nodes: Sequence[Node], axis: Axis) -> tuple[Array, tuple[int, ...]]:
+        """Values as they are reduced, one below the other: ``[k, rows]`` of float64, and how many rows each has.
+
+        A family has one for each member.
+        """
+        pieces = []
+        for node in nodes:
+            plain = self._stacked(node, axis)
+            values = np.asarray(self.judged(node, axis)) if plain is None else plain[0].floats[plain[1]]
+            pieces.append(values if values.ndim > 1 else values[None])
+        return np.concatenate(pieces, dtype=np.float64, casting="unsafe"), tuple(map(len, pieces))
+
+    def take_together(self, groups: Iterable[Sequence[Node]]) -> None:
+        """Compute values that are ``alike`` at once, where all that they read is in one block."""
+        for nodes in groups:
+            found = [[self._stacked(arg, arg.type.axis) for arg in node.args] for node in nodes]
+            blocks = {id(one and one[0]): one and one[0] for row in found for one in row}
+            function = self._functions.get(nodes[0].op)
+            if len(blocks) > 1 or function is None or (block := blocks.popitem()[1]) is None:
+                continue
+            columns = [block.floats[[one[1] for one in column if one]] for column in zip(*found, strict=True)]
+            made = Block(block.axis, (), function.run(np, *columns))
+            for row, node in enumerate(nodes):
+                self._values[node.index], self._gone[node.index] = made.data[row], False
+                self._made[node.index] = made, row
+
+    def _stacked(self, node: Node, axis: Axis | None) -> tuple[Block, int] | None:
+        """Where a signal of numbers stands that is reduced just as it was recorded; None: it is something else."""
+        made = self._made.get(node.index)
+        if made is not None or node.op != "signal":
+            return made
+        if node.type.axis is not axis or axis is Axis.GROUP or node.type.family:
+            return None
+        plain = self.frame.plain(node.param("name"))
+        if plain is None or plain[0].axis is not axis or plain[0].valid is not None:
+            return None
+        as_it_is = plain[0].data.dtype.kind in _AS_IT_IS.get(node.type.dtype, "")
+        return plain if as_it_is and self.frame.absent(node.param("name"), axis) is None else None
 
     def undecided(self, node: Node) -> Absence:
         """Where a bool is neither true nor false, since something that it compares is missing."""
@@ -125,7 +167,7 @@ class View:
         known = self._gone.get(node.index)
         if known is None:
             known = self._absent(node)
-            if isinstance(known, np.ndarray | np.bool_) and (not known.ndim or not known.any()):
+            if known is not True and known is not False and (not known.ndim or not known.any()):
                 known = bool(known.any())
             self._gone[node.index] = known
         return known
@@ -134,9 +176,9 @@ class View:
         axis = node.type.axis
         if node.op in ("const", "builtin"):
             return False
-        if node.op in ("signal", "local", "carried"):
+        if node.op in COLUMNS:
             name = node.param("name")
-            if self.frame.column(name) is None:
+            if self.frame.plain(name) is None and self.frame.column(name) is None:
                 return True
             assert axis is not None
             marked = self.frame.absent(name, axis)
@@ -147,7 +189,7 @@ class View:
         function = self._functions.get(node.op)
         gone = [self.absent(arg) for arg in node.args]
         if function is not None and function.stage == "elementwise":
-            return False if all(part is False for part in gone) else self._passed_on(node, gone)
+            return self._passed_on(node, gone) if [part for part in gone if part is not False] else False
         return either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
 
     def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
@@ -235,7 +277,7 @@ class View:
 
     def _whole(self, node: Node) -> Array:
         """An integer's value where something is missing: objects where it is a column, or its first or last."""
-        if node.op in ("signal", "local", "carried"):
+        if node.op in COLUMNS:
             values = self.frame.column(node.param("name"), exact=True)
             return self.value(node) if values is None else values
         if node.op in ("first", "last") and node.over is Axis.COMPLETION:
@@ -275,6 +317,8 @@ class View:
 
     def _signal(self, node: Node) -> Array:
         name = node.param("name")
+        if node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
+            return np.asarray(plain[0].floats[plain[1]])
         values = self.frame.column(name)
         if values is None:
             return np.asarray(None, object) if node.type.dtype in (DType.TEXT, DType.OBJECT) else np.asarray(np.nan)
@@ -322,6 +366,9 @@ class View:
             (arg,) = node.args
             unknown = self.undecided(arg)
             return _applied(function, [self.value(arg) if unknown is False else _blanked(self.value(arg), unknown)])
+        axes = {arg.type.axis for arg in node.args if arg.op != "const"}
+        if len(axes) < 2 and not node.type.family:  # most: nothing is to be brought anywhere
+            return _applied(function, [self.value(arg) for arg in node.args])
         across = self._across(node)
         return _applied(function, [across(place, self.value(arg)) for place, arg in enumerate(node.args)])
 
@@ -342,6 +389,16 @@ class View:
             if members != first:
                 order[place] = [members.index(member) for member in first]
         return order
+
+
+def alike(nodes: Iterable[Node]) -> list[list[Node]]:
+    """Those that are the same operation of two signals of numbers each, `x - y` and `y - z`, by the operation."""
+    found: dict[tuple[object, ...], list[Node]] = {}
+    for node in nodes:
+        floats = node.type.dtype is DType.FLOAT and {(arg.op, arg.type) for arg in node.args} == {("signal", node.type)}
+        if floats and node.op in ("add", "sub", "mul", "div"):
+            found.setdefault((node.op, node.type.axis), []).append(node)
+    return [some for some in found.values() if len(some) > 1]
 
 
 def reads_groups(node: Node) -> bool:
@@ -369,7 +426,7 @@ def _all_of(gone: Array, parts: Segments) -> Array:
 
 
 def typed(values: Array, dtype: DType) -> Array:
-    """A recorded column as the evaluators want it: by its dtype, and by whether something is missing."""
+    """A recorded column as the evaluators read it: by its dtype, and by whether something is missing."""
     if dtype in (DType.TEXT, DType.OBJECT):
         return values
     if values.dtype.kind == "O":  # given as a list with None in it

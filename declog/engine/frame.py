@@ -55,6 +55,12 @@ class Block:
             return np.where(self.valid[row], data.astype(object), NOTHING)
         return np.where(self.valid[row], data, np.nan)
 
+    @cached_property
+    def floats(self) -> Array:
+        """All columns as float64, NaN where something is missing; made once."""
+        data = self.data if self.data.dtype == np.float64 else self.data.astype(np.float64)
+        return data if self.valid is None else np.where(self.valid, data, np.nan)
+
     def some(self, places: Sequence[int] | slice) -> Block:
         """Some of the columns."""
         valid = None if self.valid is None else self.valid[places]
@@ -142,16 +148,27 @@ class Frame:
             return block.column(slice(row, row + len(places)), exact=exact)
         return np.stack([other.column(place, exact=exact) for _, other, place in places])
 
-    def plain(self, name: str, axis: Axis) -> tuple[Block, int] | None:
-        """The block and row of a column ``[rows]`` of an axis that is all there; None: it is something else."""
+    def plain(self, name: str) -> tuple[Block, int] | None:
+        """The block and row of a column of numbers ``[rows]``; None: it is something else, or never came."""
         places = self._places.get(name)
-        if places is None or name + ABSENT in self._places:
-            return None
-        member, block, row = places[0]
-        return (block, row) if member is None and block.valid is None and block.axis is axis else None
+        return None if places is None or places[0][0] is not None else places[0][1:]
+
+    def floats(self, names: Sequence[str]) -> Array:
+        """Columns of completions, ``[k, rows]`` of float64; of NaN where one never came."""
+        rows = self.count(Axis.COMPLETION)
+        nothing = np.full(rows, np.nan)
+        found = [nothing if (one := self.plain(name)) is None else one[0].floats[one[1]] for name in names]
+        return np.concatenate(found).reshape(len(found), rows)
+
+    @cached_property
+    def gaps(self) -> bool:
+        """Whether it says of any column where that did not come."""
+        return any(name.endswith(ABSENT) for name in self._places)
 
     def absent(self, name: str, axis: Axis) -> Array | None:
         """Where a column did not come: bools ``[rows]`` of an axis, of a family ``[members, rows]``; None: nowhere."""
+        if not self.gaps:
+            return None
         marks = {member: (block, row) for member, block, row in self._places.get(name + ABSENT, ())}
         if not marks:
             return None
@@ -417,9 +434,8 @@ def _joined_texts(frames: Sequence[Frame]) -> dict[Key, tuple[Axis, Array]]:
 
 def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batches:
     """Batches from (step, batch, rank, rows, elapsed, order)."""
-    columns = list(zip(*entries, strict=True)) if entries else [()] * len(PARTS)
-    step, batch, rank, rows, order = (np.array(columns[place], np.int64) for place in (0, 1, 2, 3, 5))
-    return Batches(step, batch, rank, rows, np.array(columns[4], np.float64), order)
+    step, batch, rank, rows, order = np.array([(*one[:4], one[5]) for one in entries], np.int64).reshape(-1, 5).T
+    return Batches(step, batch, rank, rows, np.array([one[4] for one in entries], np.float64), order)
 
 
 def texts_of(values: Sequence[Any]) -> Array:

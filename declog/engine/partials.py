@@ -18,7 +18,7 @@ from declog.engine.cell_index import Label
 from declog.engine.evaluator import View
 from declog.language.absence import either
 from declog.language.dtypes import Axis
-from declog.language.moments import NEUTRAL, STATS, Moments, Stat, floats
+from declog.language.moments import NEUTRAL, STATS, Moments, Stat
 from declog.language.nodes import LOGGED, SIGNAL, Node
 from declog.language.segmented import Segments, present
 from declog.plans.ops import MetricOp
@@ -149,77 +149,61 @@ class State:
 
 def state_of(op: MetricOp, view: View) -> State:
     """The state of a metric that is finished from moments, over the rows of one frame."""
-    axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
-    chosen = placed.rows
-    shape = (len(placed.labels) if op.by is not None else 1, len(placed.pieces))
-    cell = placed.label * max(shape[1], 1) + placed.piece
-    members: tuple[str, ...] = ()
-    expected: Array | None = None
-    if op.fold is not None:
-        states = fold_states([op.fold], view, frozenset(op.reduction.stats)).take(chosen)
-        tokens = known_tokens(op, view)
-        if tokens is not None:
-            expected = np.bincount(cell, tokens[chosen], minlength=shape[0] * shape[1])
-    else:
-        values = np.asarray(view.judged(op.args[0], axis), np.float64)
-        values = (values[None] if values.ndim == 1 else values)[:, chosen]
-        members = view.members(op.args[0])
-        expected = np.bincount(cell, _expected(op, view, axis)[chosen], minlength=shape[0] * shape[1])
-        states = Moments.single(values)
-    there, weights = states.n, None
-    if op.weight is not None:
-        weight = np.asarray(view.rows(op.weight, axis), np.float64)[chosen]
-        there = there * present(weight)
-        with np.errstate(invalid="ignore"):  # inf times 0
-            weighed = np.where(there > 0, there * weight, 0.0)
-            weights = np.stack([np.bincount(cell, row, minlength=shape[0] * shape[1]) for row in weighed])
-            states = replace(states, n=there, total=np.where(there > 0, states.total * weight, 0.0))
-    pooled = states.pooled(Segments(cell, shape[0] * shape[1]))
-    whole = (len(pooled.n), *shape)
-    lacking: Array = np.zeros(whole)
-    if expected is None:
-        expected = np.zeros(shape[0] * shape[1])
-    else:
-        found = np.stack([np.bincount(cell, row, minlength=len(expected)) for row in there])
-        lacking = np.maximum(expected - found, 0.0).reshape(whole)
-        for member, row in enumerate(elsewhere(op.args, view, axis)):
-            lacking[member] -= np.bincount(cell, row[chosen], minlength=len(expected)).reshape(shape)
-    rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
-    moments = pooled.map(lambda array, _: array.reshape(whole))
-    came = op.fold is not None or view.came(op.args[0])
-    return State(
-        members if op.family else (), placed.labels, placed.pieces, moments, lacking, rows,
-        expected.reshape(shape).astype(np.float64), came, alone(op.args),
-        None if weights is None else weights.reshape(whole),
-    )  # fmt: skip
+    (state,) = states_of([op], view)
+    return state
 
 
 def states_of(ops: Sequence[MetricOp], view: View) -> list[State]:
-    """The states of metrics of values, without weights and labels, whose rows are in the same cells."""
-    axis, placed = cell_index.row_axis(ops[0]), cell_index.placed(ops[0], view)
-    chosen, pieces = placed.rows, len(placed.pieces)
-    nodes = {op.args[0].index: op for op in ops}
-    parts, expected = [], {}
-    for index, op in nodes.items():
-        values = np.asarray(view.judged(op.args[0], axis), np.float64)
-        parts.append((values[None] if values.ndim == 1 else values)[:, chosen])
-        expected[index] = np.bincount(placed.piece, _expected(op, view, axis)[chosen], minlength=pieces)
-    pooled = Moments.single(np.concatenate(parts)).pooled(Segments(placed.piece, pieces))
-    ends = np.cumsum([len(part) for part in parts]).tolist()
-    spans = {index: slice(end - len(part), end) for index, part, end in zip(nodes, parts, ends, strict=True)}
-    rows = np.array([float(len(chosen))])
+    """The states of metrics whose rows are in the same cells: all of them folds, or all of them values of rows."""
+    first = ops[0]
+    axis, placed = cell_index.row_axis(first), cell_index.placed(first, view)
+    chosen = placed.rows
+    shape = (len(placed.labels) if first.by is not None else 1, len(placed.pieces))
+    cells = Segments(placed.label * max(shape[1], 1) + placed.piece, shape[0] * shape[1])
+    sources: list[Any] = list(dict.fromkeys(op.args[0] if op.fold is None else op.fold for op in ops))
+    if first.fold is not None:
+        stats = frozenset(stat for op in ops for stat in op.reduction.stats)
+        states, heights = fold_states(sources, view, stats).take(chosen), (1,) * len(sources)
+    else:
+        matrix, heights = view.matrix(sources, axis)
+        states = Moments.single(matrix[:, chosen])
+    there, weighed = states.n, None
+    if first.weight is not None:
+        weight = np.asarray(view.rows(first.weight, axis), np.float64)[chosen]
+        there = there * present(weight)
+        with np.errstate(invalid="ignore"):  # inf times 0
+            weighed = np.where(there > 0, there * weight, 0.0)
+            states = replace(states, n=there, total=np.where(there > 0, states.total * weight, 0.0))
+    moments = states.pooled(cells).map(lambda array, _: array.reshape(len(array), *shape))
+
+    def counted(rows: Array) -> Array:
+        return np.bincount(cells.index, rows, minlength=cells.count).reshape(shape).astype(np.float64)
+
+    found = np.array([counted(row) for row in there])
+    weights = None if weighed is None else np.array([counted(row) for row in weighed])
+    ends = np.cumsum(heights).tolist()
+    spans = {one: slice(end - height, end) for one, height, end in zip(sources, heights, ends, strict=True)}
+    rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
+    asked: dict[Any, tuple[Array, Array]] = {}  # of how many rows or tokens there should be a value, and is none
     made = []
     for op in ops:
-        node = op.args[0]
-        span, sought = spans[node.index], expected[node.index]
-        mine = Moments(*(getattr(pooled, stat)[span, None] for stat in STATS))
-        lacking = np.maximum(sought - mine.n, 0.0)
-        for member, row in enumerate(elsewhere(op.args, view, axis)):
-            lacking[member] -= np.bincount(placed.piece, row[chosen], minlength=pieces)
+        source = op.args[0] if op.fold is None else op.fold
+        mine = found[spans[source]]
+        if (source, op.tokens) not in asked:
+            sought = _expected(op, view, axis) if op.fold is None else known_tokens(op, view)
+            expected = np.zeros(shape) if sought is None else counted(sought[chosen])
+            lacking = np.zeros_like(mine) if sought is None else np.maximum(expected - mine, 0.0)
+            for member, row in enumerate(elsewhere(op.args, view, axis)):
+                lacking[member] -= counted(row[chosen])
+            asked[source, op.tokens] = expected, lacking
+        expected, lacking = asked[source, op.tokens]
+        members = view.members(op.args[0]) if op.family else ()
+        came = op.fold is not None or view.came(op.args[0])
+        part = Moments(*(getattr(moments, stat)[spans[source]] for stat in STATS))
         made.append(
             State(
-                view.members(node) if op.family else (), (), placed.pieces, mine, lacking, rows,
-                sought[None].astype(np.float64), view.came(node), alone(op.args),
+                members, placed.labels, placed.pieces, part, lacking, rows, expected, came, alone(op.args),
+                None if weights is None else weights[spans[source]],
             )
         )  # fmt: skip
     return made
@@ -246,23 +230,25 @@ def elsewhere(args: Sequence[Node], view: View, axis: Axis) -> Array:
 
 def known_tokens(op: MetricOp, view: View) -> Array | None:
     """How many tokens each completion is asked for values of; none where what the metric reads is absent."""
-    counts = None if op.tokens is None else view.frame.column(f"{op.tokens}.n")
-    if counts is None:
+    if op.tokens is None or op.fold is None or view.frame.plain(f"{op.tokens}.n") is None:
         return None
-    own = view.frame.column(f"{op.fold}.n")
-    known = np.nan_to_num(counts.astype(np.float64))
-    if own is None:
-        return np.zeros_like(known)
-    return np.where(np.isnan(own.astype(np.float64)), 0.0, known)
+    (asked,) = tokens_asked([(op.fold, op.tokens)], view)
+    return np.asarray(asked)
+
+
+def tokens_asked(pairs: Sequence[tuple[str, str]], view: View) -> Array:
+    """Of how many tokens each completion is asked for a fold's values, given that fold and the one that counts them."""
+    own, counts = (view.frame.floats([f"{pair[place]}.n" for pair in pairs]) for place in (0, 1))
+    return np.where(np.isnan(own) | np.isnan(counts), 0.0, counts)
 
 
 def fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:
     """The folds' states: every array ``[folds, rows]``; a fold that never came has none."""
-    rows = view.frame.count(Axis.COMPLETION)
 
     def matrix(stat: Stat, neutral: float) -> Array:
-        found = [view.frame.column(f"{name}.{stat}") if stat in stats else None for name in names]
-        return np.stack([np.full(rows, neutral) if one is None else floats(one) for one in found])
+        if stat in stats:
+            return view.frame.floats([f"{name}.{stat}" for name in names])
+        return np.full((len(names), view.frame.count(Axis.COMPLETION)), neutral)
 
     stats |= {"n", "total"}
     states = Moments(*(matrix(stat, neutral) for stat, neutral in NEUTRAL.items()))

@@ -54,7 +54,7 @@ class Tables:
         rows = frame.last(op.axis) if op.keep == "last_batch" else np.arange(frame.count(op.axis))
         chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows, op.axis)
         for filter, count in chosen.without_key.items():
-            text = "the table `%s`: the filter `%s` leaves out rows without a key, %d of them here (said once)"
+            text = "the table `%s`: the filter `%s` leaves out rows without a key, %d of them here (reported once)"
             self._warn(("without_key", op.id, filter), text, op.id, filter, count)
         if not len(chosen.rows):
             return None
@@ -106,7 +106,7 @@ class Tables:
             try:
                 made.append(token_cells.cell(column, own[row], {name: items[row] for name, items in values.items()}))
             except ValueError as error:
-                text = "the table `%s`: the column `%s` is null where it has %s (said once)"
+                text = "the table `%s`: the column `%s` is null where it has %s (reported once)"
                 self._warn(("tokens", op.id, column.id), text, op.id, column.id, error)
                 made.append(None)
         return made
@@ -194,7 +194,7 @@ class Tables:
         if op.max_bytes is not None:
             kept = int(np.searchsorted(np.cumsum(row_bytes(columns, data, rows)), op.max_bytes, side="right"))
         if kept < rows:
-            text = "the table `%s` is cut to %d of %d rows: its `max_bytes` is %d (said once)"
+            text = "the table `%s` is cut to %d of %d rows: its `max_bytes` is %d (reported once)"
             self._warn(("bytes", op.id), text, op.id, kept, rows, op.max_bytes)
             data = {name: values[:kept] for name, values in data.items()}
             places = places.until(kept)

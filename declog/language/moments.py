@@ -50,21 +50,24 @@ class Moments:
         ``there`` says which values count, of the same shape; by default those that are not NaN.
         """
         values = floats(np.asarray(values))
-        if not values.shape[-1]:
+        rows = values.shape[-1]
+        if not rows:
             return cls.empty(values.shape[:-1])
         with np.errstate(invalid="ignore"):  # inf - inf
             total = values.sum(-1)
             if there is None and np.isfinite(total).all():
-                n = np.full(values.shape[:-1], float(values.shape[-1]))
+                n = np.full(values.shape[:-1], float(rows))
+                middle = total / rows
                 lower = upper = values
             else:  # something is missing or infinite
                 there = values == values if there is None else there
                 n = there.sum(-1).astype(np.float64)
                 total = np.where(there, values, 0.0).sum(-1)
+                middle = mean(np, n, total)
                 lower, upper = np.where(there, values, np.inf), np.where(there, values, -np.inf)
             m2 = low = high = n
             if "m2" in stats:
-                distance = values - mean(np, n, total)[..., None]
+                distance = values - middle[..., None]
                 if there is not None:
                     distance = np.where(there, distance, 0.0)
                 m2 = np.einsum("...i,...i->...", distance, distance)
@@ -139,6 +142,9 @@ def floats(values: Array) -> Array:
 # ---- formulas: from statistics to a value, ``xp`` is numpy or torch; what has no value is NaN
 
 
+ALL_OF_THEM = slice(None)
+
+
 class Formula:
     """A function ``run(xp, *statistics)``; its parameters are named as the statistics that it takes."""
 
@@ -156,9 +162,19 @@ class Formula:
         """The value of statistics by name, arrays of one shape."""
         return self._run(xp, *(found[stat] for stat in self.takes))
 
-    def of(self, moments: Moments) -> Array:
-        """The values of an array of statistics; of no values absent."""
-        return np.asarray(_where(np, moments.n > 0, self(np, vars(moments))))
+    def of(self, moments: Moments, index: Any = ALL_OF_THEM, rows: int = 0) -> Array:
+        """The values of an array of statistics, or of some by an index of its last axis; of no values absent.
+
+        ``rows``: it is known that each is of so many values.
+        """
+        found: dict[str, Any] = {stat: getattr(moments, stat)[..., index] for stat in self.takes}
+        n = moments.n[..., index]
+        if rows < 2:
+            return np.asarray(_where(np, n > 0, self(np, found)))
+        made = np.asarray(
+            self(np, {**found, "n": np.float64(rows)})
+        )  # a number where there were an array of equal ones
+        return made if made.shape == n.shape else np.full(n.shape, made)
 
 
 def _share(values: Any, n: Any) -> Any:
@@ -167,7 +183,7 @@ def _share(values: Any, n: Any) -> Any:
 
 def _where(xp: Any, keep: Any, values: Any) -> Any:
     if xp is np:
-        return values if np.all(keep) else np.where(keep, values, np.nan)
+        return values if keep.all() else np.where(keep, values, np.nan)
     return xp.where(keep, _floating(xp, values), np.nan)
 
 
@@ -234,6 +250,10 @@ def _aggregate(name: str, exact: np.ufunc | None = None) -> Callable[[Array, Seg
     def run(values: Array, segments: Segments) -> Array:
         if exact is not None and values.dtype.kind != "f":  # of integers none is missing: they keep their bits
             return segments.apply(exact, values.astype(np.int64) if name == "sum" else values)
+        if exact is not None and name != "sum" and not np.isnan(values).any():
+            return segments.apply(exact, floats(values))
+        if segments.size is not None:
+            return formula.of(Moments.of(values.reshape(*values.shape[:-1], segments.count, segments.size), stats))
         return formula.of(Moments.single(values).pooled(segments, stats))
 
     return run

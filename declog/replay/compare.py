@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declog.engine.publish import NONFINITE
+from declog.engine.naming import NONFINITE
 from declog.language.spec_of_tests import Expectations, Expected, ExpectedTable
 from declog.records import Histogram, Records, Scalar, Table
 

@@ -32,7 +32,7 @@ class Backlog:
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._said = False
+        self._reported = False
         self._stalled = -1  # what was finished when it was waited in vain
 
     def read(self) -> dict[str, float]:
@@ -63,8 +63,8 @@ class Backlog:
         limit = 2 * self._limit if self._merges else self._limit
         if self.bytes <= limit or self.events < 2 or self._stalled == self.finished:
             return
-        if not self._said:
-            self._said = True
+        if not self._reported:
+            self._reported = True
             log.warning(
                 "steps wait for declog's worker: %d log events of %d bytes wait for it, over backlog_bytes (%d); "
                 "log less often, or say `backlog: merge`", self.events, self.bytes, self._limit,

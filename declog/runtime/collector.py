@@ -32,7 +32,7 @@ Frames = dict[str, Frame]
 Figures = Mapping[str, float]
 SHORT_WAIT_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
 KEPT = 16  # log events that only other ranks made, and that may still be rank 0's next
-TWINS_WATCHED = 3  # log events in which ranks are compared
+REPLICAS_WATCHED = 3  # log events in which ranks are compared
 
 
 class Collector:
@@ -60,7 +60,7 @@ class Collector:
         }
         self._carries = {mode: Carryover(plan, functions) for mode in plan.modes}
         self._watched = 0
-        self._mismatched: set[str] = set()  # of whom it was said in what they differ
+        self._mismatched: set[str] = set()  # of whom it was reported in what they differ
         self._figures: list[Figures] = []
         self._late: set[tuple[str, int]] = set()  # modes and periods of windows that end with the next log event
 
@@ -185,12 +185,12 @@ class Collector:
 
     def _watch(self, parts: Sequence[Frames]) -> None:
         """Ranks with the same rows should be one: equal ones are reported, of the first log events that have rows."""
-        if len(parts) < 2 or self._watched >= TWINS_WATCHED:
+        if len(parts) < 2 or self._watched >= REPLICAS_WATCHED:
             return
         prints = [print_ for frames in parts if (print_ := _print(frames)) is not None]
         self._watched += bool(prints)
         if len(set(prints)) < len(prints):
-            self._watched = TWINS_WATCHED
+            self._watched = REPLICAS_WATCHED
             log.warning("%s", RuntimeFailure.of("DL606"))
 
     # -- checkpoints

@@ -125,7 +125,7 @@ class StoreComm:
     """A star over a store. Messages are chunked, and deleted when read.
 
     A rank that once missed a deadline is only checked for, so that it costs one wait, until what it missed
-    arrives: that is deleted and counted in ``late``. A rank that said that it leaves costs no wait at all.
+    arrives: that is deleted and counted in ``late``. A rank that announced its end costs no wait at all.
     Rank 0 says which events it took; a rank whose connection breaks knows by that what was lost.
 
     ``replica`` is for a process that holds the rows of a rank that another process stands for: it sends nothing.

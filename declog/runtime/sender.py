@@ -60,6 +60,6 @@ class Sender:
             frames, meta["error"] = self.frames(item)
             needed = {name: projected(self._plan, frame, self._functions) for name, frame in frames.items()}
             return encode(needed, meta)
-        except BaseException as error:  # noqa: BLE001  (reported here, and told to rank 0)
+        except BaseException as error:  # noqa: BLE001  (reported here, and by rank 0)
             self._failures.report(error)
             return encode({}, {**meta, "error": f"rank {self._rank} sent no rows: {error_text(error)}", "whole": False})

@@ -26,6 +26,7 @@ from tests.benchmarks.measure import Batch, table
 
 METRICS, ROWS, STEPS = 40, 64, 40
 MILLISECONDS = (2, 5, 10)
+MOST = 0.8e-3  # seconds that declog may take of a step
 Log = Callable[[int, Batch], None]
 
 
@@ -48,12 +49,18 @@ def main() -> None:
             more = {
                 name: statistics.median(a - b for a, b in zip(of, base, strict=True)) for name, of in seconds.items()
             }
-            rows.append([f"{statistics.median(base) * 1e3:.1f}", *(f"{value * 1e3:+.2f}" for value in more.values())])
+            shown = [f"{value * 1e3:+.2f}" + _missed(name, value) for name, value in more.items()]
+            rows.append([f"{statistics.median(base) * 1e3:.1f}", *shown])
         for one in close:
             one()
     print(f"\n### {METRICS} metrics of {ROWS} completions beside a step on the CPU, milliseconds more by the clock\n")
     print(table(("step ms", *(name for name in loggers if name != "nothing")), rows))
+    print(f"\nTarget: at most {MOST * 1e3:g} ms for declog. * misses it.")
     print(f"\nMedians of {rounds} rounds of {STEPS} steps; load {os.getloadavg()[0]:.1f} at the end.")
+
+
+def _missed(name: str, seconds: float) -> str:
+    return " *" if name.startswith("declog") and seconds > MOST else ""
 
 
 def _race(

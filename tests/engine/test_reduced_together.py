@@ -27,7 +27,7 @@ SIGNALS: dict[str, Any] = {
     "hit": {"axis": "completion", "type": "bool"}, "f": {"axis": "completion", "family": True},
     "gone": {"axis": "completion", "optional": True},
 }  # fmt: skip
-VALUES = ("x", "y", "n", "f", "gone", "x - y", "hit")
+VALUES = ("x", "y", "n", "f", "gone", "x - y", "y - x", "hit")
 MORE: tuple[dict[str, Any], ...] = (
     {}, {"where": "hit"}, {"where": "x > 100", "empty": -1.0}, {"nan": "propagate", "ranks": "main"},
 )  # fmt: skip
@@ -84,7 +84,7 @@ def test_what_is_reduced_together_is_what_it_is_alone(gaps: bool) -> None:
         found = Reductions(OPS).run({"default": View(rows)})
         alone = View(rows)
         expected = {op.key: reduce_one(op, alone) for op in OPS}
-    assert len(expected) == 7 * 6 * 5 * 4
+    assert len(expected) == 8 * 6 * 5 * 4
     for op in OPS:
         mine, other = found[op.key], expected[op.key]
         # sums over the whole window are added up in another order than those over pieces

@@ -16,7 +16,7 @@ from declog.language.functions.rules import broadcast, choice, equality, logic, 
 
 def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
     """Integers make an integer where it fits 64 bits, else a float; per token, they are floats already."""
-    if xp is not np or any(np.asarray(arg).dtype.kind != "i" for arg in args):
+    if xp is not np or [arg for arg in args if np.asarray(arg).dtype.kind != "i"]:
         return run(*args)
     floats = run(*(np.asarray(arg, np.float64) for arg in args))
     return run(*args) if np.all(np.abs(floats) < 2.0**63) else floats

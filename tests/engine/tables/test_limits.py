@@ -140,7 +140,9 @@ def test_rows_beyond_the_limit_are_cut_from_the_end(
         found = tables_of(made, [[values], [values]], tmp_path)
     assert [(table.rows, table.cut) for _, table in found] == ([(kept, 5 - kept)] * 2 if kept else [])
     assert all(len(column) == kept for _, table in found for column in table.data.values())
-    reported = [f"the table `t` is cut to {kept} of 5 rows: its `max_bytes` is {limit} (said once)"] if kept < 5 else []
+    reported = (
+        [f"the table `t` is cut to {kept} of 5 rows: its `max_bytes` is {limit} (reported once)"] if kept < 5 else []
+    )
     assert [record.getMessage() for record in caplog.records] == reported
 
 

@@ -134,7 +134,9 @@ def test_rows_without_a_key_are_counted_and_reported_once(
     counts = {"top_bottom": 6, "unique": 3, "unique text": 3}
     assert [table.rows for _, table in tables] == [counts[kind]] * 2
     reported = [record.getMessage() for record in caplog.records]
-    assert reported == ["the table `t`: the filter `picked` leaves out rows without a key, 3 of them here (said once)"]
+    assert reported == [
+        "the table `t`: the filter `picked` leaves out rows without a key, 3 of them here (reported once)"
+    ]
 
 
 # ---- chains and limits

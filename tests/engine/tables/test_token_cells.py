@@ -145,7 +145,7 @@ def test_lists_of_texts_are_tokens_too(tmp_path: Path, caplog: pytest.LogCapture
     cell = {"tokens": ["a", "… 1 tokens …", "c"], "logprob": [0, None, 2], "advantage": [0, None, 0]}
     assert table.data["tokens"] == [cell, None, None]
     assert [record.getMessage() for record in caplog.records] == [
-        "the table `t`: the column `tokens` is null where it has 2 tokens, and 3 values of `logprob` (said once)"
+        "the table `t`: the column `tokens` is null where it has 2 tokens, and 3 values of `logprob` (reported once)"
     ]
 
 

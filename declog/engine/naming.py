@@ -1,0 +1,152 @@
+"""What metrics are called: their values as records, by the names that the profile gives them. No torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from declog.engine.cells import Cells, Found
+from declog.errors import RuntimeFailure
+from declog.language.dtypes import DType
+from declog.language.functions.text import BETWEEN
+from declog.plans.ops import FormulaOp, MetricOp, Plan
+from declog.records import SELF, Histogram, Scalar
+
+Op = MetricOp | FormulaOp
+Report = Callable[[BaseException], None]
+Output = tuple[str, bool]  # the key of a metric, and whether it is called by an alias: what profiles choose by
+NONFINITE = "nonfinite/"  # of a metric's id: how many of its values are NaN where that is no gap, or infinite
+FIELD = re.compile(r"\{(\w+)\}")
+EXACT = 2.0**53  # up to which a float holds whole numbers
+
+
+@dataclass
+class Named:
+    """The values of a log event by name, with what profiles ask of each."""
+
+    scalars: list[tuple[Output, Scalar]] = field(default_factory=list)
+    histograms: list[tuple[Output, Histogram]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What is known of a metric's names before it has values; ``names`` are None where they depend on its cells."""
+
+    op: Op
+    key: str
+    integer: bool
+    names: tuple[tuple[Output, str], ...] | None
+
+
+class Naming:
+    """Names the values of a plan's metrics."""
+
+    def __init__(self, plan: Plan, combine: dict[str, str]) -> None:
+        self._combine = combine
+        self._entries = {
+            period: [_entry(op) for op in plan.outputs if op.shown and op.every == period] for period in plan.periods
+        }
+        self._shown = {op.key: op for op in plan.outputs if op.shown}
+        self._declared = {
+            item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
+        } | {NONFINITE + op.id for op in plan.outputs}
+        self._owners: dict[str, Output] = {}  # of each name as trackers show it, what wrote it
+        self._reported: set[str] = set()
+
+    def add(self, named: Named, period: int, found: Found, partial: bool, report: Report, prefix: str) -> None:
+        """The values of the metrics of one period; ``partial``: ranks are missing from its window."""
+        numbers, taken, owners = found.numbers, set[str](), self._owners
+        for entry in self._entries[period]:
+            key = entry.key
+            value = numbers.get(key)
+            if value is None or entry.names is None:
+                if key in found:
+                    self._add_cells(named, entry, found[key], partial, report, prefix, taken)
+                continue
+            if entry.integer and value.is_integer() and abs(value) < EXACT:
+                value = int(value)
+            for output, name in entry.names:
+                owners[prefix + name] = output
+                named.scalars.append((output, Scalar(name, value, key, partial)))
+
+    def _add_cells(
+        self, named: Named, entry: _Entry, whole: Cells, partial: bool, report: Report, prefix: str, taken: set[str]
+    ) -> None:
+        op = entry.op
+        if op.family and not whole.members:
+            return  # a family that never came has no names
+        for member, label, value in _present(whole, self._combine[op.key]):
+            number = int(value) if entry.integer and value.is_integer() and abs(value) < EXACT else value
+            for item in op.names:
+                name = _filled(op, item.template, whole, member, label)
+                if name == item.template:
+                    self._owners[prefix + name] = op.key, item.alias
+                elif (
+                    name in self._declared or name in taken or name.startswith(SELF)
+                    or self._owners.setdefault(prefix + name, (op.key, item.alias)) != (op.key, item.alias)
+                ):  # fmt: skip  # it belongs to the first that writes it, of any window and mode
+                    self._shadow(name, op, report)
+                    continue
+                taken.add(name)
+                named.scalars.append(((op.key, item.alias), Scalar(name, number, op.key, partial)))
+        for (member, label), (counts, edges) in whole.histograms.items():
+            for item in op.names:
+                name = _filled(op, item.template, whole, member, label)
+                histogram = Histogram(name, [int(n) for n in counts], [float(edge) for edge in edges], op.key)
+                named.histograms.append(((op.key, item.alias), histogram))
+
+    def _shadow(self, name: str, op: Op, report: Report) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            report(RuntimeFailure.of("DL508.metric", key=op.key, name=name))
+
+    def broken(self, found: Found) -> list[Scalar]:
+        """Of the metrics that are NaN or infinite, how many values are."""
+        counts = {
+            key: n
+            for key, cells in found.cells.items()
+            if key in self._shown and (n := _infinite(cells, self._shown[key]))
+        }
+        return [Scalar(NONFINITE + op.id, counts[key], key) for key, op in self._shown.items() if key in counts]
+
+
+def _entry(op: Op) -> _Entry:
+    names = tuple(((op.key, item.alias), item.template) for item in op.names if "{" not in item.template)
+    integer = (
+        isinstance(op, MetricOp)
+        and op.dtype is DType.INT
+        and op.combine in ("sum", "min", "max", "last", "mean")
+        and op.pool == "window"
+        and op.ema is None
+    )
+    return _Entry(op, op.key, integer, names if len(names) == len(op.names) else None)
+
+
+def _infinite(whole: Cells, op: Op) -> int:
+    if isinstance(op, MetricOp):
+        return whole.broken
+    return int(np.isinf(whole.values).sum()) + (0 if whole.kept is None else int(whole.kept.sum()))
+
+
+def _present(whole: Cells, how: str) -> Iterable[tuple[int, int, float]]:
+    """The values that there are: (member, label, value)."""
+    if whole.values.size == 1 and whole.kept is None and how != "var":  # most metrics
+        value = float(whole.values.item())
+        return ((0, 0, value),) if value == value else ()
+    values, there = whole.combined(how)
+    return [(member, label, float(values[member, label])) for member, label in np.argwhere(there).tolist()]
+
+
+def _filled(op: Op, template: str, whole: Cells, member: int, label: int) -> str:
+    """The name of a cell. A label may have several parts, each with a field of its own; the rest has one for all."""
+    if "{" not in template:
+        return template
+    fields = {"column": whole.members[member]} if whole.members else {}
+    if whole.labels:
+        parts = whole.labels[label].split(BETWEEN) if len(op.labels) > 1 else [whole.labels[label]]
+        fields |= {"label": "/".join(parts)}
+        fields |= dict(zip(op.labels, parts if len(parts) > 1 else parts * len(op.labels), strict=True))
+    return FIELD.sub(lambda found: fields.get(found[1], found[0]), template)
