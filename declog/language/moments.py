@@ -142,9 +142,6 @@ def floats(values: Array) -> Array:
 # ---- formulas: from statistics to a value, ``xp`` is numpy or torch; what has no value is NaN
 
 
-ALL_OF_THEM = slice(None)
-
-
 class Formula:
     """A function ``run(xp, *statistics)``; its parameters are named as the statistics that it takes."""
 
@@ -162,13 +159,15 @@ class Formula:
         """The value of statistics by name, arrays of one shape."""
         return self._run(xp, *(found[stat] for stat in self.takes))
 
-    def of(self, moments: Moments, index: Any = ALL_OF_THEM, rows: int = 0) -> Array:
+    def of(self, moments: Moments, index: Any = None, rows: int = 0) -> Array:
         """The values of an array of statistics, or of some by an index of its last axis; of no values absent.
 
         ``rows``: it is known that each is of so many values.
         """
-        found: dict[str, Any] = {stat: getattr(moments, stat)[..., index] for stat in self.takes}
-        n = moments.n[..., index]
+        found = {stat: getattr(moments, stat) for stat in {"n", *self.takes}}
+        if index is not None:
+            found = {stat: values[..., index] for stat, values in found.items()}
+        n = found["n"]
         if rows < 2:
             return np.asarray(_where(np, n > 0, self(np, found)))
         made = np.asarray(

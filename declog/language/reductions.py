@@ -73,10 +73,10 @@ class Reductions(Registry[Reduction]):
         help = (run.__doc__ or "").strip().split("\n")[0]
         return self.add(Reduction(name, run, arity=arity, params=params, texts=texts, help=help))
 
-    def get(self, name: str) -> Reduction | None:
+    def _known(self, name: str) -> Reduction | None:
         """The reduction of this name, quantiles included, or None."""
         level = quantile_level(name)
-        return super().get(name) if level is None else _quantile(name, level)
+        return super()._known(name) if level is None else _quantile(name, level)
 
 
 BUILTIN = Reductions()

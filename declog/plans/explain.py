@@ -76,6 +76,7 @@ def _column(op: ColumnOp) -> str:
 
 
 def every(n: int) -> str:
+    """How often something is logged, in words."""
     return "when the trainer logs" if not n else "every step" if n == 1 else f"every {n} steps"
 
 
