@@ -58,6 +58,24 @@ def write_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WritePreset
     return write
 
 
+@pytest.fixture
+def wandb_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place for everything that wandb writes, and a wandb without a memory of earlier tests."""
+    import wandb
+
+    settings = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB__DISABLE_STATS": "true"}
+    for name in ("WANDB_DIR", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
+        settings[name] = str(tmp_path)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    wandb.teardown()
+    yield tmp_path
+    if wandb.run is not None:
+        wandb.run.finish()
+    wandb.teardown()
+    gc.collect()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--require-browser``: the tests that need Chromium fail where there is none, instead of being skipped."""
     parser.addoption("--require-browser", action="store_true", help="fail where there is no Chromium; else skip")

@@ -64,7 +64,7 @@ def _(case: dict[str, Any]) -> None:
 def _(case: dict[str, Any]) -> None:
     """Bucket means, weighted by tokens: rows of the lengths whose means and counts the source gives."""
     means, tokens = case["inputs"]["means"], case["inputs"]["tokens"]
-    rows = [(25.0, 0.1)] * 4 + [(50.0, 0.05)]
+    rows = [(25, 0.1)] * 4 + [(50, 0.05)]
     metrics = {
         "kl": {"expr": "kl", "weight": "length", "by": "bucket(length, 32, 64)",
                "name": "train/kl_per_token_bucket/{label}"},
@@ -73,9 +73,9 @@ def _(case: dict[str, Any]) -> None:
     }  # fmt: skip
 
     assert sorted(means) == sorted(tokens) == ["0-32", "33-64"]
-    assert case["expected"] == pytest.approx(
-        logged(metrics, {"length": [length for length, _ in rows], "kl": [kl for _, kl in rows]})
-    )
+    signals = {"length": {"axis": "completion", "type": "int"}}
+    observed = {"length": [length for length, _ in rows], "kl": [kl for _, kl in rows]}
+    assert case["expected"] == pytest.approx(logged(metrics, observed, signals=signals))
 
 
 @case("R11")

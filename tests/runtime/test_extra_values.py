@@ -148,10 +148,9 @@ KEEPING = profile(
 
 
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")  # of wandb's artifacts
-def test_every_table_sink_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("wandb_folder")
+def test_every_table_sink_writes_them(tmp_path: Path) -> None:
     """Parquet, JSONL, wandb, trackio and the console take a table with a column of each kind, and none fails."""
-    monkeypatch.chdir(tmp_path)  # wandb writes where it stands
-    monkeypatch.setenv("WANDB_MODE", "offline")
     sinks: dict[str, Any] = {
         "parquet": {}, "jsonl": {}, "console": {"kind": "console"}, "wandb": {},
         "trackio": {"project": "values", **({} if "trackio" in sys.modules else {"dir": str(tmp_path / "trackio")})},
