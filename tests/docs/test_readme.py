@@ -1,4 +1,4 @@
-"""README.md and docs/works.md: what they say of the tree, the extras and the language is so."""
+"""README.md, CONTRIBUTING.md and the way through docs/: what they say of the tree and the language is so."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 import tomllib
 
 import pytest
+import yaml
 
 import declog
-from declog.sinks import built_in
 from tests.conftest import WritePreset
 from tests.docs.markdown import ROOT
 
 
-def part(heading: str, page: str = "docs/works.md") -> str:
+def part(heading: str, page: str) -> str:
     text = (ROOT / page).read_text(encoding="utf-8")
     (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return str(found)
@@ -42,17 +42,19 @@ def test_what_an_addition_edits_is_there() -> None:
 def test_the_extras_are_those_of_the_package() -> None:
     """All of them, and no other."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    (sentence,) = re.findall(r"The extras are (.*?);", part("Install"), re.DOTALL)
+    (sentence,) = re.findall(r"The extras are (.*?);", part("Install", "docs/getting-started.md"), re.DOTALL)
     assert set(re.findall(r"`(\w+)`", sentence)) == set(extras)
 
 
-def test_presets_and_sinks_are_those_that_are_shipped() -> None:
-    """The first paragraph of what works today lists them."""
-    works = part("What works today")
-    (named,) = re.findall(r"presets (.*?);", works, re.DOTALL)
-    assert re.findall(r"`(\w+)`", named) == sorted(file.stem for file in (ROOT / "conf" / "declog").glob("*.yaml"))
-    (kinds,) = re.findall(r"the sinks (.*?);", works, re.DOTALL)
-    assert set(re.findall(r"\w+", kinds)) - {"and"} == set(built_in())
+def test_the_pages_stand_in_one_order() -> None:
+    """Every page of docs/ once, in the navigation of the site, on its first page, and in README.md."""
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    sections = [entries for section in nav[1:] for entries in section.values()]
+    pages = [page for entries in sections for entry in entries for page in entry.values()]
+    assert sorted(["index.md", *pages]) == sorted(file.name for file in (ROOT / "docs").glob("*.md"))
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[.*?\]\((.*?)\) \|", index, re.MULTILINE) == pages
+    assert re.findall(r"\(docs/(.*?\.md)\)", part("Documentation", "README.md")) == pages
 
 
 REFUSED = {
@@ -64,7 +66,7 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_said_to_be_refused_is_refused(what: str, write_preset: WritePreset) -> None:
     """With DL205 at its place, and nothing else is wrong with the profile."""
-    assert what in " ".join(part("What works today").split())
+    assert what in " ".join((ROOT / "docs" / "language.md").read_text(encoding="utf-8").split())
     folder = write_preset("mine", f"defaults: [grpo, _self_]\n{REFUSED[what]}\n")
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(declog.compose("mine", config_dir=folder))
