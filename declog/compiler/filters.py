@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from declog.compiler.draft import Draft, as_written, needs_axis
@@ -13,6 +14,12 @@ from declog.language.expression import join
 from declog.language.nodes import Node
 from declog.language.spec import FilterSpec
 from declog.plans.ops import FilterOp
+
+# What each kind reads besides `where`, and `all` nothing; the first of them must be given.
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "top_bottom": ("key", "top", "bottom"), "unique": ("key",), "random": ("n",), "first": ("n",),
+    "fraction": ("fraction",),
+}  # fmt: skip
 
 
 def filters(draft: Draft) -> None:
@@ -44,12 +51,11 @@ def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
 
 def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) -> FilterOp | None:
     before = len(draft.problems)
-    needed = {"top_bottom": "key", "unique": "key", "random": "n", "first": "n", "fraction": "fraction"}.get(spec.kind)
-    if needed and getattr(spec, needed) is None:
-        draft.report("DL203.filter_option", ("filters", name), kind=spec.kind, needed=needed)
-    takes = {"top_bottom": ("key", "top", "bottom"), "unique": ("key",), "random": ("n",), "first": ("n",)}
+    options = OPTIONS.get(spec.kind, ())
+    if options and getattr(spec, options[0]) is None:
+        draft.report("DL203.filter_option", ("filters", name), kind=spec.kind, needed=options[0])
     for option in ("key", "top", "bottom", "n", "fraction"):
-        if getattr(spec, option) and option not in takes.get(spec.kind, (needed,)):
+        if getattr(spec, option) and option not in options:
             draft.report("DL202.filter_option", ("filters", name, option), kind=spec.kind, option=option)
     if spec.kind == "top_bottom" and not spec.top and not spec.bottom:
         draft.report("DL203.top_bottom", ("filters", name))

@@ -4,7 +4,8 @@ A filter runs twice: on each rank's rows, to choose the candidates whose text tr
 ranks, to choose what is logged. What the second run takes is always among the first run's candidates. Imports
 no torch.
 
-To add a kind: a function from (op, view, rows) to rows under ``@_kind``, and its name in ``FilterSpec.kind``.
+To add a kind: a function from (op, view, rows) to rows under ``@_kind``, its name in ``FilterSpec.kind``, and what it
+reads in ``OPTIONS`` of the compiler.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _all(op: FilterOp, view: View, rows: Rows) -> Rows:
 
 @_kind
 def _top_bottom(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """The greatest ``top`` and, of the others, the smallest ``bottom`` of each scope."""
+    """The greatest ``top`` and, of the others, the smallest ``bottom`` by ``key``."""
     chosen: Rows = rows[np.union1d(*_ends(op, view, rows))]
     return chosen
 
@@ -172,7 +173,7 @@ def _random(op: FilterOp, view: View, rows: Rows) -> Rows:
 
 @_kind
 def _fraction(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """A share of the rows by chance."""
+    """Each row with the probability ``fraction``."""
     return rows[_hashes(op, view, rows) < op.fraction * 2.0**64]
 
 
@@ -184,7 +185,7 @@ def _first(op: FilterOp, view: View, rows: Rows) -> Rows:
 
 @_kind
 def _unique(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """The first row of each distinct key, within each scope."""
+    """The first row of each ``key``: a text, a number or an object."""
     assert op.key is not None
     key = view.picked(op.key, op.axis, rows)
     if key.dtype.kind == "O":

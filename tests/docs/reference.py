@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from declog.engine.filters import KINDS
 from declog.errors.catalogue import CODES, page
 from declog.language import reductions as _reductions
 from declog.language import spec
@@ -76,6 +77,18 @@ def reductions() -> str:
     return _table(("reduction", "expressions", "state", "value"), rows)
 
 
+def filter_kinds() -> str:
+    """Every kind of filter, by the docstring of what chooses."""
+    rows = [(f"`{kind}`", _sentence(choose.__doc__ or "")) for kind, choose in KINDS.items()]
+    return _table(("`kind`", "takes"), rows)
+
+
+def _sentence(text: str) -> str:
+    """The first line of a docstring as a cell: code as Markdown has it, without a capital and a full stop."""
+    line = text.split("\n")[0].replace("``", "`").rstrip(".")
+    return line[:1].lower() + line[1:]
+
+
 def keys(model: type[BaseModel]) -> str:
     """A model's keys, their types, defaults and what they mean."""
     rows = []
@@ -111,6 +124,7 @@ def error_pages() -> str:
 def parts() -> dict[str, str]:
     """What can stand between markers, by name."""
     found = {"functions": functions(), "reductions": reductions(), "codes": codes(), "error pages": error_pages()}
+    found["kinds of filters"] = filter_kinds()
     found |= {"catalogue": catalogue.catalogue(), "lengths of presets": catalogue.lengths()}
     for name, model in vars(spec).items():
         if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:

@@ -15,7 +15,6 @@ import shlex
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,7 +24,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import declog
 from declog import sinks
-from declog.cli import main
+from declog.cli import main, verbs
 from declog.errors.catalogue import CODES
 from declog.errors.catalogue import page as page_of
 from declog.language.spec import SinkSpec
@@ -241,14 +240,6 @@ def test_every_block_is_of_a_language_that_is_tested() -> None:
     assert {"yaml", "sh", "python"} <= {block.language for block in ALL}
 
 
-def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:
-    """mkdocs builds what is there, and nothing is left out of the menu."""
-    nav: list[dict[str, Any]] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    assert sorted(file for entry in nav for file in entry.values()) == sorted(
-        str(page.relative_to(ROOT / "docs")) for page in PAGES if page.name != "README.md"
-    )
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every link of a page to a file of the repository names a file that is there."""
@@ -292,6 +283,12 @@ def test_every_sink_is_described() -> None:
     """A section for each kind that is built in."""
     text = (ROOT / "docs" / "sinks.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^## ([a-z]+)$", text, re.MULTILINE)) == set(sinks.built_in())
+
+
+def test_every_verb_is_described() -> None:
+    """A row of docs/cli.md for each, which leads to its section."""
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| \[`(\w+)`\]\(.+?\) \|", text, re.MULTILINE)) == sorted(verbs())
 
 
 @pytest.mark.parametrize("kind", sinks.built_in())

@@ -23,6 +23,7 @@ def test_the_language_page_holds_every_part_of_the_reference() -> None:
     assert missing == [
         "codes",
         "error pages",
+        "kinds of filters",
         "catalogue",
         "lengths of presets",
         "keys of Model",
