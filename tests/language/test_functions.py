@@ -198,15 +198,15 @@ def test_every_function_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     ("edges", "labels"),
     [
-        ("32, 64", ["<0", "0-32", "0-32", "32-64", "64+", None]),
-        ("0", ["<0", "0-0", "0+", "0+", "0+", None]),
+        ("32, 64", ["<0", "0-32", "0-32", "33-64", "65+", None]),
+        ("0", ["<0", "0-0", "1+", "1+", "1+", None]),
         ("0.5, 32.5", ["<0", "0-0.5", "0.5-32.5", "32.5+", "32.5+", None]),
-        ("-1, 33", ["-1-33", "-1-33", "-1-33", "-1-33", "33+", None]),
-        ("1234567, 1234568", ["<0", "0-1234567", "0-1234567", "0-1234567", "1234568+", None]),
+        ("-1, 33", ["0-33", "0-33", "0-33", "0-33", "34+", None]),
+        ("1234567, 1234568", ["<0", "0-1234567", "0-1234567", "0-1234567", "1234569+", None]),
     ],
 )
 def test_labels_of_buckets(edges: str, labels: list[str | None]) -> None:
-    """An edge belongs to the bucket below it; a missing value has no label, and no label says what a value is not."""
+    """An edge belongs to the bucket below it; a missing value has no label, and what is below 0 one of its own."""
     profile = {
         "signals": {"x": ROWS},
         "schemas": {"row": {"label": {"type": "text", "nullable": True, "expr": f"bucket(x, {edges})"}}},

@@ -182,12 +182,12 @@ def _bucket_rule(call: Call) -> Type:
 
 @BUILTIN.rows(
     "bucket", "x", Param("edges", "constant", variadic=True), rule=_bucket_rule,
-    help="a label by upper edges, each belonging to the bucket below it: of ints `0-32`, `33-64`, `65+`, of floats "
-    "`0-32`, `32-64`, `64+`; `<0` is what is negative where no edge is",
+    help="a label by upper edges, each belonging to the bucket below it: `0-32`, `33-64`, `65+`, which counts things, "
+    "or `0-0.5`, `0.5-1`, `1+` where an edge is no whole number; `<0` is what is negative where no edge is",
 )  # fmt: skip
 def _bucket(view: View, node: Node, x: Array) -> Array:
     edges = node.param("edges")
-    whole = node.args[0].type.dtype is not DType.FLOAT and all(float(edge).is_integer() for edge in edges)
+    whole = all(float(edge).is_integer() for edge in edges)  # of lengths, which many a trainer has as floats
     text = [label_text(edge) for edge in edges]
     starts = [label_text(edge + 1 if whole else edge) for edge in edges]
     first = "0" if edges[0] >= 0 else "-inf"
