@@ -28,6 +28,7 @@ Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
 RANK = "rank"
+RANKS = 2**20  # of `per_rank` each rank has a value, however many there are
 INSTEAD = "__instead"  # behind a metric's id: the hidden metric that stands for it
 FIELDS = frozenset({"id", "reduce", "column", "label"})
 
@@ -41,7 +42,7 @@ def metrics(draft: Draft) -> None:
         if f"metrics.{name}" in draft.inactive or spec.formula is not None:
             continue
         if draft.spec.per_rank and spec.by is None and name in draft.spec.metrics:
-            spec = spec.model_copy(update={"by": RANK})
+            spec = spec.model_copy(update={"by": RANK, "max_labels": RANKS})
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
             made = _Metric(draft, name, spec).ops()
             draft.metrics += made if spec.instead is None else [*_instead(draft, name, spec, made)]
@@ -270,10 +271,11 @@ class _Metric:
                 draft.report("DL312.text", self._where_from(), reduction=reduction.name, node=node, type=node.type)
             elif place_of not in reduction.texts and node.type.dtype not in reduction.accepts:
                 draft.report("DL312.number", self._where_from(), reduction=reduction.name, node=node, type=node.type)
-        if axis is Axis.TOKEN and not reduction.foldable:
-            if draft.spec.per_rank and spec.by == RANK:  # a sketch of tokens has no labels: it is of all ranks
-                alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))
-                return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
+        sketched = axis is Axis.TOKEN and not reduction.foldable
+        if draft.spec.per_rank and spec.by == RANK and (sketched or axis is Axis.BATCH):
+            alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # it is of all ranks
+            return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
+        if sketched:
             self._sketched(reduction, first, clauses, place)
         if reduction.arity > 1 and any(node.type.family for node in args):
             draft.report("DL312.family", self._where_from(), reduction=reduction.name)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from declog.engine.evaluator import View
 from declog.language.dtypes import Axis, DType
 from declog.language.functions.text import label_text, tags
+from declog.language.nodes import BUILTIN
 from declog.language.segmented import Segments, present, truth
 from declog.plans.ops import MetricOp
 
@@ -98,10 +99,14 @@ def labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[Lab
     if op.by is None:
         rows = np.flatnonzero(keep)
         return (), rows, np.zeros(len(rows), np.int64)
-    raw = np.asarray(view.judged(op.by, axis))
+    whole = op.by.type.dtype is DType.INT
+    raw = np.asarray(view.picked(op.by, axis, np.arange(len(keep))) if whole else view.judged(op.by, axis))
     rows = np.flatnonzero(present(raw) & keep)
-    if raw.dtype.kind != "O":
-        distinct, label = np.unique(raw[rows], return_inverse=True)
+    if op.by.op == BUILTIN and op.by.param("name") == "rank":  # a rank is there though none of its rows counts
+        known = np.unique(view.frame.batches.rank)
+        return tuple(known.tolist()), rows, np.searchsorted(known, raw[rows])
+    if whole or raw.dtype.kind != "O":
+        distinct, label = np.unique(raw[rows].astype(np.int64) if whole else raw[rows], return_inverse=True)
         return tuple(distinct.tolist()), rows, label
     if op.by.type.dtype is DType.OBJECT:
         found = [tags(item) for item in raw[rows]]

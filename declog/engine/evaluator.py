@@ -366,6 +366,8 @@ class View:
             (arg,) = node.args
             unknown = self.undecided(arg)
             return _applied(function, [self.value(arg) if unknown is False else _blanked(self.value(arg), unknown)])
+        if node.op == WRITTEN[DType.INT]:  # with every bit
+            return _applied(function, [self._whole(node.args[0])])
         axes = {arg.type.axis for arg in node.args if arg.op != "const"}
         if len(axes) < 2 and not node.type.family:  # most: nothing is to be brought anywhere
             return _applied(function, [self.value(arg) for arg in node.args])
@@ -435,7 +437,9 @@ def typed(values: Array, dtype: DType) -> Array:
     if dtype is DType.FLOAT:
         return values if values.dtype == np.float64 else values.astype(np.float64)
     if values.dtype.kind == "f":  # something is missing
-        return values if dtype is DType.INT or np.isnan(values).any() else values != 0
+        if dtype is DType.INT:
+            return values
+        return np.where(np.isnan(values), values, values != 0) if np.isnan(values).any() else values != 0
     if dtype is DType.BOOL:
         return values if values.dtype.kind == "b" else values != 0
     return values if values.dtype == np.int64 else values.astype(np.int64)

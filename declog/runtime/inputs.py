@@ -94,6 +94,8 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
                 "DL503.shape", label=label, declared=_declared(op), expected=_shape(op), shape=tuple(value.shape),
                 fix=_shape_fix(op, value.ndim),
             )  # fmt: skip
+    if not value.numel() and op.dtype is not DType.FLOAT:  # `torch.tensor([])` and `np.array([])` are floats
+        value = value.to(_EMPTY[op.dtype])
     dtype = value.dtype
     if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
         raise InputError.of(
@@ -240,7 +242,7 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
     if len({row.dtype for row in rows}) > 1:  # as they are, the first one's would hold the others
         wide = torch.float64 if any(row.is_floating_point() for row in rows) else torch.int64
         rows = [row.to(wide) for row in rows]
-    if op.dtype is DType.BOOL:
+    if op.dtype is DType.BOOL and not any(row.is_floating_point() for row in rows):  # those are refused below
         rows = [row != 0 for row in rows]
     if op.packed:
         return _tensor(op, label, torch.stack(rows) if rows[0].ndim == 0 else torch.cat(rows))
@@ -258,11 +260,13 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
 
 def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
     if isinstance(item, Tensor):
+        if not item.numel():
+            return torch.zeros(item.shape, dtype=_EMPTY[op.dtype], device=item.device)
         return _readable(op, label, item)
     if isinstance(item, np.ma.MaskedArray):
         item = _unmasked(op, label, item)
     row = np.array(item)
-    if not row.size and not isinstance(item, np.ndarray):
+    if not row.size:
         return torch.zeros(row.shape, dtype=_EMPTY[op.dtype], device="cpu")
     if row.dtype.kind == "O" and all(isinstance(one, int) for one in row.flat):  # integers that no dtype holds
         if op.dtype is not DType.FLOAT:

@@ -67,6 +67,21 @@ def test_what_compares_nothing_is_no_label(by: Any, expected: dict[str, float], 
     assert found == expected
 
 
+@pytest.mark.parametrize("by", ["n", ["n", "b"]])
+@pytest.mark.parametrize("reduce", ["sum", "p50"])
+def test_an_int_is_a_label_with_every_bit(by: Any, reduce: str, tmp_path: Path) -> None:
+    """Neighbours beyond 2**53 stay apart, also beside a missing one, and beside a batch without the signal."""
+    great = 2**53
+    signals = {**SIGNALS, "n": {**SIGNALS["n"], "optional": True}}
+    batches = [
+        {"x": [1.0, 2.0, 4.0, 8.0], "n": [great + 1, great, None, 5], "b": [True] * 4},
+        {"x": [16.0], "b": [True]},
+    ]
+    found = logged(profile(signals, {"m": {"expr": "x", "reduce": reduce, "by": by}}), batches, tmp_path)
+    end = "" if by == "n" else "/true"
+    assert found == {f"m/5{end}": 8.0, f"m/{great}{end}": 2.0, f"m/{great + 1}{end}": 1.0}
+
+
 def test_labels_whose_parts_hold_a_slash_stay_apart(tmp_path: Path) -> None:
     """`a/b` and `c` are not `a` and `b/c`: two values of one name are reported, and none is their mean."""
     config = profile(SIGNALS, {"m": {"expr": "x", "by": ["env", "agent"]}}) | {"strict": False}

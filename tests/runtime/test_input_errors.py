@@ -91,6 +91,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "[DL504] `mask` is declared bool per token, and a tensor of float32 came\n"
         "  fix: convert it, or declare `mask: {type: float}`",
     ),
+    "a list of tokens that are floats where bools are declared": (
+        {"logprobs": torch.ones(2, 2), "mask": [[1.0, float("nan")], [1.0, 0.0]]},
+        "[DL504] `mask` is declared bool per token, and a tensor of float64 came\n"
+        "  fix: convert it, or declare `mask: {type: float}`",
+    ),
     "a float for an int": (
         {"epoch": 0.5},
         "[DL504] `epoch` is declared int per step, and float 0.5 came\n"

@@ -266,6 +266,33 @@ def test_masks_that_hide_everything(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("nothing", [[], (), np.array([]), torch.tensor([])], ids=lambda one: type(one).__name__)
+def test_of_nothing_no_dtype_is_asked(nothing: Any, tmp_path: Path) -> None:
+    """What holds no value is a float to numpy and torch: a rank without rows, a completion without tokens."""
+    signals = {
+        "length": SIGNALS["length"], "done": SIGNALS["done"], "ids": {"axis": "token", "type": "int"},
+        "mask": {"axis": "token", "type": "bool"},
+    }  # fmt: skip
+    config = profile(
+        signals, {name: f"sum({name})" for name in ("length", "done", "ids")}, axes={"token": {"mask": "mask"}}
+    )
+    rows = {"length": [2, 3], "done": [True, True], "ids": [nothing, [4, 5]], "mask": [nothing, [1, 0]]}
+    none = {"length": nothing, "done": nothing, "ids": torch.zeros(0, 2), "mask": np.zeros((0, 2))}
+    assert logged(config, [rows, none, rows, none], tmp_path) == {"length": 10, "done": 4, "ids": 8}
+
+
+@pytest.mark.parametrize("second", [[False, None], [0, None], pd.array([False, None], dtype="boolean")], ids=str)
+@pytest.mark.parametrize("first", [[2, 0], [True, False], torch.tensor([3, 0]), np.array([5, 0], np.uint8)], ids=str)
+def test_a_bool_is_true_or_false_whatever_number_it_came_as(first: Any, second: Any, tmp_path: Path) -> None:
+    """Also beside missing ones, in the same list or in another batch: a sum counts what is true."""
+    reduce = ["sum", "mean", "max", "last"]
+    config = profile(SIGNALS, {"done": {"reduce": reduce}, "as_number": "sum(1 if done else 0)"})
+    both = [*first, *second] if isinstance(first, list) and isinstance(second, list) else None
+    for batches in ([first, second], *([] if both is None else [[both]])):
+        found = logged(config, [{"reward": [1.0] * len(one), "done": one} for one in batches], tmp_path)
+        assert found == {"done/sum": 1, "done/mean": 1 / 3, "done/max": 1, "done/last": 0, "as_number": 1}
+
+
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e30], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_the_padding_is_never_read(junk: float, dtype: torch.dtype, tmp_path: Path) -> None:
