@@ -106,25 +106,24 @@ class OpenBatch:
     ``size`` is how many completions it has, where somebody says so beforehand.
     """
 
-    def __init__(
-        self, phase: PhaseOp, expected: frozenset[str] = frozenset(), order: int = 0, *, size: int | None = None
-    ) -> None:
+    order = 0
+    began: Collection[str] = ()  # what its first call gave
+    loose = False  # nobody declared what these columns are: where no signal has rows, they are the batch's
+    _tokens: Tokens | None = None
+    _lists: Lists | None = None
+    _timed = False
+
+    def __init__(self, phase: PhaseOp, expected: frozenset[str] = frozenset(), *, size: int | None = None) -> None:
         self.phase = phase
-        self.order = order
         self.size = size
         self._expected = expected
         self.names: set[str] = set()
-        self.began: Collection[str] = ()  # what its first call gave
         self.extras: dict[str, list[Any] | Tensor] = {}
-        self.loose = False  # nobody declared what these columns are: where no signal has rows, they are the batch's
         self.counts: Counts = {} if size is None else {"completions": (size, "rows")}
         self.misfits: list[InputError] = []  # columns that were left out when it closed
         self.failures: list[RuntimeFailure] = []  # what could not be computed
-        self._tokens: Tokens | None = None
-        self._lists: Lists | None = None
         self.copies: list[Copy] = []
         self._numbers: dict[Key, float | int | Timed] = {}
-        self._timed = False
         self._texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         self._sketches: list[Pack] = []
         self._waiting: Sequence[FoldOp] = phase.folds
@@ -312,9 +311,9 @@ class OpenBatch:
 
     def _rows(self, grouping: Grouping | None) -> int:
         """How many completions the batch has; where only groups were observed, their size says it."""
-        if self.rows is None and self.groups is not None and grouping is not None:
-            return self.groups[0] * (grouping.size or 0)
-        return self.rows[0] if self.rows is not None else 0
+        if (rows := self.rows) is not None:
+            return rows[0]
+        return 0 if grouping is None or self.groups is None else self.groups[0] * (grouping.size or 0)
 
     def _grouped(self, rows: int, grouping: Grouping | None) -> None:
         if self.groups is None or grouping is None or grouping.size is None or grouping.split != "none":

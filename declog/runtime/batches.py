@@ -129,7 +129,8 @@ class Intake:
                         not (batch.names.isdisjoint(names) and self._openers.get(name) not in names)
                         and self._begins(holder, batch, names)
                     ):
-                        self.close(holder, name)
+                        if batch is not None:
+                            self.close(holder, name)
                         batch = self._begin(holder, OpenBatch(call.phase, self._came[name]))
                     if stack.counted is None or batch.fits(stack.counted, data.shape[-1], stack.label):
                         if not batch.names:
@@ -374,7 +375,8 @@ class Intake:
             if self._locate is None:
                 raise
             raise self._locate(error) from None
-        self._tell(open_batch)
+        if open_batch.failures:
+            self._tell(open_batch)
         if open_batch.names:
             if holder.piece:
                 self._pieces.setdefault(phase, set()).update(open_batch.names)

@@ -73,14 +73,13 @@ class Recorder(InTrainer):
             runner.watch(self._progress)
         self._process = os.getpid()
         self._runs: list[Scope] = []  # `with log:`
-        self._blocks: dict[int, Scope] = {}  # all that are open, in the order in which they were opened
+        self._around: set[int] = set()  # the numbers of blocks of the run that are open
         self._packets = Packets()
         self._reported = Reported(self)
         self._session.commits, self._session.home = commits, origin()
         self._drives = self._background.merger is not None
         if commits:  # it has no blocks, and is open from its start to its end
-            around = Scope(self, "run")
-            self._blocks[around.id] = around
+            self._around.add(Scope(self, "run").id)
         atexit.register(self.close)
         context.know(self)
 
@@ -204,6 +203,7 @@ class Recorder(InTrainer):
         graphs.leave_out()
         if scope.kind == "run":
             scope.owner = me
+            self._around.add(scope.id)
         else:
             if self._drives:
                 self._records()
@@ -211,25 +211,26 @@ class Recorder(InTrainer):
             session.open(scope, None if around is None or around.closed else around, me)
             if scope.phase is not None and scope.phase == session.intake.explicit:
                 self._generation = scope
-        self._blocks[scope.id] = scope
 
     def _end(self, scope: Scope, *, failed: bool) -> None:
         """A block ends."""
+        if scope.kind == "run":
+            scope.closed = True
+            self._around.discard(scope.id)
+            return
+        if self._generation is scope:
+            self._generation = None
         try:
-            if self._generation is scope:
-                self._generation = None
-            if scope.kind != "run":
-                self._session.end(scope, failed=failed)
-                if self._packets.lost:
-                    self._count_packets()
+            self._session.end(scope, failed=failed)
         finally:
             scope.closed = True
-            self._blocks.pop(scope.id, None)
+        if self._packets.lost:
+            self._count_packets()
 
     @property
     def innermost(self) -> int:
-        """The number of the block that was opened last of those that are open; 0 where none is."""
-        return next(reversed([*self._blocks]), 0)
+        """The number of the block that was made last of those that are open; 0 where none is."""
+        return max([*self._session.scopes, *self._around], default=0)
 
     def _next_step(self) -> Scope:
         return self.step(self._session.next_step())

@@ -103,7 +103,12 @@ class Session:
         with self.lock:
             self.scopes.pop(scope.id, None)
             if not scope.closed and not self.closed:
-                _END[scope.kind](self, scope, failed)
+                word, end = _END[scope.kind]
+                if not self.tape.keeps:
+                    end(self, scope, failed)
+                else:
+                    with self.tape.call(word, failed, at=scope):
+                        end(self, scope, failed)
             scope.closed = True
 
     def _number(self, me: Origin) -> int:
@@ -141,13 +146,6 @@ class Session:
             self._events.advance(lane)
 
     def _end_step(self, scope: Scope, failed: bool) -> None:
-        if not self.tape.keeps:
-            self._finish_step(scope, failed)
-        else:
-            with self.tape.call("end", failed, at=scope):
-                self._finish_step(scope, failed)
-
-    def _finish_step(self, scope: Scope, failed: bool) -> None:
         began = time.perf_counter() if self.meter.timed else 0.0
         lane, number = scope.lane, scope.number
         assert lane is not None and number is not None
@@ -195,14 +193,13 @@ class Session:
     def _end_at(self, scope: Scope, failed: bool) -> None:
         lane = scope.lane
         assert lane is not None and scope.number is not None
-        with self.tape.call("unat", failed, at=scope):
-            try:
-                self._keep_timers(scope)
-                self._close(scope, suppress=failed)
-            finally:
-                scope.closed = True
-                lane.leave(scope.number)
-                self._events.advance(lane)
+        try:
+            self._keep_timers(scope)
+            self._close(scope, suppress=failed)
+        finally:
+            scope.closed = True
+            lane.leave(scope.number)
+            self._events.advance(lane)
 
     def _open_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         mode = scope.mode
@@ -220,17 +217,16 @@ class Session:
     def _end_mode(self, scope: Scope, failed: bool) -> None:
         lane = scope.lane
         assert lane is not None
-        with self.tape.call("leave", failed, at=scope):
-            try:
-                self._keep_timers(scope)
-                self._close(scope, suppress=failed)
-            finally:
-                scope.closed = True
-                self._spend(scope, lane)
-                if lane.mode not in self._lanes and not self.closed:
-                    # also where nothing came since a flush: on another rank it may have
-                    step = scope.number if lane.last is None else lane.last
-                    self._events.log(lane, step or 0, None, tail=True, failed=failed, again=lane.flushed)
+        try:
+            self._keep_timers(scope)
+            self._close(scope, suppress=failed)
+        finally:
+            scope.closed = True
+            self._spend(scope, lane)
+            if lane.mode not in self._lanes and not self.closed:
+                # also where nothing came since a flush: on another rank it may have
+                step = scope.number if lane.last is None else lane.last
+                self._events.log(lane, step or 0, None, tail=True, failed=failed, again=lane.flushed)
 
     def _open_batch(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         if around is None or around.lane is None:
@@ -247,10 +243,9 @@ class Session:
 
     def _end_batch(self, scope: Scope, failed: bool) -> None:
         (holder,) = scope.holders.values()
-        with self.tape.call("unbatch", failed, at=scope):
-            scope.closed = True
-            for phase in list(holder) if scope.phase is None else [scope.phase]:
-                self.intake.close(holder, phase, partly=failed)
+        scope.closed = True
+        for phase in list(holder) if scope.phase is None else [scope.phase]:
+            self.intake.close(holder, phase, partly=failed)
 
     def holder(self, scope: Scope | None, me: Origin) -> Holder:
         """The open batches of a task or thread in a scope; without one, those that wait for the next step's end."""
@@ -530,7 +525,10 @@ class Session:
 _OPEN = {
     "step": Session._open_step, "at": Session._open_at, "mode": Session._open_mode, "batch": Session._open_batch,
 }  # fmt: skip
-_END = {"step": Session._end_step, "at": Session._end_at, "mode": Session._end_mode, "batch": Session._end_batch}
+_END = {
+    "step": ("end", Session._end_step), "at": ("unat", Session._end_at), "mode": ("leave", Session._end_mode),
+    "batch": ("unbatch", Session._end_batch),
+}  # fmt: skip
 
 
 def _whole(scope: Scope) -> Scope:

@@ -14,27 +14,20 @@ import torch
 Tensor = torch.Tensor
 
 
-class Streams:
+class Streams(dict[Any, Any]):
     """The streams on which tensors were made, each with an event after the last of them."""
-
-    def __init__(self) -> None:
-        self._events: dict[Any, Any] = {}  # by stream
-
-    def __bool__(self) -> bool:
-        """Whether there were any."""
-        return bool(self._events)
 
     def made(self, devices: Iterable[torch.device]) -> None:
         """Something was made just now, on the devices' current streams."""
         for device in devices:
             stream = torch.cuda.current_stream(device)
-            self._events.setdefault(stream, torch.cuda.Event(blocking=True)).record(stream)
+            self.setdefault(stream, torch.cuda.Event(blocking=True)).record(stream)
 
     def join(self, tensors: Iterable[Tensor]) -> None:
         """Before tensors are read on the current streams: these wait for the others."""
-        if not self._events:
+        if not self:
             return
-        for stream, event in self._events.items():
+        for stream, event in self.items():
             here = torch.cuda.current_stream(stream.device)
             if here != stream:
                 here.wait_event(event)
@@ -44,6 +37,6 @@ class Streams:
 
     def whole(self) -> Mapping[torch.device, Any]:
         """For each device an event after all that was made, where its current stream has joined the others."""
-        devices = {stream.device for stream in self._events}
+        devices = {stream.device for stream in self}
         self.made(devices)
-        return {device: self._events[torch.cuda.current_stream(device)] for device in devices}
+        return {device: self[torch.cuda.current_stream(device)] for device in devices}
