@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import logging
 import sys
 import types
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -28,6 +29,9 @@ __all__ = ["LoggerTee", "RunTee", "WandbTee", "WriterTee", "tee"]
 
 PRESET = "tee"
 COMMITS = ("commit", "step_finished")  # how loggers are told that a step is complete
+STEPS = ("step", "global_step", "iteration")  # and which it is; else the first whole number is it
+
+log = logging.getLogger("declog")
 
 
 def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (), **options: Any) -> Any:
@@ -70,27 +74,46 @@ class _LogsMetrics(Protocol):
     def log_metrics(self, metrics: Any, step: Any = None) -> Any: ...
 
 
-class _Tee:
-    """A recorder beside a logger. What the recorder's worker has for the logger waits until the loop logs next."""
+class _Stands:
+    """Stands for a logger: what it does not do itself is the logger's, whose class it has for who asks."""
 
     _wraps: Any = None
 
-    def __init__(self, logger: Any, config: Any, sinks: Sequence[Sink], options: Mapping[str, Any]) -> None:
-        self._wraps = logger
-        self._mine = _Waiting()
-        self._step: int | None = None  # the last one that was logged
-        atexit.register(self._drain)  # runs after the recorder's own
-        mine: Sequence[Sink] = () if logger is None else (self._mine,)
-        alone = {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}
-        self.recorder: declog.Recorder = declog.start(
-            config, sinks=[*mine, *sinks], **{"steps": "commit", **alone, **options}
-        )
+    @property  # type: ignore[misc]  # as mocks and proxies do it
+    def __class__(self) -> type[Any]:
+        return type(self if self._wraps is None else self._wraps)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wraps, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._wraps is None or name in vars(self):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._wraps, name, value)
+
     def __enter__(self) -> Any:
         return self
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+class _Tee(_Stands):
+    """A recorder beside a logger. What the recorder's worker has for the logger waits until the loop logs next."""
+
+    def __init__(self, logger: Any, config: Any, sinks: Sequence[Sink], options: Mapping[str, Any]) -> None:
+        self._mine = _Waiting()
+        self._step: int | None = None  # the last one that was logged
+        atexit.register(self._drain)  # runs after the recorder's own
+        mine: Sequence[Sink] = () if logger is None else (self._mine,)
+        self.recorder: declog.Recorder = declog.start(
+            config, sinks=[*mine, *sinks], **{"steps": "commit", **_alone(options), **options}
+        )
+        self._wraps = logger  # from here on other attributes are its own
 
     def __exit__(self, *error: Any) -> None:
         self.close()
@@ -107,16 +130,15 @@ class _Tee:
         self.recorder.close()
         self._drain()
         atexit.unregister(self._drain)
-        method = getattr(self._wraps, how) if hasattr(type(self._wraps), how) else None
-        return None if method is None else method(*args, **kwargs)
+        return getattr(self._wraps, how)(*args, **kwargs) if hasattr(self._wraps, how) else None
 
     def _take(self, values: Mapping[str, Any], step: Any, *, commit: bool = False) -> dict[str, Any]:
         """Give the numbers to the recorder; returns what is none."""
-        if self.recorder.closed:
-            return dict(values)
-        with self.recorder.guard("what the loop logs could not be recorded"):
-            return self.recorder.scalars(values, step, commit=commit)
-        return {}
+        rest = dict(values)
+        if not self.recorder.closed:
+            with self.recorder.guard("what the loop logs could not be recorded"):
+                rest = self.recorder.scalars(values, step, commit=commit)
+        return rest
 
     def _drain(self) -> None:
         """Write what has waited, on the thread that logs: loggers need not be safe for others."""
@@ -125,6 +147,11 @@ class _Tee:
 
     def _write(self, step: int, values: dict[str, Any]) -> None:
         raise NotImplementedError
+
+
+def _alone(options: Mapping[str, Any]) -> dict[str, int]:
+    """The process is a run of its own, unless it is said which of several it is."""
+    return {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}
 
 
 class _Waiting:
@@ -147,52 +174,72 @@ class _Waiting:
 class LoggerTee(_Tee):
     """An object with ``log(values, step)`` or ``log_metrics``, as trainers have it. Without one a logger of its own.
 
-    A ``prefix`` stands before the names; a call that says ``commit`` or ``step_finished`` completes its step, and so
-    does one without a step. The logger gets a step's numbers when the loop logs next, in one call of the same method.
+    It is called as the logger is: the values are the mapping among the arguments, the step is the one of that name, or
+    the number after the mapping. A ``prefix`` stands before the names; a call that says ``commit`` or
+    ``step_finished`` completes its step, and so does one without a step. The logger gets a step's numbers when the
+    loop logs next, in one call of the same method.
     """
 
-    _method = "log"
-
     def __init__(self, logger: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
+        self._way: Callable[[dict[str, Any], int], Any] | None = None  # as the loop has logged
         super().__init__(logger, config, sinks, options)
 
-    def log(self, values: Any, step: int | None = None, *args: Any, **kwargs: Any) -> Any:
+    def log(self, *args: Any, **kwargs: Any) -> Any:
         """Record the numbers of a step."""
-        return self._log("log", values, step, *args, **kwargs)
+        return self._logged(_log if self._wraps is None else self._wraps.log, args, kwargs)
 
-    def log_metrics(self, metrics: Any, step: int | None = None, *args: Any, **kwargs: Any) -> Any:
+    def log_metrics(self, *args: Any, **kwargs: Any) -> Any:
         """Record the numbers of a step."""
-        return self._log("log_metrics", metrics, step, *args, **kwargs)
+        return self._logged(_log if self._wraps is None else self._wraps.log_metrics, args, kwargs)
 
-    def _log(self, method: str, values: Mapping[str, Any], step: int | None, *args: Any, **kwargs: Any) -> Any:
-        if self._wraps is not None and not hasattr(self._wraps, method):
-            raise AttributeError(f"{type(self._wraps).__name__!r} object has no attribute {method!r}")
-        self._method = method
-        known: Mapping[str, Any] = kwargs
-        if self._wraps is not None:
-            known = inspect.signature(getattr(self._wraps, method)).bind(values, step, *args, **kwargs).arguments
-        commit = step is None or any(known.get(name) for name in COMMITS)
-        number = (0 if self._step is None else self._step + 1) if step is None else step
-        prefix = known.get("prefix") or None
-        rest = self._take({prefix: values} if prefix else values, number, commit=commit)
+    def _logged(self, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        call = inspect.signature(own).bind(*args, **kwargs)
+        given, known = call.arguments, call.signature.parameters
+        key = next((name for name, one in given.items() if isinstance(one, Mapping)), None)
+        if key is None:
+            log.warning("`%s` is called without a mapping of names to numbers: that is not recorded", own.__name__)
+            return own(*args, **kwargs)
+        numbers = (name for name, one in given.items() if type(one) is int)
+        at = next((name for name in (*STEPS, *numbers) if name in known), None)
+        step = given.get(at) if at is not None else None
+        commit = step is None or any(given.get(name) for name in COMMITS)
+        number = (0 if self._step is None else self._step + 1) if step is None else int(step)
+        prefix = given.get("prefix") or None
+        rest = self._take({prefix: given[key]} if prefix else given[key], number, commit=commit)
         self._step = max(number, number if self._step is None else self._step)
+
+        def way(values: dict[str, Any], step: int) -> Any:
+            of = {key: values} if at is None else {key: values, at: step}
+            new = inspect.BoundArguments(call.signature, OrderedDict(of))
+            return own(*new.args, **new.kwargs)
+
+        self._way = way
         self._drain()
-        if prefix:
-            rest = rest.get(prefix, {})
-        return getattr(self._wraps, method)(rest, step, *args, **kwargs) if rest and self._wraps is not None else None
+        given[key] = rest.get(prefix, {}) if prefix else rest
+        return own(*call.args, **call.kwargs) if given[key] else None
 
     def _write(self, step: int, values: dict[str, Any]) -> None:
-        getattr(self._wraps, self._method)(values, step)
+        if self._way is not None:
+            self._way(values, step)
+
+
+def _log(values: Any, step: Any = None) -> None:
+    """Where there is no logger."""
 
 
 class WriterTee(_Tee):
-    """A ``SummaryWriter``. Scalars go through the profile; texts, images and histograms are the writer's.
+    """A ``SummaryWriter``. Scalars go through the profile; texts, images, histograms, hyperparameters are the writer's.
 
     Each tag of a writer has an axis of its own. declog's steps rise: a scalar of an earlier step is recorded with the
-    step that is open, and goes to the writer with its own.
+    step that is open, and goes to the writer with its own. Where there are no steps, a tag that comes again begins one.
     """
 
     def __init__(self, writer: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
+        self._last: dict[str, int] = {}  # step of each tag, as the loop counts
+        self._back: set[str] = set()  # tags whose steps have fallen
+        self._unnumbered: set[str] = set()  # tags that came without a step since the last one began
+        self._direct: set[tuple[int, str]] = set()  # what the writer has at steps of its own
+        self._charts: dict[str, tuple[str, str]] = {}  # what `add_scalars` puts in one
         super().__init__(writer, config, sinks, options)
 
     def add_scalar(
@@ -200,42 +247,66 @@ class WriterTee(_Tee):
     ) -> None:
         """Record a number."""
         self._drain()
-        earlier = global_step is None or (self._step is not None and global_step < self._step)
-        if earlier or self._take({tag: scalar_value}, global_step):
+        if self._add(tag, scalar_value, global_step):
             self._wraps.add_scalar(tag, scalar_value, global_step, *args, **kwargs)
-        if earlier:
-            self._take({tag: scalar_value}, self._step)
-        else:
-            self._step = global_step
 
     def add_scalars(
         self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None, *args: Any
     ) -> None:
-        """Record numbers, each under ``main_tag/tag``."""
-        for tag, value in tag_scalar_dict.items():
-            self.add_scalar(f"{main_tag}/{tag}", value, global_step, *args)
+        """Record numbers, each under ``main_tag/tag``; the writer draws them in one chart."""
+        self._drain()
+        self._charts |= {f"{main_tag}/{tag}": (main_tag, tag) for tag in tag_scalar_dict}
+        own = {
+            tag: value for tag, value in tag_scalar_dict.items() if self._add(f"{main_tag}/{tag}", value, global_step)
+        }
+        if own:
+            self._wraps.add_scalars(main_tag, own, global_step, *args)
 
     def flush(self) -> None:
         """Write what is logged so far."""
-        self.recorder.written()
+        if not self.recorder.closed:
+            self.recorder.written()
         self._drain()
         self._wraps.flush()
 
+    def _add(self, tag: str, value: Any, step: Any) -> bool:
+        """Record a number, in the step that is open or the next; whether the writer is to have it at once."""
+        before, last = self._step, self._last.get(tag)
+        if step is None:
+            again = tag in self._unnumbered and not self._last
+            self._step = 0 if before is None else before + again
+            self._unnumbered = {tag} if again else self._unnumbered | {tag}
+        else:
+            self._step = max(int(step), int(step) if before is None else before)
+            self._last[tag] = int(step)
+            if last is not None and int(step) < last and tag not in self._back:
+                self._back.add(tag)
+                log.warning("`%s` goes back from step %d to %d: it is recorded at step %d", tag, last, step, self._step)
+        place = self._step, tag
+        direct = step is None or int(step) < self._step
+        (self._direct.add if direct else self._direct.discard)(place)
+        return bool(self._take({tag: value}, self._step)) or direct
+
     def _write(self, step: int, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            self._wraps.add_scalar(name, value, step)
+        there = {each for each in self._direct if each[0] <= step}
+        self._direct -= there
+        for name in values.keys() - {tag for _, tag in there}:
+            if name in self._charts:
+                main_tag, tag = self._charts[name]
+                self._wraps.add_scalars(main_tag, {tag: values[name]}, step)
+            else:
+                self._wraps.add_scalar(name, values[name], step)
 
 
-class RunTee:
+class RunTee(_Stands):
     """A run of wandb's. ``log`` goes through the profile; all else is the run's own.
 
     wandb's meaning of steps is kept: a call without a step, or with ``commit=True``, completes the row, calls of one
     row are one step, and the names of nested mappings are joined by dots. Images, tables, texts and what else is no
-    number go to the run as they are, in their row; where there are such, the rows before are waited for.
+    number go to the run as they are, in their row; where there are such, the rows before are waited for. Whoever
+    finishes the run, a sweep's agent or another ``wandb.init``, finishes the recorder before.
     """
 
-    _run: Any
-    _row: int
     recorder: declog.Recorder | None
 
     def __init__(self, run: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
@@ -245,51 +316,70 @@ class RunTee:
         named = any(sink.kind == "wandb" for sink in plan.sinks)
         mine: Sequence[Sink] = () if named else (WandbSink.on(run, own=True),)
         block: AbstractContextManager[None] = open_run(run) if named else nullcontext()
-        alone = {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}
-        recorder: declog.Recorder | None = None
+        self.recorder = None
         if not run.disabled:  # it logs nothing, as on the ranks that have no run
             with block:
-                recorder = declog.start(config, sinks=[*mine, *sinks], **{"steps": "commit", **alone, **options})
-        self.__dict__.update(_run=run, _row=int(run.step) if recorder is not None else 0, recorder=recorder)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._run, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__:
-            self.__dict__[name] = value
-        else:
-            setattr(self._run, name, value)
-
-    def __enter__(self) -> RunTee:
-        return self
+                self.recorder = declog.start(
+                    config, sinks=[*mine, *sinks], **{"steps": "commit", **_alone(options), **options}
+                )
+        self._row = 0 if self.recorder is None else int(run.step)
+        self._shared = False  # whether wandb itself logs into the rows
+        self._finish = run.finish
+        run.finish = self.finish
+        self._wraps = run  # from here on other attributes are its own
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.finish(exit_code=0 if kind is None else 1)
 
+    @property
+    def step(self) -> int:
+        """The row that is open, which wandb itself gets later."""
+        return int(self._wraps.step) if self._log is None else self._row
+
+    @property
+    def summary(self) -> Any:
+        """wandb's, of all rows that are complete."""
+        if self._log is not None:
+            self._log.written()
+        return self._wraps.summary
+
+    def watch(self, *args: Any, **kwargs: Any) -> Any:
+        """What ``wandb.watch`` does. Its hooks log into the row that is open, so rows are waited for from now on."""
+        self._shared = True
+        return self._wraps.watch(*args, **kwargs)
+
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         """What ``wandb.log`` does."""
-        recorder = self.recorder
-        if recorder is None or recorder.closed or not isinstance(data, Mapping):
-            self._run.log(data, step=step, commit=commit)
+        recorder = self._log
+        if recorder is None or not isinstance(data, Mapping):
+            self._wraps.log(data, step=step, commit=commit)
             return
         number = self._row if step is None else int(step)
         rest: dict[str, Any] = dict(data)
         with recorder.guard("what the loop logs could not be recorded"):
             rest = recorder.scalars(data, number, between=".")
-        if rest:
-            recorder.written()  # else their rows would come after this one, which wandb does not take
-            self._run.log(rest, step=number, commit=False)
         self._row = max(self._row, number)
+        self._beside(rest, number)
         if commit or (step is None and commit is None):
             recorder.scalars({}, number, commit=True)
+            self._beside({}, number, commit=True)
             self._row += 1
+
+    def _beside(self, values: Mapping[str, Any], row: int, *, commit: bool = False) -> None:
+        """What is not declog's in a row, or will come."""
+        if self._log is not None and (values or self._shared):
+            self._log.written()  # else their rows would come after this one, which wandb does not take
+            self._wraps.log(values, step=row, commit=commit)
+
+    @property
+    def _log(self) -> declog.Recorder | None:
+        return None if self.recorder is None or self.recorder.closed else self.recorder
 
     def finish(self, exit_code: int | None = None, **kwargs: Any) -> None:
         """Log what is left, close declog's sinks, and finish the run."""
         if self.recorder is not None:
             self.recorder.close(failed=bool(exit_code))
-        self._run.finish(exit_code=exit_code, **kwargs)
+        self._finish(exit_code=exit_code, **kwargs)
 
 
 class WandbTee:
@@ -297,10 +387,11 @@ class WandbTee:
 
     def __init__(self, module: Any, config: Any, **options: Any) -> None:
         self._module, self._config, self._options = module, config, options
-        self._tee: RunTee | None = None
+        self._tees: list[RunTee] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+        run = self.run if name in ("log", "summary", "watch") else None  # the module's are those of the run itself
+        return getattr(self._module if run is None else run, name)
 
     def init(self, *args: Any, **kwargs: Any) -> RunTee:
         """What ``wandb.init`` does."""
@@ -312,17 +403,10 @@ class WandbTee:
         run = self._module.run
         return None if run is None else self._of(run)
 
-    def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-        """What ``wandb.log`` does."""
-        run = self.run
-        (self._module if run is None else run).log(data, step=step, commit=commit)
-
-    def finish(self, exit_code: int | None = None, **kwargs: Any) -> None:
-        """What ``wandb.finish`` does."""
-        run = self.run
-        (self._module if run is None else run).finish(exit_code=exit_code, **kwargs)
-
     def _of(self, run: Any) -> RunTee:
-        if self._tee is None or self._tee._run is not run:
-            self._tee = RunTee(run, self._config, **self._options)
-        return self._tee
+        self._tees = [tee for tee in self._tees if tee._wraps is run or (tee.recorder and not tee.recorder.closed)]
+        for tee in self._tees:
+            if tee._wraps is run:
+                return tee
+        self._tees.append(RunTee(run, self._config, **self._options))
+        return self._tees[-1]

@@ -12,10 +12,31 @@ from typing import Any
 from torch.utils import tensorboard
 
 import declog
+from declog.integrations import tee
 
 __all__ = ["SummaryWriter"]
 
 
-def SummaryWriter(*args: Any, **kwargs: Any) -> Any:
-    """A writer as torch makes it, teed."""
-    return declog.tee(tensorboard.SummaryWriter(*args, **kwargs))
+class SummaryWriter(tensorboard.SummaryWriter):
+    """torch's writer, teed: also in classes made of it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._tee = tee.WriterTee(super(), declog.compose(tee.PRESET))
+
+    @property
+    def recorder(self) -> declog.Recorder:
+        """What declog records with."""
+        return self._tee.recorder
+
+    def add_scalar(self, *args: Any, **kwargs: Any) -> None:
+        self._tee.add_scalar(*args, **kwargs)
+
+    def add_scalars(self, *args: Any, **kwargs: Any) -> None:
+        self._tee.add_scalars(*args, **kwargs)
+
+    def flush(self) -> None:
+        self._tee.flush()
+
+    def close(self) -> None:
+        self._tee.close()

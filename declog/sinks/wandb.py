@@ -183,7 +183,7 @@ class WandbSink(BaseSink):
 
     def _row(self) -> int:
         """wandb's step: the row of history that is open. A disabled run has none."""
-        if not self._owned:
+        if self._before:  # somebody else's
             self._run.log({}, commit=False)  # raises where its owner has finished it: else its step hangs for long
         return 0 if self._run.disabled else int(self._run.step)
 

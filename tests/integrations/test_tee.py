@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 import declog
+from declog.integrations import tensorboard
 from declog.testing import MemorySink
 from tests import forks
 from tests.sinks.wandb_reader import read_runs
@@ -95,6 +97,50 @@ def test_one_import_is_changed(tmp_path: Path) -> None:
     }  # fmt: skip
     assert math.isnan(kept.pop((1000, "train/loss")))
     assert kept == pytest.approx(logged)
+
+
+FULL = """
+defaults: [trainer, override sinks: [parquet], _self_]
+name: mine
+every: 1
+profile: full
+metrics: {logged: {reduce: last, pool: step, nan: propagate}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose own ``tee`` keeps all numbers everywhere."""
+    monkeypatch.chdir(project_in(tmp_path))
+    return tmp_path
+
+
+def project_in(folder: Path) -> Path:
+    (folder / "conf/declog").mkdir(parents=True)
+    (folder / "conf/declog/tee.yaml").write_text(FULL)
+    (folder / "pyproject.toml").write_text('[tool.declog]\nconfig_dir = "conf"\n')
+    return folder
+
+
+@pytest.mark.slow
+def test_code_that_looks_at_wandb(tmp_path: Path) -> None:
+    """What users do with the module and its runs looks the same, and each run has the same rows, whoever ends it."""
+    seen, kept = {}, {}
+    for name, line in (("plain", "import wandb"), ("teed", "from declog.integrations import wandb")):
+        folder = project_in(tmp_path / name)
+        env = {"WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "WANDB_SILENT": "true", "HOME": str(folder)}
+        done = forks.run(["-m", "tests.integrations.wandb_users", line], cwd=folder, env=forks.environment(env))
+        assert done.returncode == 0, done.stderr
+        seen[name] = [json.loads(each) for each in done.stdout.splitlines() if each.startswith("[")]
+        kept[name] = {run.name: (run.finished, rows(run)) for run in read_runs(folder)}
+    assert (len(seen["plain"]), seen["teed"]) == (8, seen["plain"])
+    assert (len(kept["plain"]), kept["teed"]) == (11, kept["plain"])
+    files = [declog.read(folder).scalars.rows() for folder in (tmp_path / "teed/outputs/mine").iterdir()]
+    logged = [
+        (row["_step"], name, value) for _, run in kept["plain"].values() for row in run for name, value in row.items()
+        if isinstance(value, float | int) and name != "_step"
+    ]  # fmt: skip
+    assert sorted((row["step"], row["name"], row["value"]) for one in files for row in one) == sorted(logged)
 
 
 class Logger:
@@ -182,6 +228,74 @@ def test_a_tracker_that_commits(tmp_path: Path) -> None:
     assert log.recorder.failures == {"[DL513] rows came for a step whose window is closed": 1}
 
 
+class Shapes:
+    """The ways in which loggers of trainers are called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.epoch = 0
+
+    def data_and_step(self, data: Any, step: int, backend: Any = None) -> None:
+        self.calls.append((step, dict(data)))
+
+    def step_first(self, global_step: int, metrics: Mapping[str, Any]) -> None:
+        self.calls.append((global_step, dict(metrics)))
+
+    def other_name(self, metrics: Mapping[str, Any], it: int = 0, *, prefix: str = "") -> None:
+        self.calls.append((it, {f"{prefix}{name}": value for name, value in metrics.items()}))
+
+    def no_step(self, metrics: Mapping[str, Any]) -> None:
+        self.calls.append((len(self.calls), dict(metrics)))
+
+    def by_keyword(self, step: int, **metrics: Any) -> None:
+        self.calls.append((step, metrics))
+
+
+SHAPES = {
+    "data_and_step": lambda log, step, values: log(data=values, step=step),
+    "step_first": lambda log, step, values: log(step, values),
+    "other_name": lambda log, step, values: log(values, step),
+    "no_step": lambda log, step, values: log(values),
+    "by_keyword": lambda log, step, values: log(step, **values),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_how_a_logger_is_called(shape: str, tmp_path: Path) -> None:
+    """It is called as ever, and gets what it would have got: by keyword, the step first, named, or none."""
+
+    class Own(Shapes):
+        log = vars(Shapes)[shape]
+
+    plain, own, sink = Own(), Own(), MemorySink()
+    log = declog.tee(own, "tee", ["sinks=null", "profile=full"], sinks=[sink], output_dir=tmp_path)
+    assert isinstance(log, Own) and not isinstance(log, Logger)
+    for step in range(3):
+        values = {"loss": step / 2, "kl": step}
+        for each in (plain, log):
+            SHAPES[shape](each.log, step, values)
+    log.epoch = 3
+    log.finish()
+    assert (own.calls, own.epoch) == (plain.calls, 3)
+    assert sink.scalars == {step: {"loss": step / 2, "kl": step} for step in range(3)}
+
+
+def test_a_call_that_is_no_mapping(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It goes to the logger as it is, which is said."""
+
+    class Own:
+        def __init__(self) -> None:
+            self.calls: list[Any] = []
+
+        def log(self, name: str, value: float, step: int = 0) -> None:
+            self.calls.append((name, value, step))
+
+    own = Own()
+    declog.tee(own, output_dir=tmp_path).log("loss", 0.5, step=3)
+    assert own.calls == [("loss", 0.5, 3)]
+    assert "`log` is called without a mapping of names to numbers: that is not recorded" in caplog.text
+
+
 def test_a_logger_of_its_own(tmp_path: Path) -> None:
     """Without a logger it is one, for loops that only want an object with ``log``; without steps each call is one."""
     log = declog.tee(None, output_dir=tmp_path)
@@ -230,8 +344,76 @@ def test_a_summary_writer(tmp_path: Path) -> None:
     assert [(each.step, each.value) for each in board.Scalars("train/loss")] == [
         (step, pytest.approx(1 / step)) for step in range(5, 8)
     ]
-    assert [(each.step, each.value) for each in board.Scalars("val/accuracy")][:1] == [(0, 0.5)]
+    assert [(each.step, each.value) for each in board.Scalars("val/accuracy")] == [(step, 0.5) for step in range(3)]
     assert full.scalars == {}
+
+
+def points(folder: Path) -> list[tuple[str, str, int, float]]:
+    """All scalars below a folder, by the folder of their file."""
+    found = []
+    for file in folder.rglob("events*"):
+        board = EventAccumulator(str(file))
+        board.Reload()
+        for tag in board.Tags()["scalars"]:
+            place = str(file.parent.relative_to(folder))
+            found += [(place, tag, each.step, each.value) for each in board.Scalars(tag)]
+    return sorted(found)
+
+
+def written(kind: Any, folder: Path) -> Any:
+    """What training code does with a writer."""
+
+    class Mine(kind):  # type: ignore[misc]  # a class that is given
+        def log(self, values: Mapping[str, Any], step: int) -> None:
+            for name, value in values.items():
+                self.add_scalar(name, value, global_step=step)
+
+    def use(writer: kind | None) -> None:
+        assert isinstance(writer, kind)
+
+    with Mine(str(folder / "mine"), flush_secs=1) as writer:
+        for step in range(3):
+            writer.log({"loss": torch.tensor(step / 2), "kl": np.float32(step)}, 10 * step)
+            writer.add_scalars("losses/all", {"value": step, "policy": 2.0}, 10 * step)
+            writer.add_scalar("epoch/accuracy", step / 4, step)
+            writer.add_scalar("lr", np.array([0.5]), 10 * step)
+            writer.add_scalar("unnumbered", step)
+        writer.flush()
+        writer.log({"loss": 7.0}, 30)
+        writer.log({"loss": 8.0}, 15)
+        writer.log({"loss": 9.0}, 30)
+        writer.add_hparams({"lr": 0.1}, {"best": 3.0}, run_name="hparams")
+    use(writer)
+    writer.close()
+    writer.add_scalar("late", 1.0, 50)
+    writer.close()
+    with kind(str(folder / "plain")) as writer:
+        use(writer)
+        for value in (1.0, 2.0, 3.0):
+            writer.add_scalar("loss", value)
+            writer.add_scalar("kl", value)
+    return writer
+
+
+def test_code_that_looks_at_its_writer(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A class made of the writer's, charts of several scalars, tags with axes of their own: its files are the same."""
+    written(SummaryWriter, project / "own")
+    writer = written(tensorboard.SummaryWriter, project / "teed")
+    expected, found = points(project / "own"), points(project / "teed")
+    assert set(found) - set(expected) == set()
+    assert [each for each in expected if each not in found] == [("mine", "loss", 30, 7.0)]  # once per step
+    runs = [declog.read(folder).scalars.rows() for folder in sorted((project / "outputs/mine").iterdir())]
+    first, second = ({(row["step"], row["name"]): row["value"] for row in run} for run in runs)
+    for step in (0, 10, 20):
+        assert [first[step, name] for name in ("loss", "kl", "losses/all/value", "epoch/accuracy", "unnumbered")] == [
+            step / 20, step / 10, step / 10, step / 40, step / 10,
+        ]  # fmt: skip
+    assert (first[30, "loss"], second) == (
+        9.0,
+        {(step, name): step + 1 for step in range(3) for name in ("loss", "kl")},
+    )
+    assert "`loss` goes back from step 30 to 15: it is recorded at step 30" in caplog.text
+    assert dict(writer.recorder.failures) == {}
 
 
 def test_a_logger_of_no_known_shape() -> None:
