@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from declog.compiler import suggestions
-from declog.compiler.draft import Draft, needs_axis
+from declog.compiler.draft import Draft, as_written, needs_axis
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
 from declog.language import idioms
@@ -21,7 +21,7 @@ from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import MetricDefaults, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.plans.ops import AboutOp, MetricOp, NameOp
+from declog.plans.ops import AboutOp, MetricOp, NameOp, OutputOp
 
 Params = tuple[tuple[str, Any], ...]
 Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
@@ -30,6 +30,7 @@ LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a
 RANK = "rank"
 RANKS = 2**20  # of `per_rank` each rank has a value, however many there are
 INSTEAD = "__instead"  # behind a metric's id: the hidden metric that stands for it
+WINDOWED = ("every", "pool", "combine", "family")  # keys that depend on what is computed
 FIELDS = frozenset({"id", "reduce", "column", "label"})
 
 
@@ -410,8 +411,9 @@ def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
         help=spec.help, title=spec.title, unit=spec.unit, good=spec.good, healthy=spec.healthy, runbook=spec.runbook,
         chart=spec.chart.with_, log=spec.chart.scale == "log",
     )  # fmt: skip
-    return {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "shown": spec.log, "about": about,
-            "ema": spec.ema}  # fmt: skip
+    own = {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "when": None, "shown": spec.log, "about": about}
+    said = as_written(spec, OutputOp)
+    return {key: value for key, value in said.items() if key not in WINDOWED} | own
 
 
 def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
