@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from declog.config._hydra_hook import register as _register
+from declog.imports import after as _after
 
 if TYPE_CHECKING:
     from declog.api import plan, start
@@ -95,4 +95,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-_register()
+# Every Hydra application knows `declog=<preset>`; Hydra takes longer than declog, and is not imported for it.
+_after("hydra", lambda _: importlib.import_module("declog.config.search_path"))

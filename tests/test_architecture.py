@@ -37,7 +37,7 @@ class Room:
 
 # From the ground up: a room stands above all that it imports.
 ROOMS = (
-    Room("errors registry records"),  # what everybody may know
+    Room("errors imports registry records"),  # what everybody may know
     Room("sinks", "errors", lazily="PIL numpy pydantic rich"),
     Room("runs", "errors sinks", "numpy", lazily="pyarrow yaml"),
     Room("language", "errors", "numpy pydantic pydantic_core"),
@@ -49,7 +49,7 @@ ROOMS = (
     Room("api", "errors sinks language plans engine runtime compiler config"),  # where the arrows meet
     Room("replay", "errors sinks language plans engine runtime compiler config api", "numpy pytest torch"),
     Room("testing", "errors sinks runtime replay"),
-    Room("__init__", "config"),
+    Room("__init__", "errors"),
     Room("integrations", "errors sinks __init__", "accelerate axolotl pydantic swift torch transformers wandb"),
     Room(
         "cli __main__",
@@ -190,7 +190,7 @@ def test_the_table_is_the_folders() -> None:
 def test_no_arrow_between_rooms_runs_back_up() -> None:
     """No circle, so that each has a floor; few enough to be seen at once; what executes is below what composes."""
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert len(folders) <= 12 and len(list(PACKAGE.glob("*.py"))) <= 6
+    assert len(folders) <= 12 and len(list(PACKAGE.glob("*.py"))) <= 7
     heights = floors(arrows({module: imports(module) for module in MODULES}))
     way = ("language", "plans", "engine", "runtime", "api", "replay", "cli")
     assert sorted(way, key=heights.__getitem__) == list(way)

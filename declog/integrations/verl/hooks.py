@@ -7,16 +7,14 @@ verl's functions is called once and as ever, whatever declog's part of it does. 
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import declog
+from declog.imports import after
 from declog.integrations.verl import run
 
 BACKEND = "declog"  # which `trainer.logger` may name
@@ -24,49 +22,8 @@ BACKEND = "declog"  # which `trainer.logger` may name
 
 def install() -> None:
     """Wrap what verl has imported, and what it will import."""
-    if any(isinstance(finder, _Waiting) for finder in sys.meta_path):
-        return
-    sys.meta_path.insert(0, _Waiting())
     for name, wrap in WRAPPED.items():
-        if name in sys.modules:
-            wrap(sys.modules[name])
-
-
-class _Waiting(importlib.abc.MetaPathFinder):
-    """Finds verl's modules as everybody else would, and only adds to what is done when they are loaded."""
-
-    def __init__(self) -> None:
-        self._finding: set[str] = set()
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name not in WRAPPED or name in self._finding:
-            return None
-        self._finding.add(name)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._finding.discard(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Wrapping(spec.loader)
-        return spec
-
-
-class _Wrapping(importlib.abc.Loader):
-    """A module's own loader, and then the wrappers."""
-
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        WRAPPED[module.__name__](module)
+        after(name, wrap)
 
 
 # -- verl.utils.tracking

@@ -1,0 +1,72 @@
+"""What is done as soon as a module of somebody else's is imported: ``after("hydra", register)``.
+
+Nothing is imported for it: it may never come. A finder at the front of ``sys.meta_path`` waits for the module, finds it
+as everybody else would, and is gone once it is loaded. Imports nothing of declog.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+Then = Callable[[ModuleType], object]
+
+
+def after(name: str, then: Then) -> None:
+    """Call ``then`` with the module of that name: now, where it is imported, else when its own code has run."""
+    if name in sys.modules:
+        then(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Waiting(name, then))
+
+
+class _Waiting(MetaPathFinder):
+    """Who only asks where the module is does not end the waiting, and an import that fails may be tried again."""
+
+    def __init__(self, name: str, then: Then) -> None:
+        self._name, self._then = name, then
+        self._asking = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self._name or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asking = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loading(spec.loader, self._loaded)
+        return spec
+
+    def _loaded(self, module: ModuleType) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then(module)
+
+
+class _Loading(Loader):
+    """The module's own loader, and then what is done."""
+
+    def __init__(self, loader: Loader, then: Then) -> None:
+        self._loader, self._then = loader, then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # What reads a module's resources asks its loader: it is its own again before anything of it runs.
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then(module)
