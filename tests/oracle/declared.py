@@ -49,7 +49,7 @@ class Declared:
         for place in range(self.random.randint(4, 9)):
             self.metric(f"m{place}")
         for name in [name for name, trees in self.trees.items() if "by" in trees]:
-            if self.maybe(0.4):  # the same labels, of other rows
+            if self.maybe(0.4) and len(self.trees[name]["expr"]) == 1:  # the same labels, of other rows
                 self.metrics[f"{name}n"] = {**self.metrics[name], "reduce": "count"}
                 self.trees[f"{name}n"] = {**self.trees[name], "reduce": {"": "count"}}
                 for key in ("weight", *(("where",) if self.maybe(0.5) else ())):
@@ -126,6 +126,8 @@ class Declared:
         random, draw, profile = self.random, self.draw, self.profile
         reductions = set(trees["reduce"].values())
         plain = reductions <= {*MOMENTS, "last"}
+        sketch = axis == "token" and not plain
+        binned = any(item.startswith("histogram") for item in reductions)
         if self.maybe(0.35):
             coarse = axis if axis in ("token", "batch") or self.maybe(0.5) else "step"
             if axis == "token" and self.maybe(0.4):
@@ -143,27 +145,24 @@ class Declared:
             spec["weight"] = text(trees["weight"])
         family = family_of(trees["expr"][0], self.signals)
         one = "" in trees["reduce"]
-        if axis == "completion" and one and plain and not family and self.maybe(0.2):
-            trees["by"] = draw.label(event)
-            spec["by"] = text(trees["by"])
-            if self.maybe(0.4):
-                spec["max_labels"] = random.randint(1, 4)
-        if plain and self.maybe(0.45):
+        if axis in ("token", "completion", "group", "step") and not sketch and not family and self.maybe(0.2):
+            self.labels(spec, trees, axis, event)
+        if not sketch and not binned and self.maybe(0.45):
             spec["pool"] = random.choice(POOLS)
             if spec["pool"] != "window" and self.maybe(0.6):
                 spec["combine"] = random.choice(COMBINE)
         if self.maybe(0.2):
             spec["every"] = profile["every"] * random.choice((1, 2, 3))
-        if plain and self.maybe(0.15):
+        if not binned and not (axis == "token" and "by" in spec) and self.maybe(0.15):
             spec["empty"] = random.choice((0, -1))
-        if plain and self.maybe(0.15):
+        if not binned and not sketch and self.maybe(0.15):
             spec["nan"] = random.choice(("skip", "propagate"))
         if plain and one and spec.get("pool") != "rank" and self.maybe(0.3):
             spec["cumulative"] = True
         elif plain and one and spec.get("pool", "step") in ("window", "step", "batch") and self.maybe(0.15):
             spec["ema"] = random.choice((0.9, 0.5))
             spec.pop("combine", None)
-        elif self.maybe(0.1) and "by" not in spec:
+        if self.maybe(0.1):
             spec["ranks"] = "main"
         if self.maybe(0.2):
             spec["tags"] = ["core"]
@@ -172,20 +171,39 @@ class Declared:
         if one and not family and "by" not in spec and self.maybe(0.1):
             spec["name"] = f"named/{name}/{{reduce}}" if "(" not in str(trees["reduce"]) and False else "named/{id}"
 
+    def labels(self, spec: dict[str, Any], trees: dict[str, Any], axis: str, event: str) -> None:
+        """What a metric is distinguished by: of its own axis, or a coarser one."""
+        draw = self.draw
+        steps = [("signal", name) for name in draw.names("step", ("int",), event)]
+        coarse: Tree = self.random.choice(steps or [("name", "rank")])
+        draw.joins = axis != "token"
+        if axis in ("token", "completion") and self.maybe(0.8):
+            trees["by"] = draw.label(event)
+        elif axis == "group" and self.maybe(0.7):
+            trees["by"] = draw.boolean("group", event, 1)
+        else:
+            trees["by"] = coarse if axis != "step" or self.maybe(0.7) else draw.boolean("step", event, 1)
+        draw.joins = True
+        spec["by"] = text(trees["by"])
+        if self.maybe(0.4) and axis != "token":  # which are the most frequent, completions say there
+            spec["max_labels"] = self.random.randint(1, 4)
+
     # ---- over metrics
 
     def keys(self, *, family: bool | None = False) -> list[str]:
         """The metrics that a formula or a condition can read."""
         found = []
         for name, trees in self.trees.items():
-            if "by" in trees:
-                continue
-            if "formula" not in trees and any(item.startswith("histogram") for item in trees["reduce"].values()):
+            if "by" in trees or self.binned(name):
                 continue
             if family is not None and self.is_family(name) is not family:
                 continue
             found += [f"{name}.{suffix}" if suffix else name for suffix in trees.get("reduce", {"": ""})]
         return found
+
+    def binned(self, name: str) -> bool:
+        """Whether a metric is a histogram."""
+        return any(item.startswith("histogram") for item in self.trees[name].get("reduce", {}).values())
 
     def is_family(self, name: str) -> bool:
         trees = self.trees[name]
@@ -218,7 +236,9 @@ class Declared:
 
     def formula(self, name: str) -> None:
         """One formula over metrics of one window and pool."""
-        if self.maybe(0.4) and (labelled := [key for key, trees in self.trees.items() if "by" in trees]):
+        labelled = [key for key, trees in self.trees.items() if "by" in trees and "" in trees.get("reduce", {"": ""})]
+        labelled = [key for key in labelled if not self.binned(key)]
+        if self.maybe(0.4) and labelled:
             self.of_labels(name, self.random.choice(labelled))
             return
         family = self.maybe(0.3) and bool(self.keys(family=True))
@@ -254,7 +274,10 @@ class Declared:
     def of_labels(self, name: str, first: str) -> None:
         """One formula over a metric with `by`, and others that have the same labels, or none."""
         by = self.trees[first]["by"]
-        same = [key for key, trees in self.trees.items() if trees.get("by") == by]
+        same = [
+            key for key, trees in self.trees.items()
+            if trees.get("by") == by and "" in trees.get("reduce", {"": ""}) and not self.binned(key)
+        ]  # fmt: skip
         keys = [key for key in (*same, *same, *self.keys()) if self.window(key) == self.window(first)]
         a, b = ("name", first), ("name", self.random.choice([key for key in keys if not self.sketched(key)] or [first]))
         tree: Tree = self.random.choice([

@@ -291,7 +291,8 @@ class Expressions:
         """What a metric per completion is distinguished by."""
         found: list[Tree] = [("signal", name) for name in self.names("completion", ("text", "int", "bool"), event)]
         halved: Tree = ("/", self.number("completion", event, 1, exact=True), ("constant", 2))  # a float, for sure
-        found.append(("bucket", self.random.choice((halved, self.leaf("completion", event) or halved)), 0, 1, 4))
+        edges = self.random.choice(((0, 1, 4), (0.5, 1.5, 4.0625)))
+        found.append(("bucket", self.random.choice((halved, self.leaf("completion", event) or halved)), *edges))
         found.append(self.boolean("completion", event, 1))
         found += [("signal", name) for name in self.names("completion", ("object",), event)]
         if self.maybe(0.3):  # several: a label for each combination, and for each tag

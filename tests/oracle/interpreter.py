@@ -285,7 +285,7 @@ class World:
                 one, two = self.value((first, low, x), at), self.value((second, x, high), at)
                 return OPERATIONS["and"](one, two)
             case "bucket":
-                return bucket(self.value(args[0], at), args[1:], whole=kind_of(args[0], self.signals) == "int")
+                return bucket(self.value(args[0], at), args[1:])
             case "index" | "size":
                 return self.place(op, args[0], at)
             case "labels":

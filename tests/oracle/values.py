@@ -55,8 +55,8 @@ def _divided(a: float, b: float) -> float:
     return math.nan if a == 0 else math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
-def bucket(x: Any, edges: Sequence[float], *, whole: bool) -> Any:
-    """The label of a number, by edges that are not negative; ``whole``: of ints."""
+def bucket(x: Any, edges: Sequence[float]) -> Any:
+    """The label of a number, by edges that are not negative; those that are whole count things."""
     if not there(x):
         return x
     low: float = 0
@@ -65,7 +65,7 @@ def bucket(x: Any, edges: Sequence[float], *, whole: bool) -> Any:
     for edge in edges:
         if x <= edge:
             return f"{low}-{edge}"
-        low = edge + 1 if whole else edge
+        low = edge + 1 if all(isinstance(item, int) for item in edges) else edge
     return f"{low}+"
 
 

@@ -498,10 +498,9 @@ def is_odd(value: Any) -> bool:
 
 
 def default_name(suffix: str, cell: str, by: bool) -> str:
-    """`{id}`, `{id}/{reduce}`, `{id}/{column}`, `{id}/{label}`."""
-    if by or cell:
-        return "{id}/{label}" if by else "{id}/{column}"
-    return "{id}/{reduce}" if suffix else "{id}"
+    """`{id}`, `{id}/{reduce}`, `{id}/{column}`, `{id}/{label}`, or with the reduction before the last."""
+    parts = ["{id}", *(["{reduce}"] if suffix else []), *(["{label}"] if by else ["{column}"] if cell else [])]
+    return "/".join(parts)
 
 
 def names_in(tree: Tree) -> list[str]:
@@ -567,7 +566,10 @@ def combine(spec: Mapping[str, Any], pieces: dict[Piece, Any]) -> Any:
         if how == "var" and len(values) == 1:
             return None
         return math.nan if how != "last" else values[-1]
-    return aggregate(how, values)
+    found = aggregate(how, values)
+    if found is None and (len(values) > 1 or how != "var") and any(map(math.isinf, values)):
+        return math.nan  # of infinities
+    return found
 
 
 def chosen(case: Case, name: str, suffix: str) -> bool:
