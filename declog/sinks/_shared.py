@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,11 @@ def with_why(table: Table) -> Table:
         return table
     columns = (Column("why", DType.TEXT), *table.columns)
     return replace(table, columns=columns, data={"why": places.why, **table.data})
+
+
+def end_of(why: str) -> str:
+    """Of a row's reasons: ``best`` or ``worst``, where a filter of extremes took it, the last of a chain; else empty."""
+    return {":top": "best", ":bottom": "worst"}.get("".join(re.findall(r":(?:top|bottom)\b", why)[-1:]), "")
 
 
 def run_column(table: Table) -> str:

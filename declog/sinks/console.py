@@ -37,14 +37,14 @@ from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._live_line import LiveLine
 from declog.sinks._scalar_lines import BARS, Piece, Trends, number, scalar_lines
-from declog.sinks._shared import json_text, origins, require
+from declog.sinks._shared import end_of, json_text, origins, require
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
 PACES = 16  # how many times back the live line's speed reaches
 ROLE_WIDTH = 9
 STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
-ENDS = {":top": ("▲ ", "bold green"), ":bottom": ("▼ ", "bold red")}  # what a filter of extremes says of a row
+ENDS = {"best": ("▲ ", "bold green"), "worst": ("▼ ", "bold red"), "": ("", "bold")}
 
 
 class ConsoleSink(BaseSink):
@@ -227,7 +227,7 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: i
             and column.tokens is None
             and not (column.name == "step" and table.data["step"][row] == step)
         ]
-        mark, style = _mark("" if why is None else why[row])
+        mark, style = ENDS["" if why is None else end_of(why[row])]
         yield f"    {place} {mark}", style
         yield _side_by_side(short, width, 6) + "\n", "" if style == "bold" else style.removeprefix("bold ")
         for name in texts:
@@ -274,11 +274,6 @@ def alert_line(alert: Alert) -> Piece:
     """One alert, in the colour of its level."""
     text = visible(alert.text.replace("\n", " "))
     return f"  ! {alert.level} {visible(alert.name)}: {text}\n", STYLES[alert.level]
-
-
-def _mark(why: str) -> Piece:
-    """What stands before a row that a filter took as one of the best or worst, and its style."""
-    return next((mark for end, mark in ENDS.items() if end in why), ("", "bold"))
 
 
 def _side_by_side(parts: Sequence[str], width: int, indent: int) -> str:

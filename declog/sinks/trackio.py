@@ -36,6 +36,7 @@ from declog.sinks._shared import (
     as_float,
     below,
     clean_text,
+    end_of,
     json_text,
     require,
     require_installed,
@@ -50,6 +51,7 @@ STEPPED = ("metrics", "alerts", "traces")
 OURS = "declog/"
 STEP = f"{OURS}step"
 INT64 = range(-(2**63), 2**63)
+SCORES = ("reward", "score", "advantages", "advantage")  # which of a row's numbers says how good it is
 
 
 _opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs that sinks opened: each is its recorder's own
@@ -188,8 +190,7 @@ class TrackioSink(BaseSink):
         made = []
         for row in range(table.rows):
             messages, others = conversation(table, row)
-            if table.places is not None and table.places.why is not None:
-                others = {"status": table.places.why[row], **others}  # which the list of traces shows
+            others = {**_status(table, row), **others}
             metadata = {clean_text(name): storable(value, self._image) for name, value in others.items()}
             stored = [storable(message, self._image) for message in messages]
             made.append(self._trackio.Trace(stored, metadata=metadata))
@@ -255,6 +256,15 @@ def rows(table: Table) -> list[dict[str, Any]]:
         columns.append(values if column.type is DType.FLOAT else [storable(value) for value in values])
     names = [clean_text(column.name) for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _status(table: Table, row: int) -> dict[str, str]:
+    """What the list of traces shows of one, in few characters: the end that it is of, and how good it is."""
+    why = table.places.why[row] if table.places is not None and table.places.why is not None else ""
+    values = {column.name: table.data[column.name][row] for column in table.columns}
+    score = next((values[name] for name in SCORES if isinstance(values.get(name), int | float)), None)
+    shown = [end_of(why) or why, "" if score is None else f"{as_float(score):.3g}"]
+    return {key: text for key, text in (("status", " ".join(filter(None, shown))), ("why", why)) if text}
 
 
 class _Quiet(threading.local):

@@ -306,7 +306,7 @@ print(json.dumps([logs, [[t["step"], t["key"], t["messages"], t["metadata"]] for
     for (_, _, messages, metadata), (_, _, none, other) in zip(found[1][::2], found[1][1::2], strict=True):
         assert (messages, none) == (talk, [])
         assert math.isnan(metadata.pop("reward"))
-        assert metadata == {"id": EXACT, "note": {"a": ["Infinity"]}}
+        assert metadata == {"status": "nan", "id": EXACT, "note": {"a": ["Infinity"]}}
         assert other == {"prompt": None, "reward": None, "id": str(-(2**80)), "completion": "x", "note": None}
 
 
@@ -334,7 +334,8 @@ from dataclasses import replace
 from declog.records import Column, DType, Places, Table
 columns = (Column("prompt", DType.TEXT), Column("completion", DType.TEXT), Column("reward", DType.FLOAT))
 data = {"prompt": ["2 + 2?"] * 2, "completion": ["4" * 5000, "5"], "reward": [1.0, 0.0]}
-made = Table("samples", "samples", columns, data, 2, places=Places([3, 3], [0, 7], None, ["best", "worst"]))
+why = ["extremes:top", "longest:top, extremes:bottom"]
+made = Table("samples", "samples", columns, data, 2, places=Places([3, 3], [0, 7], None, why))
 write([(3, Records(tables=(made,)))], dir="board")
 write([(4, Records(tables=(made,)))], dir="board", name="without", traces=False)
 from trackio.sqlite_storage import SQLiteStorage
@@ -346,16 +347,24 @@ print(json.dumps([traces, logs[0]["samples"]["_value"], SQLiteStorage.get_traces
 
 
 def test_prompts_and_completions_are_traces_too(tmp_path: Path) -> None:
-    """Whole texts, as a table's cells are not shown, whose status says which is the best; off with `traces: false`."""
+    """Whole texts, as a table's cells are not shown, whose status says which is the best; off with `traces: false`.
+
+    The last filter of a chain that takes extremes is the one that says so.
+    """
     traces, rows, without = trackio_run(tmp_path, PICKED)
     assert sorted(traces, key=lambda each: str(each["metadata"]["status"])) == [
         {
             "key": "samples/traces",
             "step": 3,
             "messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": completion}],
-            "metadata": {"status": why, "reward": reward},
+            "metadata": {"status": status, "why": why, "reward": reward},
         }
-        for completion, why, reward in (("4" * 5000, "best", 1.0), ("5", "worst", 0.0))
+        for completion, status, why, reward in (
+            ("4" * 5000, "best 1", "extremes:top", 1.0),
+            ("5", "worst 0", "longest:top, extremes:bottom", 0.0),
+        )
     ]
-    assert [next(iter(row.items())) for row in rows] == [("why", "best"), ("why", "worst")]
+    assert [next(iter(row.items())) for row in rows] == [
+        ("why", "extremes:top"), ("why", "longest:top, extremes:bottom"),
+    ]  # fmt: skip
     assert without == []

@@ -158,15 +158,14 @@ def _ordered(rows: Sequence[Row], key: str | None) -> list[Row]:
 
 def _ends(chosen: Sequence[Row], rows: Sequence[Row], key: str | None) -> list[str]:
     """For each row `best` or `worst`: where its filter said so, or its number is the greatest or smallest."""
+    from declog.sinks._shared import end_of
+
     numbers = [number for row in rows if key is not None and (number := _number(row.get(key))) is not None]
     ends = {max(numbers): "best", min(numbers): "worst"} if len(set(numbers)) > 1 else {}
 
     def end(row: Row) -> str:
-        why = str(row.get("why") or "")
-        if ":top" in why or ":bottom" in why:
-            return "best" if ":top" in why else "worst"
         number = None if key is None else _number(row.get(key))
-        return "" if number is None else ends.get(number, "")
+        return end_of(str(row.get("why") or "")) or ("" if number is None else ends.get(number, ""))
 
     return list(map(end, chosen))
 

@@ -12,6 +12,7 @@ import html
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,6 @@ from declog.cli import main
 ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
-PORT = 7871
 WIDTH = 104  # of the console
 TERMINAL = """<meta charset="utf-8"><body style="margin:0;background:#15181c"><pre style="margin:0;padding:22px 26px;
 color:#e6e4df;font:15px/1.5 'DejaVu Sans Mono',monospace;display:inline-block">$ make demo
@@ -65,10 +65,10 @@ def terminal(page: Page, output: str) -> None:
 
 
 @contextmanager
-def trackio(run: Path) -> Iterator[str]:
+def trackio(run: Path, project: str = "arithmetic_grpo") -> Iterator[str]:
     """Trackio's dashboard of a run, while it is served here."""
-    command: list[str | Path] = [Path(sys.executable).parent / "trackio", "show", "--project", "arithmetic_grpo"]
-    own = {"TRACKIO_DIR": str(run / "trackio"), "GRADIO_SERVER_PORT": str(PORT), "PYTHONUNBUFFERED": "1"}
+    command: list[str | Path] = [Path(sys.executable).parent / "trackio", "show", "--project", project]
+    own = {"TRACKIO_DIR": str(run / "trackio"), "GRADIO_SERVER_PORT": str(free_port()), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None
         try:
@@ -78,12 +78,22 @@ def trackio(run: Path) -> Iterator[str]:
             served.terminate()
 
 
+def free_port() -> int:
+    """One that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def dashboard(page: Page, run: Path) -> None:
-    """The demo's page of trackio."""
+    """The demo's pages of trackio: its curves, and its samples, of which the worst is open."""
     with trackio(run) as address:
         page.goto(address)
         page.wait_for_timeout(6000)
         page.screenshot(path=IMAGES / "dashboard.png")
+        page.locator("button", has_text="Traces").click()
+        page.locator("tr.trace-row", has_text="worst").first.click()
+        page.wait_for_timeout(500)
+        page.screenshot(path=IMAGES / "dashboard-samples.png")
 
 
 def demo(folder: Path) -> tuple[Path, str]:

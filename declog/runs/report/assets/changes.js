@@ -1,7 +1,6 @@
 // What changed over the run: its first tenth against its last, and the largest jump.
 
 const MOST_CHANGES = 14;
-const aboutEnds = (series) => Math.min(series.count, Math.max(3, tenth(series)));
 
 /** A link to a series' chart, with its name where a title stands for it. */
 function toChart(series) {
@@ -9,8 +8,14 @@ function toChart(series) {
   return [link(visible(series.title || series.name), () => go({ metric: series.name })), " ", name];
 }
 
-const effectText = (effect) => (effect > 99 ? "> 99" : effect.toFixed(1));
+const effectText = (effect) => (Number.isNaN(effect) ? "–" : effect > 99 ? "> 99" : effect.toFixed(1));
 const better = (series, difference) => (series.good ? ((series.good === "up") === difference > 0 ? "good" : "bad") : "");
+
+/** How much two stretches vary within themselves: of one value nobody knows. */
+function noiseOf(one, two) {
+  if (Math.min(one.length, two.length) < 2) return NaN;
+  return Math.hypot(deviation(one), deviation(two)) / Math.SQRT2 || Math.abs(mean(one)) * 1e-6 || 1e-12;
+}
 
 /** The step at which a running median jumps most. */
 function largestJump({ x, y, count }) {
@@ -25,9 +30,8 @@ function largestJump({ x, y, count }) {
 }
 
 function change(series) {
-  const width = aboutEnds(series);
-  const [first, end] = [series.y.slice(0, width), series.y.slice(-width)];
-  const noise = Math.hypot(deviation(first), deviation(end)) / Math.SQRT2 || Math.abs(mean(first)) * 1e-6 || 1e-12;
+  const [first, end] = [firstTenth(series), lastTenth(series)];
+  const noise = noiseOf(first, end);
   const difference = mean(end) - mean(first);
   return { series, first: mean(first), end: mean(end), difference, effect: Math.abs(difference) / noise };
 }

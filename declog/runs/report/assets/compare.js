@@ -15,14 +15,14 @@ function compared() {
     ? table([["Configuration"], [visible(RUN.label)], [visible(OTHER.label)]], rows)
     : el("p", { textContent: "Their configurations are equal." }));
 
-  const both = RUN.series.filter((series) => series.other && Math.min(series.count, series.other.count) > 2 && !series.name.startsWith("declog/"));
+  const both = RUN.series.filter((series) => series.other && !series.name.startsWith("declog/"));
   const results = both.map((series) => {
-    const [one, two] = [series, series.other].map((each) => each.y.slice(-aboutEnds(each)));
-    const noise = Math.hypot(deviation(one), deviation(two)) / Math.SQRT2 || Math.abs(mean(one)) * 1e-6 || 1e-12;
+    const [one, two] = [series, series.other].map(lastTenth);
     const difference = mean(one) - mean(two);
-    return { series, one: mean(one), two: mean(two), difference, effect: Math.abs(difference) / noise };
+    return { series, one: mean(one), two: mean(two), difference, effect: Math.abs(difference) / noiseOf(one, two) };
   });
-  const told = results.filter((row) => Number.isFinite(row.effect) && row.difference).sort((a, b) => b.effect - a.effect).slice(0, 14);
+  const order = (a, b) => Number.isNaN(a.effect) - Number.isNaN(b.effect) || b.effect - a.effect;
+  const told = results.filter((row) => row.difference).sort(order).slice(0, MOST_CHANGES);
   $("#results").append(told.length
     ? table([["Last tenth"], ["Course"], [visible(RUN.label), "n"], [visible(OTHER.label), "n"], ["Difference", "n"], ["× noise", "n"]],
       told.map((row) => el("tr", {},

@@ -76,8 +76,8 @@ const MINUS = "−";
 
 /** A number in few digits, as people write it. */
 function number(value) {
-  if (value == null || Number.isNaN(value)) return "–";
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;
+  if (value == null) return "–";
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : `${MINUS}∞`;
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en").replace("-", MINUS);
   const exponential = size >= 1e5 || (value !== 0 && size < 1e-3);
@@ -127,7 +127,8 @@ function range(values) {
 /** The last value, finite or not. */
 const last = (series) => (series.y.length ? series.y[series.y.length - 1] : NaN);
 
-const tenth = (series) => Math.max(1, Math.floor(series.count / 10));
+/** How many values a tenth of a series has: three at least, and never more than half of it. */
+const tenth = ({ count }) => Math.min(Math.ceil(count / 2), Math.max(3, Math.floor(count / 10)));
 const firstTenth = (series) => series.y.slice(0, tenth(series));
 const lastTenth = (series) => series.y.slice(-tenth(series));
 
