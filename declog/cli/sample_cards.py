@@ -50,7 +50,8 @@ def _card(
 ) -> Iterator[tuple[int, list[Piece]]]:
     """The lines of a row: indents, and pieces of text with their styles; ``shades``: there are more than 16 colours."""
     mark, style = ENDS[end]
-    where = [f"{name} {row[name]}" for name in ("group", "row") if row.get(name) is not None]
+    places = {"rank": row.get("declog_rank"), "group": row.get("group"), "row": row.get("row")}
+    where = [f"{name} {place}" for name, place in places.items() if place is not None]
     title: list[Piece] = [(f"{mark} ", style), (visible(" · ".join(filter(None, [end, *where]))), style)]
     if row.get("why"):
         title.append((visible(f" · {row['why']}"), "dim"))

@@ -29,19 +29,23 @@ KILLED = "killed"
 
 
 def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | None = None) -> Run:
-    """A run on disk: ``run`` is its folder, or that of one of its sinks.
+    """A run on disk: ``run`` is its folder, that of one of its sinks, or a file or folder in either.
 
-    ``run_id`` chooses among runs that were appended to one folder, of which the last is read. ``sink`` is the folder
+    The folder above a run stands for it where it is the only one there. ``run_id`` chooses among runs that were appended to one folder, of which the last is read. ``sink`` is the folder
     of the only sink that is to be read, relative to the run's, which is its id unless the profile has a ``dir``.
     What is read is read when it is asked for, once: call ``read`` again while the run goes on. Raises ``UsageError``
     DL607 where there is no run, or none of that id or sink.
     """
-    folder = Path(run)
+    given = Path(run)
+    folder = (given.parent if given.is_file() else given).resolve()
     if not folder.is_dir():
-        raise UsageError.of("DL607.no_run", path=folder, fix="give the folder of a run, its `output_dir`")
-    folder = folder.resolve()
-    home = next((path for path in (folder, *folder.parents[:DEPTH]) if (path / RUN).exists()), folder)
-    return Run(home, run_id, sink if home == folder else os.path.relpath(folder, home))
+        raise UsageError.of("DL607.no_run", path=given, fix="give the folder of a run, its `output_dir`")
+    homes = [path for path in (folder, *folder.parents[:DEPTH]) if (path / RUN).exists()]
+    if not homes and not any(map(sources, _below(folder, DEPTH))) and len(below := _runs_below(folder)) == 1:
+        folder, homes = below[0], below
+    home = homes[0] if homes else folder
+    within = [path for path in (folder, *folder.parents) if home in path.parents and sources(path)]  # of a sink
+    return Run(home, run_id, os.path.relpath(within[-1], home) if within and sink is None else sink)
 
 
 class Run:
@@ -242,7 +246,7 @@ class Run:
             fix = f"sinks that wrote files: {', '.join(known)}" if known else "none wrote files"
             raise UsageError.of("DL607.sink", path=self.path, sink=sink, fix=fix)
         if not found and not self._all:
-            raise UsageError.of("DL607.no_run", path=self.path, fix=_runs_below(self.path))
+            raise UsageError.of("DL607.no_run", path=self.path, fix=_what_to_give(self.path))
         return [found[key] for key in sorted(found, key=lambda key: key[0] != "parquet")]
 
     def _folders(self) -> list[Path]:
@@ -308,11 +312,18 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _below(path, depth - 1)
 
 
-def _runs_below(path: Path) -> str:
-    found = sorted(file.parent for file in (*path.glob(f"*/{RUN}"), *path.glob(f"*/*/{RUN}")))
+def _runs_below(path: Path) -> list[Path]:
+    """The runs in the folders below one, the latest first."""
+    found = [file for depth in range(1, DEPTH + 1) for file in path.glob(f"{'*/' * depth}{RUN}")]
+    return [file.parent for file in sorted(found, key=lambda file: file.stat().st_mtime, reverse=True)]
+
+
+def _what_to_give(path: Path) -> str:
+    found = _runs_below(path)
     if not found:
         return "give the folder of a run, its `output_dir`, with a parquet or jsonl sink"
-    return f"runs below it: {', '.join(map(str, found[-3:]))}" + (f" and {len(found) - 3} more" * (len(found) > 3))
+    more = f" and {len(found) - 3} more" * (len(found) > 3)
+    return f"give one of the runs below it, the latest first: {', '.join(map(str, found[:3]))}{more}"
 
 
 def _joint(tables: Sequence[Any]) -> Any:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import declog
+from declog.testing import run_ranks
 from tests.cli.conftest import Cli, Outcome
 
 LONG = "first\n" + "word " * 100 + "\n#### 42"
@@ -90,6 +91,26 @@ def test_rows_are_chosen(words: list[str], rows: list[int], recorded: Path, cli:
     """Of a step, the best first; `--json` has them as they were written."""
     shown = cli("samples", str(recorded), *words, "--json")
     assert [row["row"] for row in json.loads(shown.out)] == rows
+
+
+def test_groups_of_ranks_that_wrote_their_own_rows_are_kept_apart(tmp_path: Path, cli: Cli) -> None:
+    """Each counts its own groups: which one is asked for, and said of each row."""
+    profile = {**PROFILE, "tables": {"texts": {"schema": "numbers"}}}
+
+    def train(comm: Any) -> None:
+        with declog.start(profile, output_dir=tmp_path, comm=comm) as log, log.step(0):
+            log.observe(reward=[comm.rank + place / 8 for place in range(4)])
+
+    run_ranks(2, train)
+    shown = cli("samples", str(tmp_path), "--group", "1")
+    assert (shown.code, shown.err) == (2, "declog: ranks 0, 1 each have a group 1\n  fix: --group 1 --rank 0\n")
+    assert texts(cli("samples", str(tmp_path), "--group", "1", "--rank", "1")) == [
+        "▲ best · rank 1 · group 1 · row 3 · reward 1.375",
+        "● rank 1 · group 1 · row 2 · reward 1.25",
+    ]
+    assert len(texts(cli("samples", str(tmp_path), "--limit", "0"))) == 8
+    shown = cli("samples", str(tmp_path), "--rank", "2")
+    assert (shown.code, shown.err) == (2, "declog: rank 2 wrote no rows of this step\n  fix: ranks here: 0, 1\n")
 
 
 def test_texts_are_whole_and_move_no_cursor(recorded: Path, cli: Cli) -> None:

@@ -309,20 +309,38 @@ def test_a_table_that_grows_columns(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing there, nothing in it, runs below it, a sink that there is not, somebody else's `run.json`."""
+    """Nothing there, nothing in it, several runs below it, a sink that there is not, somebody else's `run.json`."""
     with pytest.raises(UsageError, match=r"\[DL607\] there is no run to read in .*/nothing"):
         declog.read(tmp_path / "nothing")
     with pytest.raises(UsageError, match="with a parquet or jsonl sink"):
         declog.read(tmp_path)
-    log = train(tmp_path / "a", range(1), 1.0)
-    with pytest.raises(UsageError, match=f"runs below it: {log.output_dir}"):
+    runs = [train(tmp_path / name, range(1), 1.0).output_dir for name in ("b", "a")]
+    with pytest.raises(UsageError, match=f"runs below it, the latest first: {runs[1]}, {runs[0]}"):
         declog.read(tmp_path)
     with pytest.raises(UsageError, match="sinks that wrote files: jsonl, parquet"):
         declog.read(tmp_path / "a", sink="wandb")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "run.json").write_text("{}")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "run.json").write_text("{}")
     with pytest.raises(SinkError, match="DL609"):
-        declog.read(tmp_path / "b")
+        declog.read(tmp_path / "c")
+
+
+def test_a_place_in_a_run_stands_for_it(tmp_path: Path) -> None:
+    """A file of the run, a folder in it or in a sink of it, and one above it, where there is no other run."""
+    home = train(tmp_path / "above" / "run", range(2), 1.0).output_dir
+    assert home is not None
+    (home / "notes").mkdir()
+    both = {place: declog.read(place) for place in (home, home / "run.json", home / "notes", home.parent, tmp_path)}
+    alone = {
+        place: declog.read(place)
+        for place in (home / "jsonl" / "scalars.jsonl", home / "parquet" / "scalars", home / "parquet" / "tables")
+    }
+    assert {read.path for read in (*both.values(), *alone.values())} == {home.resolve()}
+    assert [sorted({one.kind for ranks in read._sinks for one in ranks}) for read in (*both.values(), *alone.values())] == [
+        *[["jsonl", "parquet"]] * 5, ["jsonl"], ["parquet"], ["parquet"],
+    ]  # fmt: skip
+    expected = both[home].scalars.rows()
+    assert expected and all(len(read.scalars.rows()) == len(expected) for read in (*both.values(), *alone.values()))
 
 
 def test_sinks_elsewhere_are_found(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """``declog report``: a run as one HTML file, to be opened offline and sent round.
 
-Works while the run goes on, and after it was killed. RUN is the run's folder, with a parquet or a jsonl sink.
+Works while the run goes on, and after it was killed. RUN is the run's folder, with a parquet or a jsonl sink, or the
+folder above it, where there is no other run.
 
   declog report outputs/grpo/2026-11-21_10-00-00
   declog report runs/a --compare runs/b
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
@@ -28,7 +30,7 @@ def arguments(parser: Parser) -> None:
     parser.add(
         "--run-id", metavar="ID", help="one of several runs that were appended to the folder; the last by default"
     )
-    parser.add("--output", metavar="FILE", help=f"where the file goes; {FILE} in the run's folder by default")
+    parser.add("--output", metavar="FILE", help=f"where it goes, or a folder for {FILE}; the run's folder by default")
     parser.formats()
 
 
@@ -39,11 +41,16 @@ def run(given: argparse.Namespace) -> int:
 
     one = read(given.run, run_id=given.run_id)
     other = None if given.compare is None else read(given.compare)
-    path = Path(given.output or one.path / FILE)
+    path = Path(given.output or one.path)
+    if path.is_dir():
+        path /= FILE
+    if not path.parent.is_dir():
+        raise Wrong(f"--output: there is no folder `{path.parent}`", f"mkdir -p {shlex.quote(str(path.parent))}")
     try:
         write(path, one, other, samples=not given.no_samples)
     except OSError as error:
-        raise Wrong(f"the report cannot be written: {error}", "declog report RUN --output FILE") from error
+        why = f"{path} cannot be written: {error.strerror or error}"
+        raise Wrong(why, "--output FILE, in a folder that can be written to") from error
     size = path.stat().st_size
     if given.format == "json":
         write_json({"file": str(path), "bytes": size})

@@ -22,7 +22,8 @@ Row = Mapping[str, Any]
 
 SUMMARY = "read a run's samples in a terminal"
 KEYS = ("reward", "score", "rewards", "advantages", "advantage", "mean")  # what samples are better or worse by
-STAMPS = ("step", "mode", "declog_step", "declog_rank", "group", "row", "why", "run_id", "declog_run_id")
+RANK = "declog_rank"
+STAMPS = ("step", "mode", "declog_step", RANK, "group", "row", "why", "run_id", "declog_run_id")
 LIMIT = 8
 
 
@@ -36,6 +37,9 @@ def arguments(parser: Parser) -> None:
     parser.add("--worst", type=int, metavar="N", help="the N worst")
     parser.add("--best", type=int, metavar="N", help="the N best")
     parser.add("--group", type=int, metavar="G", help="of this group, the best first")
+    parser.add(
+        "--rank", type=int, metavar="R", help="of this rank, where each wrote its own rows and counts its own groups"
+    )
     parser.add("--limit", type=int, default=LIMIT, metavar="N", help=f"at most so many; 0: all, {LIMIT} by default")
     parser.add("--color", metavar="VALUE", help="the value of tokens that colours them; by default the first")
     parser.add("--json", action="store_true", help="for programs: rows as they were written")
@@ -53,6 +57,7 @@ def run(given: argparse.Namespace) -> int:
     name, rows = _table(found.tables, given.table)
     rows, mode = _of_mode(rows, given.mode)
     rows, step = _of_step(rows, given.step)
+    rows = _of_rank(rows, given.rank)
     key = _key(rows, given.by)
     chosen = _chosen(rows, key, given)
     if given.json:
@@ -111,6 +116,16 @@ def _of_step(rows: Sequence[Row], step: int | None) -> tuple[Sequence[Row], int]
     return [row for row in rows if int(row["step"]) == step], step
 
 
+def _of_rank(rows: Sequence[Row], rank: int | None) -> Sequence[Row]:
+    if rank is None:
+        return rows
+    ranks = sorted({row[RANK] for row in rows if row.get(RANK) is not None})
+    if rank not in ranks:
+        wrote = f"ranks here: {', '.join(map(str, ranks))}" if ranks else "this table's rows say no rank: leave it out"
+        raise Wrong(f"rank {rank} wrote no rows of this step", wrote)
+    return [row for row in rows if row.get(RANK) == rank]
+
+
 def _key(rows: Sequence[Row], name: str | None) -> str | None:
     """The column by which rows are better or worse; None where there is no number."""
     numbers = [
@@ -135,6 +150,10 @@ def _chosen(rows: Sequence[Row], key: str | None, given: argparse.Namespace) -> 
             fix = f"groups here: {', '.join(map(str, groups))}" if groups else "this table's rows say no group"
             raise Wrong(f"there is no group {given.group}", fix)
         rows = [row for row in rows if row.get("group") == given.group]
+        ranks = sorted({row[RANK] for row in rows if row.get(RANK) is not None})
+        if len(ranks) > 1:
+            said = ", ".join(map(str, ranks))
+            raise Wrong(f"ranks {said} each have a group {given.group}", f"--group {given.group} --rank {ranks[0]}")
     ordered = _ordered(rows, key)
     if given.best is None and given.worst is None:
         shown = ordered if given.group is not None else list(rows)

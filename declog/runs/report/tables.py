@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declog.runs.report.blobs import Blobs
+from declog.sinks._shared import strict
 
 CHUNK = 64  # rows
 STAMPS = ("step", "mode", "declog_step", "run_id", "declog_run_id")
@@ -27,7 +28,9 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
     prompt = _first(long, PROMPT)
     main = _first([column for column in long if column != prompt and not _of_tokens(rows, column)], COMPLETION)
     main = main or next((column for column in reversed(long) if column != prompt), prompt)
-    light: dict[str, Any] = {column: [row[column] for row in rows] for column in plain if column not in STAMPS[3:]}
+    light: dict[str, Any] = {
+        column: [strict(row[column]) for row in rows] for column in plain if column not in STAMPS[3:]
+    }
     light["step"] = [_step(row) for row in rows]
     light["mode"] = [row.get("mode", "train") for row in rows]
     light["_preview"] = [shortened(text_of(row[main]), 22, 58) if main else "" for row in rows]
@@ -38,7 +41,7 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
         light["_asked"] = _numbered(asked)
     if (group := _groups(rows, light)) is not None:
         light["_group"] = group
-    heavy = [{column: _compact(row[column]) for column in long} for row in rows]
+    heavy = [{column: strict(_compact(row[column])) for column in long} for row in rows]
     return {
         "name": name, "rows": len(rows), "long": long, "plain": plain, "main": main, "chunk": CHUNK,
         "score": _score(rows, plain, facts), "light": blobs.add_json(light),

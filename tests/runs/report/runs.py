@@ -82,7 +82,7 @@ def observe(step: int, rng: random.Random, *, broken: bool = False) -> None:
         old_logprobs=torch.full((count, 5), -0.5),
         ref_logprobs=torch.full((count, 5), -0.5 + gap),
         entropy=torch.full((count, 5), 1.0 / (1 + step)),
-        loss=math.nan if broken and step % 7 == 3 else 0.1 * rng.random(),
+        loss=math.nan if broken and step % 9 == 2 else 0.1 * rng.random(),
         grad_norm=rng.random(),
         learning_rate=1e-6 * (1 - step / 100),
     )
@@ -138,8 +138,9 @@ def jsonl(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def last_values(folder: Path) -> dict[tuple[str, str], float]:
-    """The last value of each name and mode in the jsonl sink's file; one that is not finite is not the last."""
-    values = [
-        ((name, line["mode"]), value) for line in jsonl(folder, "scalars") for name, value in line["scalars"].items()
-    ]
-    return {**{key: math.nan for key, _ in values}, **{key: value for key, value in values if type(value) is not str}}
+    """The last value of each name and mode in the jsonl sink's file, finite or not."""
+    return {
+        (name, line["mode"]): float(value)
+        for line in jsonl(folder, "scalars")
+        for name, value in line["scalars"].items()
+    }

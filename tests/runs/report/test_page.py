@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def charts(page: Page, selector: str = ".plot") -> list[list[str]]:
 
 def value_of(text: str) -> float:
     """A number as the page writes it."""
-    return float(text.replace("\u2212", "-").replace("\u2013", "nan").replace(",", ""))
+    return float(text.replace("\u2212", "-").replace("\u221e", "inf").replace(",", ""))
 
 
 def selected(page: Page) -> int:
@@ -79,7 +80,7 @@ def test_it_opens_offline_and_in_silence(file: Path, opened: Open) -> None:
 
 
 def test_every_scalar_has_one_curve_whose_label_states_its_last_value(run: Path, file: Path, opened: Open) -> None:
-    """Of all modes; values that are not finite are not the last ones."""
+    """Of all modes; that of the loss is NaN, and said to be."""
     page = opened(file).page
     logged = runs.last_values(run)
     spoken = {
@@ -92,7 +93,9 @@ def test_every_scalar_has_one_curve_whose_label_states_its_last_value(run: Path,
     labels = {one.partition(": ")[0]: one.partition(", last ")[2].partition(", least")[0] for one in said}
     assert sorted(labels) == sorted(spoken)
     shown = {name: value_of(label) for name, label in labels.items()}
-    assert shown == pytest.approx(spoken, rel=5e-3, abs=1e-12)
+    assert math.isnan(shown["loss"])
+    assert page.inner_text(f"{chart(page, 'loss')} >> .now") == "NaN"
+    assert shown == pytest.approx(spoken, rel=5e-3, abs=1e-12, nan_ok=True)
 
 
 def test_the_formula_shows_on_focus(file: Path, opened: Open) -> None:
@@ -280,12 +283,15 @@ def test_badges_say_what_is_wrong(run: Path, file: Path, opened: Open) -> None:
 
 
 def test_what_changed_is_what_the_numbers_say(run: Path, file: Path, opened: Open) -> None:
-    """First and last tenth of a metric, computed from the file."""
+    """First and last tenth of a metric, computed from the file: the same on its card and in the table."""
     page = opened(file).page
     values = [line["scalars"]["entropy"] for line in runs.jsonl(run, "scalars") if line["mode"] == "train"]
     row = page.locator("#changetable tr", has_text="entropy").locator("td.n")
     first, end = (float(row.nth(place).inner_text().split()[0]) for place in (0, 1))
     assert (first, end) == pytest.approx((sum(values[:3]) / 3, sum(values[-3:]) / 3), rel=1e-3)
+    card = page.locator(".card", has_text="Entropy")
+    assert value_of(card.locator(".value").inner_text().removesuffix("nats")) == end
+    assert value_of(card.locator(".course").inner_text().split()[1]) == first
 
 
 def test_histograms_and_what_is_logged(run: Path, file: Path, opened: Open) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import declog
@@ -138,6 +140,28 @@ def test_one_sink_is_enough(sink: str, tmp_path: Path) -> None:
     assert half["alerts"] == whole["alerts"]
 
 
+def medians(path: str) -> list[float]:
+    """The heights of a line's steps, as shares of the picture; each step has two points."""
+    heights = [1 - float(point.split()[1]) / 48 for point in path.removeprefix("M").split("L")]
+    assert heights[::2] == heights[1::2]
+    return heights[::2]
+
+
+def expected_medians(one: Path, other: Path) -> dict[str, list[float]]:
+    """Of the other run's histograms by name, by numpy: as shares of the range of both runs' edges."""
+    both = [read(run).histograms.rows() for run in (one, other)]
+    found: dict[str, list[float]] = {row["name"]: [] for row in both[0]}
+    for row in both[1]:
+        edges = [edge for rows in both for each in rows for edge in each["edges"] if each["name"] == row["name"]]
+        below = np.concatenate([[0], np.cumsum(row["counts"])])
+        there = np.flatnonzero(np.diff(below)) + 1  # bins without values are no place for a quantile
+        place = there[np.searchsorted(below[there], below[-1] / 2)]
+        share = (below[-1] / 2 - below[place - 1]) / (below[place] - below[place - 1])
+        value = row["edges"][place - 1] + share * (row["edges"][place] - row["edges"][place - 1])
+        found[row["name"]].append((value - min(edges)) / (max(edges) - min(edges)))
+    return found
+
+
 def test_two_runs_compared(tmp_path: Path, opened: Open) -> None:
     """Their curves lie in the same charts, and what differs in their configurations is listed."""
     one = runs.small(tmp_path / "one", steps=12)
@@ -158,6 +182,19 @@ def test_two_runs_compared(tmp_path: Path, opened: Open) -> None:
     assert (kl[0], kl[3]) == ("one", "other")
     assert badges(found)
     assert page.inner_text("#results tbody tr >> nth=0") != ""
+    expected = expected_medians(one, other)
+    assert expected and page.eval_on_selector_all(".histogram", "all => all.map((one) => one.dataset.name)") == [
+        *expected
+    ]
+    for name, heights in expected.items():
+        drawn = page.locator(f".histogram[data-name='{name}']")
+        legend = drawn.locator(".legend span").all_inner_texts()
+        if not heights:  # the other run ended before its first evaluation
+            assert (legend, drawn.locator("path").count()) == (["only in one"], 0)
+            continue
+        assert legend == ["one", "other: its median, and the bounds of the middle 80 %"]
+        assert medians(drawn.locator(".median").get_attribute("d") or "") == pytest.approx(heights, abs=0.02)
+    assert any(expected.values())
     assert [label.split(" (")[0] for label in page.locator("#bytable option").all_inner_texts()] == [
         "samples \u00b7 one", "samples \u00b7 other",
     ]  # fmt: skip
@@ -205,8 +242,15 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert said == {"file": "a.html", "bytes": (tmp_path / "a.html").stat().st_size}
     assert main(["report", "nowhere"]) == 2
     assert "DL607" in capsys.readouterr().err
-    assert main(["report", "run", "--output", "nowhere/a.html"]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert main(["report", "run", "--output", "no where/a.html"]) == 2
+    said = capsys.readouterr().err
+    assert "--output: there is no folder `no where`" in said
+    assert "fix: mkdir -p 'no where'" in said
+    assert main(["report", "run/jsonl", "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").exists()
+    (tmp_path / ".b.html.part").mkdir()
+    assert main(["report", "run", "--output", "b.html"]) == 2
+    assert "b.html cannot be written: Is a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sinks", ["jsonl", "parquet"])
@@ -226,6 +270,40 @@ def test_objects_that_are_texts_or_look_like_json(tmp_path: Path, sinks: str) ->
         json.dumps(prompt, ensure_ascii=False) in text or json.dumps(prompt, separators=(",", ":")) in text
         for prompt in prompts
     )
+
+
+@pytest.mark.parametrize("sink", ["jsonl", "parquet"])
+def test_numbers_that_are_not_finite_are_said_to_be(sink: str, tmp_path: Path, opened: Open) -> None:
+    """In curves, samples and values of tokens: none is shown as missing, or as the value before it."""
+    schema = {"reward": "float", "tokens": {"type": "object", "expr": "pieces"}, "completion": "text"}
+    config = {
+        "signals": {
+            "reward": {"axis": "completion"}, "completion": {"axis": "completion", "type": "text"},
+            "pieces": {"axis": "completion", "type": "object"},
+        },
+        "metrics": {"reward": "max(reward)"}, "schemas": {"s": schema}, "tables": {"samples": {"schema": "s"}},
+        "sinks": [sink],
+    }  # fmt: skip
+    rewards = [math.inf, -math.inf, 0.5]
+    with declog.start(config, output_dir=tmp_path / "run") as log:
+        for step, highest in enumerate((1.0, math.inf)):
+            with log.step(step):
+                pieces = [{"tokens": ["a", "b"], "logprob": [-0.5, one]} for one in rewards]
+                log.observe(reward=[*rewards[:2], highest], completion=["x"] * 3, pieces=pieces)
+    found = opened(written(tmp_path / "run"), "#sample=samples/0")
+    page = found.page
+    assert page.get_attribute(".plot .canvas", "aria-label") == "reward: 2 steps, last \u221e, no finite value"
+    assert page.inner_text(".plot .now") == "\u221e"
+    shown = {}
+    for place, row in enumerate(read(tmp_path / "run").tables["samples"].rows()):
+        page.evaluate(f"location.hash = 'sample=samples/{place}'")
+        page.wait_for_function("(row) => document.querySelector('#list li.on').dataset.row === row", arg=str(place))
+        page.locator(".tk").nth(1).hover()
+        shown[place] = page.inner_text("#detail .score"), page.inner_text("#tip").splitlines()[1].split()[1]
+        assert repr(row["tokens"]["logprob"][1]) == repr(rewards[place % 3])
+    ends, tokens = ["\u221e", "\u2212\u221e"], ["\u221e", "\u2212\u221e", "0.5"] * 2
+    assert list(shown.values()) == list(zip([*ends, "1", *ends, "\u221e"], tokens, strict=True))
+    assert found.said == []
 
 
 def test_groups_are_those_of_the_rank_that_counted_them() -> None:

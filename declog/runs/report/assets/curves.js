@@ -37,7 +37,8 @@ function chartLabel({ series, band }) {
   return [...series, ...(band ?? [])]
     .map((one) => {
       const [low, high] = range(one.y);
-      return `${spokenName(one)}: ${plural(one.count, "step")}, last ${number(last(one))}, least ${number(low)}, greatest ${number(high)}`;
+      const extremes = low <= high ? `least ${number(low)}, greatest ${number(high)}` : "no finite value";
+      return `${spokenName(one)}: ${plural(one.count, "step")}, last ${number(last(one))}, ${extremes}`;
     })
     .join("; ");
 }

@@ -74,6 +74,8 @@ const seriesOf = (run, name, mode) => run.series.find((one) => one.name === name
 
 const MINUS = "−";
 
+const WORDS = new Map([["NaN", NaN], ["Infinity", Infinity], ["-Infinity", -Infinity]]); // what JSON has no numbers for
+
 /** A number in few digits, as people write it. */
 function number(value) {
   if (value == null) return "–";

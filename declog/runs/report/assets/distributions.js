@@ -1,60 +1,136 @@
-// Histograms over steps: one column per log event, dark where most values lie.
+// Histograms over steps: one column per log event, dark where most values lie; another run's median and bounds over it.
 
 const LEVELS = 48; // rows of the picture
+const WIDTH = 640; // and its columns
+const BOUNDS = [0.1, 0.5, 0.9]; // the quantiles of the run that is laid over the other
 
 async function distributions() {
-  if (!RUN.histograms.length) return hideSection("distributions");
-  for (const one of RUN.histograms) {
-    const data = await jsonOf(one.data);
-    const canvas = el("canvas", { role: "img", "aria-label": `${one.name} over steps ${data.step[0]} to ${data.step.at(-1)}` });
-    const [low, high] = range(data.edges.flat());
-    const course = data.step.length === 1 ? `step ${data.step[0]}` : `steps ${data.step[0]} to ${data.step.at(-1)}`;
-    const box = el("figure", { class: "histogram", data: { name: one.name } },
-      el("figcaption", {}, el("b", { textContent: visible(one.title || one.name) }), el("code", { textContent: one.title ? visible(one.name) : "" }), el("span", { textContent: course })),
-      el("div", { class: "scale" }, el("span", { textContent: number(high) }), canvas, el("span", { textContent: number(low) })));
-    const paint = () => paintHistograms(canvas, data, low, high);
-    paint();
-    onScheme(paint);
-    canvas.addEventListener("mousemove", (event) => showHistogram(event, canvas, data));
-    canvas.addEventListener("mouseleave", hideTip);
-    canvas.addEventListener("click", (event) => pin(data.step[columnAt(event, canvas, data)]));
-    $("#histograms").append(box);
-  }
+  const pairs = RUN.histograms.map((one) => [one, OTHER?.histograms.find((each) => each.name === one.name && each.mode === one.mode)]);
+  const alone = (OTHER?.histograms ?? []).filter((one) => !pairs.some(([, other]) => other === one)).map((one) => [null, one]);
+  if (!pairs.length && !alone.length) return hideSection("distributions");
+  for (const [one, other] of [...pairs, ...alone]) $("#histograms").append(await histogramBox(one, other));
 }
 
-function paintHistograms(canvas, { counts, edges }, low, high) {
-  canvas.width = counts.length;
-  canvas.height = LEVELS;
+/** The histograms of one name, of this run and of the one that it is compared with; either may have none. */
+async function histogramBox(one, other) {
+  const { name, title } = one ?? other;
+  const [data, against] = await Promise.all([one, other].map((each) => each && jsonOf(each.data)));
+  const all = [data, against].filter(Boolean);
+  const steps = all.flatMap((each) => each.step);
+  const [first, end] = range(steps);
+  const view = { extent: range(all.flatMap((each) => each.edges.flat())), places: placesOf(steps), data, against };
+  const canvas = el("canvas", { role: "img", "aria-label": visible(`${name} over steps ${first} to ${end}`), width: WIDTH, height: LEVELS });
+  const lines = svg("svg", { viewBox: `0 0 ${WIDTH} ${LEVELS}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  const [low, high] = view.extent;
+  const course = first === end ? `step ${first}` : `steps ${first} to ${end}`;
+  const box = el("figure", { class: "histogram", data: { name } },
+    el("figcaption", {}, el("b", { textContent: visible(title || name) }), el("code", { textContent: title ? visible(name) : "" }), el("span", { textContent: course })),
+    el("div", { class: "scale" }, el("span", { textContent: number(high) }), el("div", { class: "picture" }, canvas, lines), el("span", { textContent: number(low) })),
+    OTHER ? histogramLegend(data, against) : null);
+  const paint = () => paintHistograms(canvas, view);
+  paint();
+  onScheme(paint);
+  if (against) drawBounds(lines, view);
+  canvas.addEventListener("mousemove", (event) => showHistogram(event, canvas, view));
+  canvas.addEventListener("mouseleave", hideTip);
+  canvas.addEventListener("click", (event) => pin(stepAt(event, canvas, view)));
+  return box;
+}
+
+function histogramLegend(data, against) {
+  if (!data) return el("div", { class: "legend" }, el("span", { textContent: `only in ${visible(OTHER.label)}` }));
+  if (!against) return el("div", { class: "legend" }, el("span", { textContent: `only in ${visible(RUN.label)}` }));
+  return el("div", { class: "legend" },
+    el("span", {}, el("i", { class: "swatch" }), visible(RUN.label)),
+    el("span", {}, el("i", { class: "swatch other" }), `${visible(OTHER.label)}: its median, and the bounds of the middle 80 %`));
+}
+
+/** Where the column of each step begins and ends, as parts of the whole: halfway to the steps beside it. */
+function placesOf(all) {
+  const steps = [...new Set(all)].sort((a, b) => a - b);
+  const between = steps.slice(1).map((step, i) => (step + steps[i]) / 2);
+  const [left, right] = steps.length > 1 ? [2 * steps[0] - between[0], 2 * steps.at(-1) - between.at(-1)] : [steps[0] - 0.5, steps[0] + 0.5];
+  const ends = [left, ...between, right].map((at) => (at - left) / (right - left));
+  return { steps, ends };
+}
+
+/** The columns of one run: each until that of its next histogram begins, the last as wide as the one before. */
+function columnsOf({ step }, { steps, ends }) {
+  const starts = step.map((at) => ends[steps.indexOf(at)]);
+  const [before, from] = [starts.at(-2) ?? starts.at(-1), starts.at(-1)];
+  const end = Math.min(1, Math.max(ends[steps.indexOf(step.at(-1)) + 1], 2 * from - before));
+  return starts.map((start, i) => [start, starts[i + 1] ?? end]);
+}
+
+const levelOf = (value, [low, high]) => ((value - low) / (high - low || 1)) * LEVELS;
+
+function paintHistograms(canvas, { data, extent, places }) {
   const context = canvas.getContext("2d");
+  context.clearRect(0, 0, WIDTH, LEVELS);
+  if (!data) return;
   const accent = cssVariable("--accent");
-  const level = (value) => ((value - low) / (high - low || 1)) * LEVELS;
-  for (const [column, bins] of counts.entries()) {
+  const spans = columnsOf(data, places);
+  for (const [column, bins] of data.counts.entries()) {
+    const edges = data.edges[column];
     const total = bins.reduce((a, b) => a + b, 0) || 1;
     const levels = new Float64Array(LEVELS);
     for (const [bin, count] of bins.entries()) {
-      const from = Math.min(LEVELS - 1, Math.max(0, Math.floor(level(edges[column][bin]))));
-      const to = Math.min(LEVELS - 1, Math.max(from, Math.ceil(level(edges[column][bin + 1])) - 1));
+      const from = Math.min(LEVELS - 1, Math.max(0, Math.floor(levelOf(edges[bin], extent))));
+      const to = Math.min(LEVELS - 1, Math.max(from, Math.ceil(levelOf(edges[bin + 1], extent)) - 1));
       for (let at = from; at <= to; at++) levels[at] += count / total / (to - from + 1);
     }
     const most = Math.max(...levels) || 1;
+    const [from, to] = spans[column].map((at) => Math.round(at * WIDTH));
     for (const [at, share] of levels.entries()) {
       if (!share) continue;
       context.fillStyle = faded(accent, 0.08 + 0.92 * Math.sqrt(share / most));
-      context.fillRect(column, LEVELS - 1 - at, 1, 1);
+      context.fillRect(from, LEVELS - 1 - at, Math.max(1, to - from), 1);
     }
   }
 }
 
-const columnAt = (event, canvas, data) =>
-  Math.max(0, Math.min(data.step.length - 1, Math.floor((event.offsetX / canvas.clientWidth) * data.step.length)));
+/** Where a share of a histogram's values lies below: straight between the edges of a bin. */
+function quantileOf(counts, edges, share) {
+  let left = share * counts.reduce((a, b) => a + b, 0);
+  for (const [bin, count] of counts.entries()) {
+    if (count && left <= count) return edges[bin] + (left / count) * (edges[bin + 1] - edges[bin]);
+    left -= count;
+  }
+  return NaN;
+}
 
-function showHistogram(event, canvas, data) {
-  const column = columnAt(event, canvas, data);
-  const [counts, edges] = [data.counts[column], data.edges[column]];
-  const total = counts.reduce((a, b) => a + b, 0);
-  let half = total / 2;
-  const bin = counts.findIndex((count) => (half -= count) <= 0);
-  const lines = [el("b", { textContent: `step ${data.step[column]}` }), el("i", { textContent: `${plural(total, "value")} from ${number(edges[0])} to ${number(edges.at(-1))}` })];
-  if (total) lines.push(el("i", { textContent: `median between ${number(edges[bin])} and ${number(edges[bin + 1])}` }));
+/** The other run's median and bounds, as steps over the picture. */
+function drawBounds(lines, { against, extent, places }) {
+  const spans = columnsOf(against, places);
+  for (const share of BOUNDS) {
+    const heights = against.counts.map((counts, i) => LEVELS - levelOf(quantileOf(counts, against.edges[i], share), extent));
+    const parts = spans.flatMap(([from, to], i) => (Number.isFinite(heights[i]) ? [from, to].map((at) => `${(at * WIDTH).toFixed(1)} ${heights[i].toFixed(2)}`) : []));
+    if (parts.length) lines.append(svg("path", { class: share === 0.5 ? "median" : "bound", d: `M${parts.join("L")}`, "vector-effect": "non-scaling-stroke" }));
+  }
+}
+
+/** Which of a run's histograms stands at a place, and the step that is there. */
+function stepAt(event, canvas, { places: { steps, ends } }) {
+  const at = event.offsetX / canvas.clientWidth;
+  return steps[Math.max(0, Math.min(steps.length - 1, ends.findIndex((end) => end > at) - 1))];
+}
+
+const columnAt = ({ step }, at) => step.reduce((found, one, i) => (one <= at ? i : found), 0);
+
+function showHistogram(event, canvas, view) {
+  const at = stepAt(event, canvas, view);
+  const parts = [[RUN, view.data], [OTHER, view.against]].filter(([, data]) => data);
+  const lines = parts.flatMap(([run, data]) => {
+    const column = columnAt(data, at);
+    const [counts, edges] = [data.counts[column], data.edges[column]];
+    const total = counts.reduce((a, b) => a + b, 0);
+    const head = `${OTHER ? `${visible(run.label)}, ` : ""}step ${data.step[column]}`;
+    const said = [el("b", { textContent: head }), el("i", { textContent: `${plural(total, "value")} from ${number(edges[0])} to ${number(edges.at(-1))}` })];
+    if (total) {
+      const bin = counts.findIndex((count, i) => counts.slice(0, i + 1).reduce((a, b) => a + b, 0) >= total / 2);
+      said.push(el("i", { textContent: `median between ${number(edges[bin])} and ${number(edges[bin + 1])}` }));
+    }
+    return said;
+  });
   showTip(lines, { left: event.clientX + 12, top: event.clientY - 8, bottom: event.clientY + 8 });
 }

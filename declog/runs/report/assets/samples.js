@@ -82,6 +82,7 @@ async function openTable(id) {
   const table = state.tables.find((one) => one.id === id);
   if (!table || table === state.table) return;
   const columns = await jsonOf(table.light);
+  for (const name of table.plain) columns[name] &&= columns[name].map((value) => (WORDS.has(value) ? WORDS.get(value) : value));
   Object.assign(state, { table, columns, step: "", mode: "", query: "", selected: -1 });
   $("#bytable").value = id;
   $("#search").value = "";
@@ -195,7 +196,7 @@ function lengthText(row) {
 
 function scoreColour(score) {
   const [low, high] = state.scores;
-  if (score == null || !(high > low)) return "";
+  if (score == null || Number.isNaN(score) || !(high > low)) return "";
   const place = (score - low) / (high - low);
   return place < 0.5 ? faded(cssVariable("--bad"), 0.12 + 0.3 * (1 - 2 * place)) : faded(cssVariable("--good"), 0.12 + 0.3 * (2 * place - 1));
 }
@@ -360,7 +361,7 @@ function groupCard(row, text, on, average) {
   const [low, high] = state.scores;
   const bar = el("i");
   bar.style.width = `${((score - low) / (high - low || 1)) * 100}%`;
-  const against = score == null ? "" : ` · ${signed(number(Number((score - average).toFixed(3))))} vs mean`;
+  const against = !Number.isFinite(score) ? "" : ` · ${signed(number(Number((score - average).toFixed(3))))} vs mean`;
   const open = () => {
     state.side = false;
     openRow(row, true);

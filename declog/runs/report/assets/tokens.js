@@ -64,7 +64,7 @@ function colourTokens(spans, values, scale) {
 function aboutToken(cell, names, place, row) {
   const lines = [el("b", { textContent: `token ${place}  ${visible(JSON.stringify(cell.tokens[place]))}` })];
   for (const name of names) {
-    const value = cell[name][place];
+    const value = WORDS.get(cell[name][place]) ?? cell[name][place];
     const probability = /log_?prob/.test(name) && Number.isFinite(value) ? `  (p ${number(Math.exp(value))})` : "";
     lines.push(el("i", { textContent: `${visible(name)}  ${number(value)}${probability}` }));
   }
