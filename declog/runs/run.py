@@ -31,8 +31,9 @@ KILLED = "killed"
 def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | None = None) -> Run:
     """A run on disk: ``run`` is its folder, that of one of its sinks, or a file or folder in either.
 
-    The folder above a run stands for it where it is the only one there. ``run_id`` chooses among runs that were appended to one folder, of which the last is read. ``sink`` is the folder
-    of the only sink that is to be read, relative to the run's, which is its id unless the profile has a ``dir``.
+    The folder above a run stands for it where it is the only one there. ``run_id`` chooses among runs that were
+    appended to one folder, of which the last is read. ``sink`` is the folder of the only sink that is to be read,
+    relative to the run's, which is its id unless the profile has a ``dir``.
     What is read is read when it is asked for, once: call ``read`` again while the run goes on. Raises ``UsageError``
     DL607 where there is no run, or none of that id or sink.
     """

@@ -117,7 +117,7 @@ def with_why(table: Table) -> Table:
 
 
 def end_of(why: str) -> str:
-    """Of a row's reasons: ``best`` or ``worst``, where a filter of extremes took it, the last of a chain; else empty."""
+    """Of a row's reasons: ``best`` or ``worst``, as the last filter of extremes in its chain says; else empty."""
     return {":top": "best", ":bottom": "worst"}.get("".join(re.findall(r":(?:top|bottom)\b", why)[-1:]), "")
 
 

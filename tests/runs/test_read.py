@@ -335,12 +335,12 @@ def test_a_place_in_a_run_stands_for_it(tmp_path: Path) -> None:
         place: declog.read(place)
         for place in (home / "jsonl" / "scalars.jsonl", home / "parquet" / "scalars", home / "parquet" / "tables")
     }
-    assert {read.path for read in (*both.values(), *alone.values())} == {home.resolve()}
-    assert [sorted({one.kind for ranks in read._sinks for one in ranks}) for read in (*both.values(), *alone.values())] == [
-        *[["jsonl", "parquet"]] * 5, ["jsonl"], ["parquet"], ["parquet"],
-    ]  # fmt: skip
+    found = [*both.values(), *alone.values()]
+    assert {read.path for read in found} == {home.resolve()}
+    kinds = [sorted({one.kind for ranks in read._sinks for one in ranks}) for read in found]
+    assert kinds == [*[["jsonl", "parquet"]] * 5, ["jsonl"], ["parquet"], ["parquet"]]
     expected = both[home].scalars.rows()
-    assert expected and all(len(read.scalars.rows()) == len(expected) for read in (*both.values(), *alone.values()))
+    assert expected and all(len(read.scalars.rows()) == len(expected) for read in found)
 
 
 def test_sinks_elsewhere_are_found(tmp_path: Path) -> None:
