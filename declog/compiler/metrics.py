@@ -12,7 +12,7 @@ from typing import Any
 from declog.compiler import suggestions
 from declog.compiler.draft import Draft, as_written, needs_axis
 from declog.compiler.scopes import SignalScope, typed
-from declog.errors import Path, Problem, UsageError, did_you_mean, nearest
+from declog.errors import Path, Problem, UsageError, did_you_mean, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
 from declog.language.expression import Compiler, join, labels
@@ -277,7 +277,7 @@ class _Metric:
             alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # it is of all ranks
             return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
         if sketched:
-            self._sketched(reduction, first, clauses, place)
+            self._sketched(reduction, args, clauses, place)
         if reduction.arity > 1 and any(node.type.family for node in args):
             draft.report("DL312.family", self._where_from(), reduction=reduction.name)
         for key_of, dtypes in (("where", (DType.BOOL,)), ("by", LABELS), ("weight", NUMERIC)):
@@ -340,12 +340,13 @@ class _Metric:
         joined = {key: None if node is None else at(node) for key, node in clauses.items()}
         return target, tuple(map(at, args)), joined
 
-    def _sketched(self, reduction: Reduction, expr: Node, clauses: Clauses, place: tuple[str, ...]) -> None:
+    def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, place: tuple[str, ...]) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
-            self.draft.report("DL312.tokens", place, reduction=reduction.name, expr=expr)
+            each = (f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args)
+            self.draft.report("DL312.tokens", place, reduction=reduction.name, means=", ".join(each))
             return
-        fix = f"per completion it is another number, and possible: `mean({expr}, over=token)`"
+        fix = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
         if clauses["by"] is not None:
             self.draft.report("DL312.token_labels", ("metrics", self.id, "by"), reduction=reduction.name, fix=fix)
         where = () if clauses["where"] is None else walk(clauses["where"])
@@ -476,13 +477,17 @@ def _checked(draft: Draft, template: str, path: tuple[str, ...], *, family: bool
             right = right.replace(f"{{{name}}}", "").replace("//", "/").strip("/")
         if there and name not in used:
             right = f"{right}/{{{name}}}"
+    key, right = path[-1], in_flow(right)
     for name, there in needed.items():
         if there and name not in used:
             what = "a family has one value per member" if name == "column" else "`by` gives one value per label"
-            draft.report("DL404.lacks", path, what=what, template=template, field=f"{{{name}}}", fix=right)
+            by: tuple[Path, ...] = () if name == "column" else ((*path[:2], "by"),)
+            draft.report(
+                "DL404.lacks", path, related=by, what=what, template=template, field=f"{{{name}}}", key=key, right=right
+            )
         if name in used and not there:
             why = "it reduces no family" if name == "column" else "it has no `by`"
-            draft.report("DL404.has", path, template=template, field=f"{{{name}}}", why=why, fix=right)
+            draft.report("DL404.has", path, template=template, field=f"{{{name}}}", why=why, key=key, right=right)
     if not template:
         draft.report("DL404.empty", path)
 

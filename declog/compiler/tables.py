@@ -16,6 +16,7 @@ from declog.language.expression import compile_expression
 from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
 from declog.language.spec import AlertSpec, TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
+from declog.sinks import known_kinds
 
 
 def tables(draft: Draft) -> None:
@@ -127,7 +128,11 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
         if sink not in draft.spec.sinks:
             if draft.deleted(f"sinks.{sink}") or not on:
                 continue
-            draft.report("DL403.sink", ("tables", name, "to", sink), name=sink, known=draft.spec.sinks)
+            at = ("tables", name, "to", sink)
+            if sink in known_kinds():
+                draft.report("DL403.sink_to_add", at, name=sink)
+            else:
+                draft.report("DL403.sink", at, name=sink, known=draft.spec.sinks)
         elif on and any(op.id == sink and "table" not in op.accepts for op in draft.sinks):
             draft.report("DL405.tables", ("tables", name, "to", sink), sink=sink)
     if not any(spec.to.values()):
@@ -136,11 +141,19 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
 
 
 def _phase(draft: Draft, name: str, columns: tuple[ColumnOp, ...], chosen: FilterOp | None) -> str:
-    phases = {node.type.phase for column in columns for node in column.nodes if node.type.phase}
-    phases |= {op.phase for op in chosen.chain if op.phase} if chosen else set()
-    if len(phases) > 1:
-        draft.report("DL313.table", ("tables", name), name=name, phases=", ".join(sorted(phases)))
-    return sorted(phases)[0] if phases else draft.default_phase
+    readers: dict[str, dict[str, None]] = {}  # by phase, who reads a value of it
+    for column in columns:
+        for node in column.nodes:
+            readers.setdefault(node.type.phase or "", {})[f"`{column.id}`"] = None
+    for op in chosen.chain if chosen is not None else ():
+        readers.setdefault(op.phase, {})[f"the filter `{op.id}`"] = None
+    readers.pop("", None)
+    if len(readers) > 1:
+        texts = {phase: ", ".join(names) for phase, names in sorted(readers.items())}
+        phases = " and ".join(f"{text} of `{phase}`" for phase, text in texts.items())
+        fewest = texts[min(texts, key=lambda phase: len(readers[phase]))]
+        draft.report("DL313.table", ("tables", name), name=name, phases=phases, fewest=fewest)
+    return min(readers, default=draft.default_phase)
 
 
 def alerts(draft: Draft) -> None:

@@ -87,6 +87,11 @@ def of_text(text: str, marked: str) -> str | None:
         found = re.match(r"(?P<call>\w+\()?(?P<test>.+?)\?(?P<yes>.+?):(?P<no>.+?)\)?$", text)
         words = [found[name].strip() for name in ("yes", "test", "no")] if found else ["a", "condition", "b"]
         return f"write `{words[0]} if {words[1]} else {words[2]}`"
+    if found := re.fullmatch(r"(?:\s*(\w+)\()?(.+?)\s+where\s+(.+?)", text, re.IGNORECASE):
+        reduce, of, which = found[1], found[2].strip(), found[3].strip().removesuffix(")" if found[1] else "")
+        keys = f"expr: {of}, reduce: {reduce}" if reduce else f"expr: {of}"
+        if which.count("(") == which.count(")"):
+            return f"which values count is a key of the metric: `{{{keys}, where: {which}}}`"
     if found := re.search(r"([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", text, re.IGNORECASE):
         return f"write `{found[2]} <= {found[1]} <= {found[3]}`"
     if found := re.search(r"([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]", text, re.IGNORECASE):

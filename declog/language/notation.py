@@ -18,9 +18,8 @@ from declog.language.syntax import tree_of
 
 TYPES = tuple(map(str, DType))
 WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
-_CONDITION = re.compile(
-    r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)(?:\s+for\s+(?P<patience>\d+)(?:\s+(?:steps?|log events?|times))?)?\Z"
-)
+_BOUND = re.compile(r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)\Z")
+_PATIENCE = re.compile(r"\s+for\s+(\d+)(?:\s+(?:steps?|log events?|times))?\Z")
 _BROKEN = ("nan", ".nan", "inf", "isnan", "is nan", "not finite", "nonfinite")
 _REDUCTION = re.compile(r"[^\s(,]+(?:\([^)]*\))?")
 SEVERAL = {  # words that stand for several reductions
@@ -71,16 +70,18 @@ def with_axis(words: list[str]) -> str | None:
 
 def condition(text: str, metric: Any) -> dict[str, Any]:
     """``> 0.2 for 3``, ``nan``, or an expression, as the keys of an alert of ``metric``."""
+    lasting = _PATIENCE.search(text)
+    patience = {"patience": int(lasting[1])} if lasting else {}
+    text = text[: lasting.start()] if lasting else text
     if text.lower() in _BROKEN:
-        return {"when": f"not isfinite({metric})"}
-    found = _CONDITION.match(text)
+        return {"when": f"not isfinite({metric})", **patience}
+    found = _BOUND.match(text)
     if found is None:
-        return {"when": text}
+        return {"when": text, **patience}
     sign, bound = found["sign"], _number(found["bound"])
-    keys: dict[str, Any] = {"when": f"{metric} {sign} {found['bound']}"}
     if sign in "<>" and bound is not None:
-        keys = {"metric": metric, "above" if sign == ">" else "below": bound}
-    return {**keys, **({"patience": int(found["patience"])} if found["patience"] else {})}
+        return {"metric": metric, "above" if sign == ">" else "below": bound, **patience}
+    return {"when": f"{metric} {sign} {found['bound']}", **patience}
 
 
 def listed(value: Any) -> dict[str, dict[str, Any]] | None:

@@ -202,8 +202,8 @@ class _Writer:
 
     def _metric(self, path: Path, value: Any) -> Any:
         if isinstance(value, str) and not _elsewhere(value):
-            if self._names_reduction(value):
-                return self._whole(path, {"reduce": list(SEVERAL.get(value, ())) or value})
+            if words := self._own_reductions(value):
+                return self._whole(path, {"reduce": words[0] if len(words) == 1 else words})
             return self._whole(path, notation.reduced(value) or {"expr": value})
         if not isinstance(value, Mapping):
             return value if isinstance(value, str) else self._whole(path, {"expr": value})
@@ -226,10 +226,13 @@ class _Writer:
             made["alias"] = self._names((*path, "alias"), made["alias"], lambda each: each)
         return made
 
-    def _names_reduction(self, word: str) -> bool:
-        """Whether it is a reduction, of the metric's own signal: ``lr: last``; a signal of that name goes first."""
-        known = WORD.match(word) is not None and not self._declares(word)
-        return known and (word in SEVERAL or notation.is_reduction(word, 1))
+    def _own_reductions(self, text: str) -> list[str]:
+        """The reductions of the metric's own signal, ``lr: last``; none in an expression, or for a signal's name."""
+        words = text.split()
+        if not all(WORD.match(each) and not self._declares(each) for each in words):
+            return []
+        known = all(each in SEVERAL or notation.is_reduction(each, 1) for each in words)
+        return [one for each in words for one in SEVERAL.get(each, (each,))] if known else []
 
     def _declares(self, signal: str) -> bool:
         below = self.below().get("signals")

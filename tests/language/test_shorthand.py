@@ -114,11 +114,16 @@ SAME = {
         " few: {include: {reward: reward}}, two: {include: {reward: reward, loss: loss}}}",
     ),
     "alerts": (
-        "alerts: {kl: '> 0.5', reward: < 0.1 for 20 steps, loss: nan, n: '>= 3', mine: kl > 1 and reward < 0}",
+        "alerts: {kl: '> 0.5', reward: < 0.1 for 20 steps, loss: nan, n: '>= 3', mine: kl > 1 and reward < 0,"
+        " long: kl > 2 * reward for 3 log events}",
         "alerts: {kl: {metric: kl, above: 0.5}, reward: {metric: reward, below: 0.1, patience: 20},"
-        " loss: {when: not isfinite(loss)}, n: {when: n >= 3}, mine: {when: kl > 1 and reward < 0}}",
+        " loss: {when: not isfinite(loss)}, n: {when: n >= 3}, mine: {when: kl > 1 and reward < 0},"
+        " long: {when: kl > 2 * reward, patience: 3}}",
     ),
-    "a reduction of its own signal": ("metrics: {lr: last, n: p95}", "metrics: {lr: {reduce: last}, n: {reduce: p95}}"),
+    "a reduction of its own signal": (
+        "metrics: {lr: last, n: p95, turns: mean max}",
+        "metrics: {lr: {reduce: last}, n: {reduce: p95}, turns: {reduce: [mean, max]}}",
+    ),
     "a signal that is called as a reduction is": (
         "signals: {update: {count: {axis: step}, n: {axis: step}}}\nmetrics: {n: count}",
         "signals: {count: {axis: step, phase: update}, n: {axis: step, phase: update}}\nmetrics: {n: {expr: count}}",

@@ -101,7 +101,7 @@ CODES = {
       worst: {rows: completion, schema: "???"}
     ```
     """, {
-    "DL102.node": "the node `{group}` has no value yet (???)",
+    "DL102.node": ("the node `{group}` has no value yet (???)", "choose a preset: {group}=grpo"),
     "DL102.value": ("{key} has no value yet (???)", "give one: {full}=..."),
 }),
 "DL103": Code("an interpolation does not resolve", """
@@ -118,7 +118,7 @@ CODES = {
     "DL103.hydra_key": ("`{key}` is no key of the configuration: Hydra answers behind a colon, in an application",
         "${hydra:{inner}}; without `output_dir` a run has a folder of its own"),
     "DL103.hydra": "{cause}",
-    "DL103.itself": "{key} refers to what it is a part of",
+    "DL103.itself": ("{key} refers to what it is a part of", "name a key beside it, not one above it"),
     "DL103.no_key": ("there is no key `{key}`", "an interpolation starts at the top of the whole configuration"),
     "DL103.open": ("this `${` is not closed", "close it with `}`, or write \\${ for a text that holds it as it is"),
     "DL103.other_key": ("there is no key `{key}`", "did you mean `${close}`?"),

@@ -80,18 +80,19 @@ CODES = {
     "DL304.bins": ("`bins` must be a whole number from 1 to 10000", "bins=20"),
     "DL304.column_parameter": ("the column function `{name}` has the parameter `{parameter}`, which names no signal",
         "give it one parameter for each signal, by the signal's name"),
-    "DL304.column_parameters": "the parameters of the column function `{name}` are not known: {error}",
+    "DL304.column_parameters": ("the parameters of the column function `{name}` are not known: {error}",
+        "register a function of Python that calls it, with a parameter for each signal"),
     "DL304.constant": ("`{name}` of `{function}` must be a constant", "{fix}"),
     "DL304.edges": ("the edges of `bucket` must grow", "bucket(length, 32, 64, 128)"),
     "DL304.k": ("`k` must be at least 1", "k=1"),
     "DL304.kind": ("`{name}` of `{function}` must be {kind}", "{fix}"),
     "DL304.misses": ("`{function}` misses `{name}`", "{fix}"),
     "DL304.n": ("`n` must be at least 1", "n=1"),
-    "DL304.number": "`{name}` must be a constant number",
+    "DL304.number": ("`{name}` must be a constant number", "{name}=10, say, or a name of `constants`"),
     "DL304.parameter": ("`{function}` has no parameter `{name}`", Known("parameters")),
     "DL304.reduce_expr": ("the expression stands in `expr`", "reduce: {name}"),
     "DL304.reduction_arity": ("`{reduction}` takes {takes}", "{reduction}({letters})"),
-    "DL304.reduction_misses": "`{reduction}` misses `{name}`",
+    "DL304.reduction_misses": ("`{reduction}` misses `{name}`", "{reduction}({name}=...)"),
     "DL304.reduction_parameter": ("`{reduction}` has no parameter `{name}`", Known("parameters")),
     "DL304.regex": ("the regular expression cannot be read: {error}", "{fix}"),
     "DL304.twice": ("`{name}` is given twice", "{fix}"),
@@ -141,7 +142,8 @@ CODES = {
     "DL306.group": ("this profile does not say what a group is", "set `axes.group: {size: N}` or `{of: SIGNAL}`"),
     "DL306.index": ("`index` counts completions of a group or groups of a batch", "index(completion) or index(group)"),
     "DL306.jaccard": ("`jaccard` compares the completions of a group", "jaccard(text, over=completion)"),
-    "DL306.majority": "`majority` needs one text per completion of a group, and it is {axis}",
+    "DL306.majority": ("`majority` needs one text per completion of a group, and it is {axis}",
+        "a signal `completion text`, and `axes: {group: ...}`, which says what a group is"),
     "DL306.member": ("`{node}` is not a family", "write `{node}` alone: it has one value"),
     "DL306.needs_over": ("`{function}` inside an expression needs `over=`", "{fix}"),
     "DL306.no_axis": ("`{node}` is {axis}: it has no {label} axis", "drop the function, or remove an axis it has"),
@@ -149,7 +151,8 @@ CODES = {
     "DL306.order": ("`{node}` is {axis}; its {inner} axis must go before {outer}", "{fix}"),
     "DL306.per_group": ("values per group are needed, and this profile does not say what a group is",
         "set `axes.group: {size: N}` or `{of: SIGNAL}`"),
-    "DL306.prev": "`prev` is of values per step, and `{node}` is {axis}",
+    "DL306.prev": ("`prev` is of values per step, and `{node}` is {axis}",
+        "observe it as a signal per step; what a metric was before goes into its moving average, `ema: 0.9`"),
     "DL306.rank": ("`rank` orders completions within a group or a step, and `{node}` is {axis}",
         "rank(x, within=group)"),
     "DL306.rows_group": ("`rows: group`, and this profile does not say what a group is",
@@ -191,7 +194,7 @@ CODES = {
       power: mean(reward ** 1000)
     ```
     """, {
-    "DL308.constant": "the constant cannot be computed: {error}",
+    "DL308.constant": ("the constant cannot be computed: {error}", "write the number that it should be"),
     "DL308.constant_size": ("the constant does not fit 64 bits", "write it as a float, such as 1e20"),
     "DL308.depth": ("the expression is nested too deeply or holds what cannot be read", "name its parts as signals"),
     "DL308.exponent": ("a constant exponent is at most {limit}", "** {limit}"),
@@ -321,7 +324,7 @@ CODES = {
     "DL312.token_where": ("`{reduction}` over tokens is a histogram per batch: `where` cannot read groups or texts",
         "{fix}"),
     "DL312.tokens": ("`{reduction}` cannot be computed over tokens",
-        "per completion it is another number: `{reduction}(mean({expr}, over=token))`"),
+        "per completion it is another number: `{reduction}({means})`"),
     "DL312.weight": ("`weight` works with mean and sum, not with {reduction}", "drop `weight`"),
 }),
 "DL313": Code("signals of different phases in one expression", """
@@ -342,7 +345,8 @@ CODES = {
     "DL313.phases": ("values of different phases in one expression: {signals}", "observe them in one phase"),
     "DL313.signal": ("`{name}` is needed in phase `{phase}`, and is observed in `{homes}`",
         "phase: {first: {home}, second: {phase}}, and observe it there too"),
-    "DL313.table": ("the table `{name}` reads values of different phases: {phases}", "observe them in one phase"),
+    "DL313.table": ("the table `{name}` reads values of different phases: {phases}",
+        "leave out {fewest}, or observe all of it in one phase"),
 }),
 "DL314": Code("a function's result does not have its declared type", """
     A function that was registered with `@declog.function` returned another shape or type than it declares. Return a
@@ -362,7 +366,9 @@ CODES = {
     ```
     """, {
     "DL314.declared": ("the function `{function}` {problem}", "correct the function, or its `returns=`"),
-    "DL314.rows": "a registered function returned shape {shape} for arguments of shape {arguments}",
-    "DL314.tokens": "`{function}` must return a tensor of shape {shape}",
+    "DL314.rows": ("a registered function returned shape {shape} for arguments of shape {arguments}",
+        "return a value for each: a function is elementwise; what reduces is a `@declog.reducer`"),
+    "DL314.tokens": ("`{function}` must return a tensor of shape {shape}",
+        "return a value for each: a function is elementwise; what reduces is a `@declog.reducer`"),
 }),
 }

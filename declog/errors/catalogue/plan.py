@@ -59,6 +59,7 @@ CODES = {
     "DL403.schema": ("unknown schema `{name}`", Known("schemas")),
     "DL403.schema_words": ("`{name}` is no schema", "columns: [{columns}]"),
     "DL403.sink": ("unknown sink `{name}`", Known("sinks")),
+    "DL403.sink_to_add": ("the profile has no sink `{name}`", "add it: sinks: {{name}: {}}"),
 }),
 "DL404": Code("a name template is wrong", """
     A `name` has a field that is not known or not filled here, or lacks one without which values would share a name.
@@ -78,8 +79,8 @@ CODES = {
     "DL404.empty": ("the name is empty", "drop `name`: the default is the id"),
     "DL404.field": ("`{field}` is not known in a name", "{fix}"),
     "DL404.format": ("`{form}` is no format of a number", "{{name}:.3f}"),
-    "DL404.has": ("the name `{template}` has {field}, and {why}", "{fix}"),
-    "DL404.lacks": ("{what}, and the name `{template}` has no {field}", "{fix}"),
+    "DL404.has": ("the name `{template}` has {field}, and {why}", "{key}: {right}"),
+    "DL404.lacks": ("{what}, and the name `{template}` has no {field}", "{key}: {right}"),
     "DL404.text": ("the text cannot be read: {error}", "a brace of the text itself is {{ or }}"),
     "DL404.unreadable": ("the name `{template}` cannot be read: {error}", "{{id}}/{{reduce}}"),
 }),
