@@ -6,6 +6,7 @@ metrics will read. Imports no torch.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from declog.plans.ops import JoinOp, Plan, PreviousOp
 
 Array = NDArray[Any]
 Report = Callable[[BaseException], None]
+KEPT = 4096  # steps of which is known what a run needs that goes back to one of them
 
 
 class Carryover:
@@ -31,12 +33,15 @@ class Carryover:
         self._plan = plan
         self._functions = functions
         self._rows: dict[str, Frame] = {}  # each source phase's batches of its latest step, by rank
-        self._previous: dict[str, dict[int, tuple[int, float]]] = {op.name: {} for op in plan.previous}
+        self._steps: dict[str, deque[Frame]] = {
+            op.source: deque(maxlen=KEPT) for op in plan.joins if op.axis is Axis.STEP
+        }
+        self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
         """For a checkpoint: the rows by phase, and the previous values."""
         known = {
-            name: [[rank, step, value] for rank, (step, value) in values.items()]
+            name: [[rank, *steps[-1]] for rank, steps in values.items() if steps]
             for name, values in self._previous.items()
         }
         return dict(self._rows), {"previous": known}
@@ -44,8 +49,26 @@ class Carryover:
     def load(self, rows: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._rows = dict(rows)
+        for phase in self._steps.keys() & rows.keys():
+            self._steps[phase].append(rows[phase])
         for name, values in data.get("previous", {}).items():
-            self._previous[name] = {rank: (step, value) for rank, step, value in values}
+            self._previous[name] = {rank: deque([(step, value)], KEPT) for rank, step, value in values}
+
+    def rewind(self, step: int) -> None:
+        """What came of later steps is of no step that follows."""
+        for by_rank in self._previous.values():
+            for known in by_rank.values():
+                while known and known[-1][0] > step:
+                    known.pop()
+        for phase, latest in list(self._rows.items()):
+            rows = Frame.merge(self._steps[phase]) if phase in self._steps else latest
+            rows = rows.take(np.flatnonzero(rows.batches.step <= step))
+            if phase in self._steps:
+                self._steps[phase] = deque([rows], KEPT)
+            if len(rows.batches):
+                self._rows[phase] = _latest_step(rows)
+            else:
+                del self._rows[phase]
 
     def apply(self, frames: Mapping[str, Frame], report: Report) -> dict[str, Frame]:
         """The window's frames with the columns that come from other rows than theirs."""
@@ -66,6 +89,8 @@ class Carryover:
             if op.target in sources:
                 whole[op.target] = self._searched(op.target, made)
         for phase in sources & made.keys():
+            if phase in self._steps:
+                self._steps[phase].append(made[phase])
             self._rows[phase] = _latest_rows(self._rows.get(phase), made[phase])
         return made
 
@@ -98,12 +123,13 @@ class Carryover:
         batches = zip(frame.batches.step.tolist(), frame.batches.rank.tolist(), strict=True)
         for place, (step, rank) in enumerate(batches):
             if rank in pending and pending[rank][0] != step:
-                known[rank] = pending.pop(rank)
-            if rank in known:
-                column[place], gone[place] = known[rank][1], False
+                known.setdefault(rank, deque(maxlen=KEPT)).append(pending.pop(rank))
+            if known.get(rank):
+                column[place], gone[place] = known[rank][-1][1], False
             if values[place] == values[place]:
                 pending[rank] = (step, float(values[place]))
-        known.update(pending)
+        for rank, last in pending.items():
+            known.setdefault(rank, deque(maxlen=KEPT)).append(last)
         column[gone] = np.nan
         return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, gone=gone if gone.any() else False)
 

@@ -118,6 +118,10 @@ class OverRun:
         table = [[[values.get((member, label), np.nan)] for label in names.all or [""]] for member in members or [""]]
         return _shown(op, np.array(table), tuple(members) if op.family else (), names, window)
 
+    def rewind(self, mode: str, step: int) -> None:
+        """The windows of a mode go on after an earlier step: they are no late ones."""
+        self._steps = {key: min(last, step) if key[0] == mode else last for key, last in self._steps.items()}
+
     # -- checkpoints
 
     def plain(self) -> dict[str, Any]:

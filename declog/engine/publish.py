@@ -108,6 +108,10 @@ class Dispatcher:
         kept = {key: op for key, op in self._outputs.items() if key not in other}
         self._metrics.over_run.load(data["over_run"], kept)
 
+    def rewind(self, mode: str, step: int) -> None:
+        """The run of a mode goes on after an earlier step."""
+        self._metrics.over_run.rewind(mode, step)
+
     def dispatch(
         self,
         step: int,

@@ -92,7 +92,11 @@ class Collector:
                 latest = max(latest, envelope.step)
             if latest > item.step:  # rank 0 ended before the others, without this step
                 item, whole = replace(item, step=latest), whole - {0}
-        return self.finish(item, parts, whole)
+        logged = self.finish(item, parts, whole)
+        if item.back is not None:
+            self._carries[item.mode].rewind(item.back)
+            self._dispatcher.rewind(item.mode, item.back)
+        return logged
 
     def finish(self, item: WindowItem, parts: Mapping[int, Frames], whole: Collection[int]) -> dict[str, float]:
         """Evaluate what is due at this event; slower metrics keep the window until theirs is.

@@ -89,14 +89,16 @@ class LogEvents:
 
     def log(
         self, lane: Lane, step: int, upto: int | None, *, edge: Edge | None = None, tail: bool = False,
-        failed: bool = False, again: bool = False, answer: Answer | None = None,
+        failed: bool = False, again: bool = False, answer: Answer | None = None, back: int | None = None,
     ) -> None:  # fmt: skip
         """Hand over a window that ends, and wait for it where the profile says so."""
         if edge is not None and edge.part:
             self.hand_over(lane, step, upto, edge=edge)
             return
         failed = failed or (edge is not None and edge.failed)
-        item = self.hand_over(lane, step, upto, edge=edge, tail=tail, answer=answer, failed=failed, again=again)
+        item = self.hand_over(
+            lane, step, upto, edge=edge, tail=tail, answer=answer, failed=failed, again=again, back=back
+        )
         if self._first is not None and not failed:
             first, self._first = self._first, None
             first()
@@ -106,6 +108,7 @@ class LogEvents:
     def hand_over(
         self, lane: Lane, step: int, upto: int | None, *, edge: Edge | None = None, tail: bool = False,
         answer: Answer | None = None, failed: bool = False, again: bool = False, last: bool = False,
+        back: int | None = None,
     ) -> WindowItem:  # fmt: skip
         """Give the worker the rows of a window up to a step (None: all), or those of a part of it."""
         began = time.perf_counter()
@@ -124,7 +127,7 @@ class LogEvents:
         item = WindowItem(
             event, step, self.counts[mode] if edge is None else edge.count, window, tail, mode, part, done, answer,
             figures, short_wait, last, self._sent.copy(), self.begun.copy(), lane.seconds(edge), self._tape.elapsed(),
-            window.bytes,
+            window.bytes, back,
         )  # fmt: skip
         lane.event = None
         self._sent[mode] = self._sent.get(mode, 0) + 1

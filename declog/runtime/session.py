@@ -382,7 +382,7 @@ class Session:
                 raise UsageError.of("DL510.rewind", step=self.step.number)
             if lane.last is not None:
                 self._events.finish(lane)
-                self._events.log(lane, self._label(lane), None, tail=True)
+                self._events.log(lane, self._label(lane), None, tail=True, back=step)
             self._last_step = step
             lane.rewind(step)
 

@@ -63,6 +63,7 @@ class WindowItem:
     seconds: float = 0.0  # that its steps took; 0: that is not known
     elapsed: float = 0.0  # since the recorder's start
     bytes: int = 0  # of its rows
+    back: int | None = None  # behind it the run goes on after this earlier step
     merged: bool = False  # its rows belong to the next log event, too: rank 0 was behind
 
     @property

@@ -1,0 +1,87 @@
+"""A run that goes back, as where a step failed and is tried again: the abandoned steps are before no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declog.runtime.recorder import Recorder
+from declog.testing import FakeComm, run_ranks
+from tests.running import profile, run
+
+SIGNALS: dict[str, Any] = {
+    "row": {"axis": "completion", "type": "int"},
+    "x": {"axis": "completion", "phase": "rollout"},
+    "y": {"axis": "completion", "phase": "update", "optional": True},
+    "beta": {"axis": "step", "phase": "control", "optional": True},
+}
+METRICS = {
+    "x": "mean(x)", "drift": "mean(beta - prev(beta, 0))", "held": "mean(x * beta)", "joined": "mean(x * y)",
+}  # fmt: skip
+Given = tuple[int, list[float] | None, float | None]  # a step's number, its rollout, and its beta
+
+
+def body(runs: Sequence[Sequence[Given]], steps_of: Recorder) -> None:
+    """Several runs of steps, each of which goes back behind what the one before it did."""
+    for place, steps in enumerate(runs):
+        if place:
+            steps_of.rewind(steps[0][0] - 1)
+        for number, rows, beta in steps:
+            with steps_of.step(number):
+                if rows is not None:
+                    steps_of.observe(row=[*range(len(rows))], x=rows)
+                if beta is not None:
+                    steps_of.observe(beta=beta)
+                steps_of.observe(row=[1, 0], y=[float(number), 1.0])
+
+
+FIRST: list[Given] = [(0, [1.0, 2.0], 1.0), (1, [3.0, 4.0], 4.0), (2, None, None)]
+ABANDONED: list[Given] = [(3, [50.0, 60.0], 70.0), (4, None, 80.0), (5, [90.0, 95.0], None)]
+SECOND: list[Given] = [(3, [7.0, 8.0], None), (4, None, None), (5, [5.0, 6.0], 9.0), (6, None, None), (7, None, 11.0)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("every", [1, 3])
+def test_what_follows_is_as_if_the_abandoned_steps_had_not_been(every: int, ranks: int, tmp_path: Path) -> None:
+    """Of values of the step before, of those that hold, and of rows of an earlier generation."""
+    config = profile(SIGNALS, METRICS, axes={"completion": {"ids": "row"}}, every=every, sinks={})
+
+    def logged(name: str, runs: Sequence[Sequence[Given]]) -> list[tuple[int, dict[str, float]]]:
+        found: list[Any] = []
+
+        def rank(comm: FakeComm) -> None:
+            sink = run(config, lambda log: body(runs, log), tmp_path / name, comm=comm)
+            found.append(sink) if comm.rank == 0 else None
+
+        run_ranks(ranks, rank)
+        shown = [(step, {item.name: item.value for item in records.scalars}) for step, records in found[0].events]
+        events = [event for event in shown if event[1]]
+        back = [place for place, (one, other) in enumerate(pairwise(events), 1) if other[0] <= one[0]]
+        return [event for event in events[back[0] if back else 0 :] if event[0] > 2]
+
+    assert logged("back", [FIRST, ABANDONED, SECOND]) == logged("straight", [FIRST, SECOND])
+
+
+def test_a_step_that_is_tried_again_counts_in_averages(tmp_path: Path) -> None:
+    """Its window ends at the step at which the one that failed did, and is no late one."""
+    metrics = {"smooth": {"expr": "x", "ema": 0.5}, "last": {"expr": "x", "reduce": "last", "cumulative": True}}
+
+    def steps(log: Recorder) -> None:
+        for value in (1.0, 3.0):
+            with pytest.raises(RuntimeError), log.step(7):
+                log.observe(row=[0], x=[value])
+                raise RuntimeError("out of memory")
+            log.rewind(6)
+        with log.step(7):
+            log.observe(row=[0], x=[6.0])
+
+    found = run(profile({name: SIGNALS[name] for name in ("row", "x")}, metrics), steps, tmp_path)
+    assert [{item.name: item.value for item in records.scalars} for _, records in found.events if records.scalars] == [
+        {"smooth": 1.0, "last": 1.0},
+        {"smooth": 2.0, "last": 3.0},
+        {"smooth": 4.0, "last": 6.0},
+    ]
