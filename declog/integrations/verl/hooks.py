@@ -1,4 +1,4 @@
-"""What of verl calls declog: functions and methods of four of its modules, wrapped as soon as those are imported.
+"""What of verl calls declog: functions and methods of five of its modules, wrapped as soon as those are imported.
 
 A module that is imported already is wrapped at once, and so are the functions that others have taken from it. Each of
 verl's functions is called once and as ever, whatever declog's part of it does. Imports neither verl nor torch.
@@ -142,6 +142,19 @@ def _stored(found: run.Run, result: Any, keys: Any, partition_id: Any, *args: An
     found.stored(keys, functools.partial(kwargs["kv_batch_get"], keys=keys, partition_id=partition_id))
 
 
+# -- verl.experimental.fully_async_policy.detach_utils
+
+
+def _aggregator(module: ModuleType) -> None:
+    _method(module.MetricsAggregator, "add_step_metrics", _added)
+
+
+def _added(aggregator: Any, own: Callable[..., Any], metrics: Any, *args: Any, **kwargs: Any) -> None:
+    own(metrics, *args, **kwargs)
+    if (found := run.latest()) is not None:
+        found.added(metrics)
+
+
 # -- verl.trainer.ppo.ray_trainer
 
 
@@ -193,6 +206,7 @@ def _config(module: ModuleType) -> None:
 WRAPPED: dict[str, Callable[[ModuleType], None]] = {
     "verl.utils.tracking": _tracking,
     "verl.trainer.ppo.metric_utils": _metrics,
+    "verl.experimental.fully_async_policy.detach_utils": _aggregator,
     "verl.trainer.ppo.ray_trainer": _trainer,
     "verl.utils.config": _config,
 }

@@ -96,6 +96,7 @@ class Batch:
     others: dict[str, Any] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
+    added: bool = False  # to the metrics that a fully asynchronous trainer logs together
 
 
 class Run:
@@ -105,6 +106,7 @@ class Run:
         self.recorder = log
         self._lock = threading.RLock()
         self._batches: list[Batch] = []  # of no step yet
+        self._aggregates = False
         self._stored: columns.Stored | None = None
         self._absent: set[str] = set()  # columns that a v1 trainer does not have
         self._number: int | None = None  # the step that is open
@@ -188,6 +190,13 @@ class Run:
             self._batches[-1].numbers |= numbers
             self._batches[-1].names.update(result)
 
+    def added(self, names: Collection[str]) -> None:
+        """verl has added the metrics of its batches to those that it logs next; of later batches it logs them later."""
+        with self._lock:
+            for batch in self._batches:
+                batch.added = batch.added or not batch.names.isdisjoint(names)
+                self._aggregates = self._aggregates or batch.added
+
     # -- what verl logs
 
     def generations(self, samples: Sequence[Sequence[Any]], step: Any) -> None:
@@ -207,7 +216,8 @@ class Run:
             return
         with self._lock, self.guard("what verl logs could not be recorded"):
             self._at(int(step))
-            mine = [batch for batch in self._batches if not batch.names.isdisjoint(data)]
+            ready = [batch for batch in self._batches if batch.added or not self._aggregates]
+            mine = [batch for batch in ready if not batch.names.isdisjoint(data)]
             self._batches = [batch for batch in self._batches if batch not in mine]
             self._rows += mine
             self._reported |= data

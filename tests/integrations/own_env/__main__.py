@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Environment:
-    """Packages, by name and version, and the file whose tests need them."""
+    """Packages, by name and version, and the files whose tests need them."""
 
     name: str
     packages: str
@@ -59,7 +59,7 @@ ENVIRONMENTS = (
     Environment("mlflow-3.17.2", MLFLOW, "real_mlflow.py"),
     Environment("swanlab-0.10.3", SWANLAB, "real_swanlab.py"),
     Environment("tinker-0.6.1", f"tinker_cookbook==0.6.1 {TINKERS}", "real_tinker.py"),
-    Environment("verl-0.9.1", f"verl==0.9.1 {VERLS} {STORES}", "real_verl.py"),
+    Environment("verl-0.9.1", f"verl==0.9.1 {VERLS} {STORES}", "real_verl.py real_verl_loops.py"),
     *(Environment(f"verl-{each}", f"verl=={each} {VERLS}", "real_verl.py") for each in ("0.8.0", "0.7.1", "0.6.1")),
 )
 
@@ -89,8 +89,9 @@ def main(names: Sequence[str]) -> int:
     for environment in chosen:
         folder = made(environment)
         began = time.perf_counter()
+        files = [str(HERE / name) for name in environment.tests.split()]
         code = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / environment.tests)],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}, cwd=ROOT,
         ).returncode  # fmt: skip
         failed |= int(code != 0)

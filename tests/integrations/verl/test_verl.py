@@ -150,6 +150,22 @@ def test_a_step_in_several_calls(verl: Any) -> None:
     assert dict(log.declog.recorder.failures) == {}
 
 
+def test_mini_batches_that_verl_aggregates(verl: Any) -> None:
+    """They are of the step at which verl logs their aggregate, without the latest; stages' seconds add up."""
+    log = tracking()
+    aggregator = importlib.import_module("verl.experimental.fully_async_policy.detach_utils").MetricsAggregator()
+    for step, scores in enumerate([[1.0], [3.0], [0.0], [5.0]]):
+        found = computed(batch(verl, scores))
+        if step % 2:
+            log.log({**aggregator.kept[-1], "mine": 1.0}, step=step)
+        aggregator.add_step_metrics(metrics=found, sample_count=1)
+    log.finish()
+    names = ("critic/score/mean", "timing_s/gen", "perf/time_per_step", "perf/throughput")
+    assert [(step, [values[name] for name in names]) for step, values in lines()] == [
+        (1, [1.0, 1.0, 2.0, 3 / 4]), (3, [1.5, 2.0, 4.0, 3 / 4]),
+    ]  # fmt: skip
+
+
 def test_more_of_a_step_that_has_ended(verl: Any) -> None:
     """It is logged at its step, too; from then on steps end with the next one."""
     log = tracking()
