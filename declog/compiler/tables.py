@@ -9,10 +9,10 @@ from typing import Any
 from declog.compiler.draft import Draft, SwitchedOff, as_written, needs_axis
 from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import ROWS, coarser, columns
-from declog.compiler.scopes import MetricScope
+from declog.compiler.scopes import MetricScope, SignalScope
 from declog.errors import Problem, did_you_mean, in_flow
 from declog.language.dtypes import AXES, Axis, DType, per
-from declog.language.expression import compile_expression
+from declog.language.expression import compile_expression, join
 from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
 from declog.language.spec import AlertSpec, TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
@@ -90,8 +90,11 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     ):
         draft.report("DL203.trace", (*path, "as"), schema=spec.schema_)
         return None
+    phase = _phase(draft, name, axis, made, chosen)
+    made = tuple(_in_phase(draft, column, phase) for column in made)
+    chosen = chosen and _filter_in_phase(draft, chosen, phase)
     own: dict[str, Any] = {"name": spec.name or name, "axis": axis, "columns": made, "filter": chosen, "every": every}
-    own |= {"phase": _phase(draft, name, made, chosen), "sinks": takers, "as_trace": spec.as_ == "trace"}
+    own |= {"phase": phase, "sinks": takers, "as_trace": spec.as_ == "trace"}
     table = TableOp(id=name, **{**as_written(spec, TableOp), **own})
     each = frozenset(sink.id for sink in draft.sinks if sink.ranks == "each") & set(takers)
     return replace(table, local=each) if each and _stands_alone(draft, table) else table
@@ -140,20 +143,45 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
     return tuple(sorted(sink for sink in able if spec.to.get(sink)))
 
 
-def _phase(draft: Draft, name: str, columns: tuple[ColumnOp, ...], chosen: FilterOp | None) -> str:
+def _phase(draft: Draft, name: str, axis: Axis, columns: tuple[ColumnOp, ...], chosen: FilterOp | None) -> str:
+    """The phase whose rows a table has: the latest that it reads; values of earlier ones are looked up."""
     readers: dict[str, dict[str, None]] = {}  # by phase, who reads a value of it
+    chain = chosen.chain if chosen is not None else ()
+    tokens = set()  # the phases of values per token, which cannot be looked up
     for column in columns:
         for node in column.nodes:
             readers.setdefault(node.type.phase or "", {})[f"`{column.id}`"] = None
-    for op in chosen.chain if chosen is not None else ():
+            tokens |= {node.type.phase} - {None} if node.type.axis is Axis.TOKEN else set()
+    for op in chain:
         readers.setdefault(op.phase, {})[f"the filter `{op.id}`"] = None
     readers.pop("", None)
-    if len(readers) > 1:
+    phase = max(readers, key=SignalScope(draft).phase_order, default=draft.default_phase)
+    fixed = axis is not Axis.COMPLETION or any(op.take == "group" for op in chain)
+    if len(readers) > 1 and (fixed or tokens - {phase}):
         texts = {phase: ", ".join(names) for phase, names in sorted(readers.items())}
         phases = " and ".join(f"{text} of `{phase}`" for phase, text in texts.items())
         fewest = texts[min(texts, key=lambda phase: len(readers[phase]))]
         draft.report("DL313.table", ("tables", name), name=name, phases=phases, fewest=fewest)
-    return min(readers, default=draft.default_phase)
+    return phase
+
+
+def _in_phase(draft: Draft, column: ColumnOp, phase: str) -> ColumnOp:
+    """The column for rows of a phase: what is of an earlier one is looked up for them."""
+    tokens = column.tokens
+    if tokens is not None:
+        tokens = replace(tokens, values=tuple((name, _of(draft, node, phase)) for name, node in tokens.values))
+    args = tuple((name, _of(draft, node, phase)) for name, node in column.args)
+    return replace(column, expr=column.expr and _of(draft, column.expr, phase), args=args, tokens=tokens)
+
+
+def _filter_in_phase(draft: Draft, op: FilterOp, phase: str) -> FilterOp:
+    key, where = (node and _of(draft, node, phase) for node in (op.key, op.where))
+    return replace(op, key=key, where=where, source=op.source and _filter_in_phase(draft, op.source, phase))
+
+
+def _of(draft: Draft, node: Node, phase: str) -> Node:
+    fits = node.type.phase in (None, phase)
+    return node if fits else join(draft.pool, node, phase, SignalScope(draft).phase_order)
 
 
 def alerts(draft: Draft) -> None:

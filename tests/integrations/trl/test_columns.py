@@ -222,10 +222,15 @@ def test_a_model_for_images(model: Path, tmp_path: Path) -> None:
         assert colour(image) == picture(int(text["text"].removeprefix("say "))).getpixel((0, 0))
 
 
-@pytest.mark.parametrize("method", ["grpo", "rloo"])
-def test_tokens_of_the_best_and_worst_have_what_the_update_knows(method: str, model: Path, tmp_path: Path) -> None:
-    """One constant; the trainer's tokenizer makes the texts, and each token has its values."""
-    case = Case(method, args={"max_steps": 2, "logging_steps": 1, "beta": 0.1})
+@pytest.mark.parametrize(
+    ("method", "more"), [("grpo", {}), ("rloo", {}), ("grpo", {"num_iterations": 2, "steps_per_generation": 2})],
+    ids=["grpo", "rloo", "a generation for several steps"],
+)  # fmt: skip
+def test_tokens_of_the_best_and_worst_have_what_the_update_knows(
+    method: str, more: dict[str, Any], model: Path, tmp_path: Path
+) -> None:
+    """One constant; the trainer's tokenizer makes the texts, each token has its values, and each row its reward."""
+    case = Case(method, args={"max_steps": 4, "logging_steps": 1, "beta": 0.1, **more}, rewards="two")
     outcome = cases.run(case, model, tmp_path, overrides=["constants.tokens_table=true"])
     assert outcome.sink is not None
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -233,6 +238,10 @@ def test_tokens_of_the_best_and_worst_have_what_the_update_knows(method: str, mo
     tables = [table for _, table in outcome.sink.tables("tokens")]
     names = ["tokens", "logprob", "entropy", *(["kl"] if method == "grpo" else []), "advantage"]
     assert [list(cell) for table in tables for cell in table.data["tokens"]] == [names] * sum(t.rows for t in tables)
+    generated = [row for _, table in outcome.sink.tables("completions") for row in rows_of(table)]
+    known = {(round(row["advantages"], 5), round(row["length"] + row["variety"], 5)) for row in generated}
+    found = [pair for table in tables for pair in zip(table.data["advantages"], table.data["reward"], strict=True)]
+    assert len(found) >= 8 and {(round(advantage, 5), round(reward, 5)) for advantage, reward in found} <= known
     for table in tables:
         for cell, advantage in zip(table.data["tokens"], table.data["advantages"], strict=True):
             assert {len(values) for values in cell.values()} == {len(cell["tokens"])}
