@@ -62,11 +62,17 @@ def _instead(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricOp]
         keys |= {"name": None, "alias": None, "tags": []}
         keys |= {"where": None, "weight": None, "by": RANK if draft.spec.per_rank else None} if alone else {}
         given = _Metric(draft, f"{name}{INSTEAD}", spec.model_copy(update=keys)).ops()
-    keys_of = {op.suffix: op.key for op in given}
+    by_suffix = {op.suffix: op for op in given}
+    unlike = None
     for op in made:
-        key = keys_of.get(op.suffix, keys_of.get(None))
+        stands = by_suffix.get(op.suffix, by_suffix.get(None))
+        key = None if stands is None else stands.key
+        if stands is not None and (stands.family, stands.labels) != (op.family, op.labels):
+            unlike = stands
         yield op if key is None else replace(op, instead=key)
     yield from given
+    if unlike is not None:
+        draft.report("DL310.instead", ("metrics", name, "instead"), name=name, node=node)
 
 
 class _Metric:

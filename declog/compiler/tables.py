@@ -209,7 +209,7 @@ def alerts(draft: Draft) -> None:
                 continue
             shown, fields = spec.text, None
             if spec.text:
-                fields = _fields(draft, spec, (*path, "text"))
+                fields = _fields(draft, spec, node, (*path, "text"))
             else:
                 fields = tuple((values := _values(draft, node)).items())
                 words = f"{', '.join(f'{each} is {{{each}:.6g}}' for each in values)}: " if values else f"{name}: "
@@ -233,7 +233,20 @@ def _values(draft: Draft, condition: Node) -> dict[str, Node]:
     return found
 
 
-def _fields(draft: Draft, spec: AlertSpec, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
+def _as_read(draft: Draft, condition: Node, metric: Node) -> Node:
+    """A metric that a text names, or the one thing that its condition makes of the metric's members."""
+    key = metric.param("name")
+    reading = [
+        node for node in walk(condition) if any(arg.op == METRIC and arg.param("name") == key for arg in node.args)
+    ]
+    function = draft.functions.get(reading[0].op) if len(reading) == 1 else None
+    of_members = function is not None and (reading[0].op == "column" or function.stage == "aggregate")
+    return reading[0] if of_members else metric
+
+
+def _fields(
+    draft: Draft, spec: AlertSpec, condition: Node, path: tuple[str, ...]
+) -> tuple[tuple[str, Node], ...] | None:
     """The metrics that an alert's text names; None where it cannot be filled, which is reported."""
     found: dict[str, Node] = {}
     try:
@@ -259,5 +272,5 @@ def _fields(draft: Draft, spec: AlertSpec, path: tuple[str, ...]) -> tuple[tuple
                 "DL302.alert_text", path, name=f"{{{name}}}", fix=did_you_mean(name, draft.output_keys, what="metrics")
             )
         else:
-            found[name] = node
+            found[name] = _as_read(draft, condition, node)
     return tuple(found.items()) if len(draft.problems) == before else None

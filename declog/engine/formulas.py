@@ -192,6 +192,9 @@ def shown(
             names.index(one) if names and one in names else 0
             for names, one in ((whole[key].members, place.member), (whole[key].labels, place.label))
         ] if key in whole else [0, 0]  # fmt: skip
+        at = [
+            place if place < size else 0 for place, size in zip(at, values.shape, strict=False)
+        ]  # of members one value
         value = float(values[*at, 0]) if values.size else np.nan
         found[name] = None if np.broadcast_to(gone, values.shape)[*at, 0] else value
     return found

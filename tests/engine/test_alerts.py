@@ -98,6 +98,32 @@ def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("when", "text"),
+    [
+        ("column(rewards, 'b') > 1", "2.0 of kl 0.7"),
+        ("max(rewards, over=column) > 1", "2.0 of kl 0.7"),
+        ("kl > 0.5 and min(rewards, over=column) < 1", "0.5 of kl 0.7"),
+        ("mean(rewards, over=column) > 1", "1.2 of kl 0.7"),
+        ("rewards > 1", "2.0 of kl 0.7"),
+        ("rewards < 1", "0.5 of kl 0.7"),
+    ],
+)
+def test_a_text_shows_of_a_family_what_the_condition_read(when: str, text: str, tmp_path: Path) -> None:
+    """One of its members, what they come to, or the member for which it holds: never the first of them by chance."""
+    signals = {"kl": {"axis": "completion"}, "rewards": {"axis": "completion", "family": True}}
+    alerts = {"high": {"when": when, "text": "{rewards:.1f} of kl {kl:.1f}"}}
+    config = profile(signals, {"kl": "mean(kl)", "rewards": "mean(rewards)"}, alerts=alerts)
+    sink = run(config, observed, tmp_path)
+    assert [alert.text for _, alert in sink.alerts] == [text]
+
+
+def observed(log: Recorder) -> None:
+    """One step with two rewards."""
+    with log.step(0):
+        log.observe(kl=[0.7, 0.7], rewards={"a": [0.5, 0.5], "b": [1.0, 3.0]})
+
+
 def test_a_text_that_cannot_be_filled_is_shown_as_it_is(tmp_path: Path) -> None:
     """A metric that is switched off does not silence an alert that only names it."""
     metrics = {"kl": "mean(kl)", "gap": {"expr": "kl", "enabled": "beta != 0"}}
