@@ -1,19 +1,29 @@
-"""Which profiles a command line names: several names and files, folders, the presets of a package, the jobs of a sweep.
+"""Which profiles a command line names: names and files with overrides, folders, presets of a package, jobs of a sweep.
 
-Imports Hydra where there is a sweep.
+The composer of ``declog.start`` makes them, with the same overrides. Imports Hydra inside functions only.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import itertools
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from declog.cli import suggestions
 from declog.cli.arguments import DIVIDER, Wrong
 
+if TYPE_CHECKING:
+    from declog.config.composed import Composed
+    from declog.config.provenance import Origin
+
+DEFAULT = "grpo"
 PACKAGE = "pkg://"
 GROUP = "declog"
 MOST_JOBS = 256
@@ -24,19 +34,86 @@ def is_name(word: str) -> bool:
     return "=" not in word and word[:1] not in ("+", "~")
 
 
-def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
-    """The words of each profile: a name, if one is given, and the overrides; ``sweep`` takes `every=1,2` apart."""
+def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names in front, and the overrides behind them; raises ``Wrong`` for what is neither."""
     if DIVIDER in words:
         raise Wrong("`--` divides the two profiles of `declog diff`", "leave it out")
     names = list(itertools.takewhile(is_name, words))
-    spaced = words[len(names) : len(names) + 1] == ["="]
+    overrides = list(words[len(names) :])
+    spaced = overrides[:1] == ["="]
     for name in names:
         strange = not name.strip() or name[0] in suggestions.DASHES or re.fullmatch(r"[\w.]+:[^/]\S*", name) is not None
         if strange or spaced:
             raise Wrong(f"`{names[-1] if spaced else name}` is no profile", suggestions.override(name, words))
-    overrides = list(words[len(names) :])
     if odd := next((word for word in overrides if is_name(word)), None):
         raise Wrong(f"`{odd}` is no override", suggestions.override(odd, words))
+    for word in overrides:
+        if (found := re.match(r"\+*(config_name|config_dir|config_path)=(.*)", word)) is not None:
+            option = "--config-name" if found[1] == "config_name" else "--config-dir"
+            raise Wrong(f"`{found[1]}` is an option", f"{option} {found[2]}")
+    return names, overrides
+
+
+# -- one profile
+
+
+def chosen(given: argparse.Namespace) -> Composed:
+    """The configuration that the command line names; raises ``CompositionError``."""
+    return configured(given, given.words)
+
+
+def configured(given: argparse.Namespace, words: Sequence[str]) -> Composed:
+    """The configuration that ``words`` name: a profile first, if one is named, then overrides."""
+    from declog.config.compose import composed
+
+    imported(given)
+    return composed(replace(_origin(given, words), imports=tuple(given.modules or ())))
+
+
+def _origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
+    """What is to be composed, in Hydra's words."""
+    from declog.config.compose import named, overridden, project_folder
+    from declog.config.provenance import Origin
+
+    names, overrides = _parted(words)
+    if len(names) > 1:
+        raise Wrong(f"`{names[1]}` is no override", suggestions.override(names[1], words))
+    if given.config_name is None:
+        return overridden(named(*names or (DEFAULT,), config_dir=given.config_dir), overrides)
+    if names:
+        raise Wrong(f"--config-name chooses the configuration, and `{names[0]}` is no override", f"declog={names[0]}")
+    folder = project_folder(given.config_dir) or Path.cwd()
+    if not folder.is_dir():
+        raise Wrong(f"there is no directory {given.config_dir}", "--config-dir takes the folder of your configuration")
+    return overridden(Origin(given.config_name, config_dir=folder, application=True), overrides)
+
+
+def imported(given: argparse.Namespace) -> None:
+    """Load the modules of ``--import``, and those of the project that one works in."""
+    from declog.config.project import load_imports
+
+    load_imports()
+    for name in given.modules or ():
+        _import(name)
+
+
+def _import(name: str) -> None:
+    """Load a module that registers functions, reductions or sinks, found as ``python -m`` would find it."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        fix = f"--import {name.removesuffix('.py').replace('/', '.')}" if name.endswith(".py") else None
+        raise Wrong(f"--import {name}: {error}", fix) from None
+
+
+# -- several
+
+
+def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
+    """The words of each profile: a name, if one is given, and the overrides; ``sweep`` takes `every=1,2` apart."""
+    names, overrides = _parted(words)
     found = list(dict.fromkeys(each for name in names for each in _profiles(name))) if names else [""]
     jobs = list(_jobs(overrides)) if sweep else [overrides]
     if len(found) * len(jobs) > MOST_JOBS:

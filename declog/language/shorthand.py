@@ -202,8 +202,8 @@ class _Writer:
 
     def _metric(self, path: Path, value: Any) -> Any:
         if isinstance(value, str) and not _elsewhere(value):
-            if words := self._own_reductions(value):
-                return self._whole(path, {"reduce": words[0] if len(words) == 1 else words})
+            if own := self._own_reductions(value):
+                return self._whole(path, {"reduce": own[0] if len(own) == 1 else own})
             return self._whole(path, notation.reduced(value) or {"expr": value})
         if not isinstance(value, Mapping):
             return value if isinstance(value, str) else self._whole(path, {"expr": value})

@@ -95,7 +95,7 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
     from functools import partial
 
     from declog.api import plan
-    from declog.cli.profiles import configured
+    from declog.cli.targets import configured
     from declog.compiler import compile
     from declog.config.lint import with_defaults
     from declog.replay.prepared import faults

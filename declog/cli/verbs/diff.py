@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from declog.cli import facts
 from declog.cli.arguments import DIVIDER, Parser, Wrong
 from declog.cli.output import write_json
+from declog.cli.targets import is_name
 
 SUMMARY = "compare what two profiles log, and what it costs"
 
@@ -32,7 +33,7 @@ def arguments(parser: Parser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Compare them."""
     from declog.api import plan
-    from declog.cli.profiles import configured
+    from declog.cli.targets import configured
 
     if given.locked:
         return _since_locked(given)
@@ -54,8 +55,7 @@ def _since_locked(given: argparse.Namespace) -> int:
     """What a profile logs now, beside what was locked of it."""
     from declog.api import plan
     from declog.cli import locks
-    from declog.cli.profiles import configured
-    from declog.cli.targets import targets
+    from declog.cli.targets import configured, targets
 
     locked = locks.read()
     texts = {}
@@ -74,7 +74,7 @@ def _sides(words: Sequence[str], *, application: bool) -> tuple[list[str], list[
     if DIVIDER in words:
         at = words.index(DIVIDER)
         return list(words[:at]), [word for word in words[at + 1 :] if word != DIVIDER]
-    names = [word for word in words if "=" not in word and word[:1] not in ("+", "~")]
+    names = list(filter(is_name, words))
     rest = [word for word in words if word not in names]
     if len(names) == 2 and not application:
         return [names[0], *rest], [names[1], *rest]

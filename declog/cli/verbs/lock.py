@@ -28,8 +28,7 @@ def run(given: argparse.Namespace) -> int:
     """Compile them, and write."""
     from declog.api import plan
     from declog.cli import locks
-    from declog.cli.profiles import configured
-    from declog.cli.targets import targets
+    from declog.cli.targets import configured, targets
 
     locked = locks.read()
     if not given.words and not locked:

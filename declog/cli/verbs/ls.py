@@ -64,7 +64,7 @@ def _rows(what: str, given: argparse.Namespace, profile: Callable[[], Layered]) 
     if what == "presets":
         return _presets(given)
     if what in OF_DECLOG:
-        from declog.cli.profiles import imported
+        from declog.cli.targets import imported
 
         imported(given)
         return OF_DECLOG[what][0]()
@@ -73,7 +73,7 @@ def _rows(what: str, given: argparse.Namespace, profile: Callable[[], Layered]) 
 
 def _layered(given: argparse.Namespace) -> Layered:
     from declog.cli.layers import layered
-    from declog.cli.profiles import chosen
+    from declog.cli.targets import chosen
 
     return layered(chosen(given))
 

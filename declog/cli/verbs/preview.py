@@ -72,7 +72,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _chosen(given: argparse.Namespace, words: Sequence[str], *, other: bool = False) -> tuple[Any, str]:
-    from declog.cli.profiles import configured
+    from declog.cli.targets import configured
 
     if other and given.config_name is not None:
         given = argparse.Namespace(**{**vars(given), "config_name": None, "config_dir": None})

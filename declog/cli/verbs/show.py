@@ -1,7 +1,7 @@
 """``declog show``: a profile as it is in effect, each value with the file and line, or the override, that set it.
 
 declog show grpo metrics.reward.reduce=p95
-declog show grpo metrics.reward tables      some keys only
+declog show grpo --key tables --key sinks   some keys only
 declog show grpo --plan                     what is recorded, computed and sent
 declog show grpo --names                    every name that trackers see, and what it is
 declog show trl_grpo --inactive             what is switched off, and why
@@ -50,7 +50,7 @@ def run(given: argparse.Namespace) -> int:
     if given.capture is not None:
         return _observed(given)
     from declog.api import plan
-    from declog.cli.profiles import chosen
+    from declog.cli.targets import chosen
 
     config = chosen(given)
     if given.plan or given.names or given.inactive:

@@ -28,7 +28,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the tests and print what is not as expected."""
-    from declog.cli.profiles import chosen
+    from declog.cli.targets import chosen
     from declog.replay.profile_tests import profile_tests
 
     logging.getLogger("declog").addHandler(logging.NullHandler())  # what fails is a difference, and reported as one

@@ -37,7 +37,7 @@ def arguments(parser: Parser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Say it."""
     from declog.cli.layers import layered
-    from declog.cli.profiles import chosen
+    from declog.cli.targets import chosen
     from declog.config.compose import presets
 
     if given.words and (given.key in presets() or given.key.endswith(".yaml")):
