@@ -79,7 +79,7 @@ def _origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     if len(names) > 1:
         raise Wrong(f"`{names[1]}` is no override", suggestions.override(names[1], words))
     if given.config_name is None:
-        return overridden(named(*names or (DEFAULT,), config_dir=given.config_dir), overrides)
+        return overridden(named(names[0] if names else DEFAULT, given.config_dir), overrides)
     if names:
         raise Wrong(f"--config-name chooses the configuration, and `{names[0]}` is no override", f"declog={names[0]}")
     folder = project_folder(given.config_dir) or Path.cwd()

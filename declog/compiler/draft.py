@@ -11,7 +11,7 @@ from declog.errors import Coded, Path, Problem, UsageError
 from declog.language.dtypes import Axis, Type
 from declog.language.functions import Functions
 from declog.language.model import Model
-from declog.language.nodes import LOGGED, Node, Pool
+from declog.language.nodes import LOGGED, Graph, Node
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
@@ -37,7 +37,7 @@ Constant = bool | int | float | str
 # What every pass may look at: the profile and what `compile` was given; and may use: what was typed, what is reported.
 ALWAYS = frozenset(
     {"spec", "functions", "reductions", "given", "defaulted", "requested", "columns", "imports", "own"}
-    | {"pool", "nodes", "typing", "problems", "warnings"}
+    | {"graph", "nodes", "typing", "problems", "warnings"}
 )
 DEFAULT_PHASE = "default"
 
@@ -64,7 +64,7 @@ class Draft:
     imports: frozenset[str] = frozenset()  # modules whose classes a sink's kind may name
     own: frozenset[str] = frozenset()  # what no installed package declares: "metrics.mine", and its "profiles.slim"
     modes: dict[str, ModeOp] = field(default_factory=dict)
-    pool: Pool = field(default_factory=Pool)
+    graph: Graph = field(default_factory=Graph)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     inactive: dict[str, str] = field(default_factory=dict)  # "metrics.kl" to why

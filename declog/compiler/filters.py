@@ -76,7 +76,7 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
 
     phase = max(phases, key=order, default="")
     key, where = (
-        node if node is None or node.type.phase in (None, phase) else join(draft.pool, node, phase, order)
+        node if node is None or node.type.phase in (None, phase) else join(draft.graph, node, phase, order)
         for node in (key, where)
     )
     own: dict[str, Any] = {"key": key, "where": where, "n": spec.n or 0, "fraction": spec.fraction or 0.0}

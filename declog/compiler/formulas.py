@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from declog.compiler.draft import Draft
-from declog.compiler.metrics import names_of, of_every_output
+from declog.compiler.metrics import of_every_output
+from declog.compiler.names import names_of
 from declog.compiler.scopes import MetricScope
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
@@ -106,7 +107,7 @@ def _total_by_seconds(used: Sequence[str], facts: Set[str], ops: Mapping[str, Me
 
 def over_metrics(draft: Draft, text: str, *, optional: bool = False) -> Node:
     """The typed tree of an expression over metrics, which have no rows."""
-    node = compile_expression(text, MetricScope(draft, optional=optional), draft.pool, draft.functions)
+    node = compile_expression(text, MetricScope(draft, optional=optional), draft.graph, draft.functions)
     for item in walk(node):
         function = draft.functions.get(item.op)
         if function is not None and function.stage == "rows" and item.op != "column":
@@ -192,4 +193,4 @@ def condition(draft: Draft, text: str, path: tuple[str, ...]) -> Node | None:
         if node.type.dtype is DType.BOOL:
             return node
         draft.report("DL305.condition", path, node=node, dtype=node.type.dtype)
-    return draft.pool.constant(False) if off in draft.inactive else None
+    return draft.graph.constant(False) if off in draft.inactive else None

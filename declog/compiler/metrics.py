@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-import string
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from declog.compiler import suggestions
 from declog.compiler.draft import Draft, as_written, needs_axis
+from declog.compiler.names import RANK, names_of
 from declog.compiler.scopes import SignalScope, typed
-from declog.errors import Path, Problem, UsageError, did_you_mean, in_flow, nearest
+from declog.errors import Path, Problem, UsageError, nearest
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
 from declog.language.expression import Compiler, join, labels
@@ -21,17 +21,15 @@ from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import MetricDefaults, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.plans.ops import AboutOp, MetricOp, NameOp, OutputOp
+from declog.plans.ops import AboutOp, MetricOp, OutputOp
 
 Params = tuple[tuple[str, Any], ...]
 Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
-RANK = "rank"
 RANKS = 2**20  # of `per_rank` each rank has a value, however many there are
 INSTEAD = "__instead"  # behind a metric's id: the hidden metric that stands for it
 WINDOWED = ("every", "pool", "combine", "family")  # keys that depend on what is computed
-FIELDS = frozenset({"id", "reduce", "column", "label"})
 
 
 def metrics(draft: Draft) -> None:
@@ -128,7 +126,7 @@ class _Metric:
         return ("metrics", self.id) if self.spec.expr is None else ("metrics", self.id, "expr")
 
     def _compiler(self, text: str) -> Compiler:
-        return Compiler(text, SignalScope(self.draft), self.draft.pool, self.draft.functions)
+        return Compiler(text, SignalScope(self.draft), self.draft.graph, self.draft.functions)
 
     def _typed(self, parsed: Parsed) -> Node | None:
         try:
@@ -257,7 +255,7 @@ class _Metric:
         for place, node in enumerate(found):
             self._labels(node, ("metrics", self.id, "by", place))
         fits = len(found) == len(texts) and all(_is_label(node.type) for node in found)
-        return labels(self.draft.pool, found, SignalScope(self.draft).phase_order) if fits and found else None
+        return labels(self.draft.graph, found, SignalScope(self.draft).phase_order) if fits and found else None
 
     # -- the op
 
@@ -295,7 +293,7 @@ class _Metric:
             draft.report("DL310.weight", ("metrics", self.id, "weight"))
         if weight is not None and not reduction.weighted:
             draft.report("DL312.weight", ("metrics", self.id, "weight"), reduction=reduction.name)
-        phase, args, clauses = self._together(args, clauses)
+        phase, args, clauses = self._of_one_phase(args, clauses)
         dtype = first.type.dtype if reduction.keeps_dtype else DType.FLOAT
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
@@ -321,7 +319,7 @@ class _Metric:
             ranks=spec.ranks, max_labels=spec.max_labels, **of_every_output(draft, self.id, spec),
         )  # fmt: skip
 
-    def _together(self, args: tuple[Node, ...], clauses: Clauses) -> tuple[str, tuple[Node, ...], Clauses]:
+    def _of_one_phase(self, args: tuple[Node, ...], clauses: Clauses) -> tuple[str, tuple[Node, ...], Clauses]:
         """One phase for all that the metric reads: values of earlier ones are looked up for the rows of the latest."""
         draft = self.draft
         nodes = (*args, *clauses.values())
@@ -341,7 +339,7 @@ class _Metric:
 
         def at(node: Node) -> Node:
             known = node.type.phase in (None, target)
-            return node if known else join(draft.pool, node, target, lambda phase: order.get(phase, 0))
+            return node if known else join(draft.graph, node, target, lambda phase: order.get(phase, 0))
 
         joined = {key: None if node is None else at(node) for key, node in clauses.items()}
         return target, tuple(map(at, args)), joined
@@ -419,8 +417,8 @@ def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
         chart=spec.chart.with_, log=spec.chart.scale == "log",
     )  # fmt: skip
     own = {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "when": None, "shown": spec.log, "about": about}
-    said = as_written(spec, OutputOp)
-    return {key: value for key, value in said.items() if key not in WINDOWED} | own
+    written = as_written(spec, OutputOp)
+    return {key: value for key, value in written.items() if key not in WINDOWED} | own
 
 
 def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
@@ -431,71 +429,6 @@ def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
         draft.report("DL202.empty", ("metrics", id, "empty"), empty=spec.empty)
         return None
     return float(spec.empty)
-
-
-def names_of(
-    draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, labels: tuple[str, ...]
-) -> tuple[NameOp, ...]:
-    """The output names of a reduction: its name template, and its aliases."""
-    each = draft.spec.per_rank and labels == (RANK,)
-    fields = {"{id}": True, "{reduce}": suffix is not None, "{column}": family, "{label}": bool(labels) and not each}
-    if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
-        fields = {"{column}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
-    default = "/".join(field for field, there in fields.items() if there)
-    if spec.from_ is not None:
-        default = default.replace("{id}", spec.from_)
-
-    def made(template: str, path: tuple[str, ...]) -> str:
-        if each and "{label}" not in template:
-            template += "/rank{label}"
-        _checked(draft, template, path, family=family, labels=labels)
-        return template.replace("{id}", id).replace("{reduce}", suffix or "")
-
-    found = [NameOp(template=made(spec.name or default, ("metrics", id, "name")))]
-    aliases = {None: spec.alias} if isinstance(spec.alias, str) else spec.alias or {}
-    for label, template in aliases.items():
-        path = ("metrics", id, "alias") if label is None else ("metrics", id, "alias", label)
-        found.append(NameOp(template=made(template, path), alias=True))
-    return tuple(found)
-
-
-def _checked(draft: Draft, template: str, path: tuple[str, ...], *, family: bool, labels: tuple[str, ...]) -> None:
-    """Report what is wrong with a template."""
-    try:
-        used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
-    except ValueError as error:
-        draft.report("DL404.unreadable", path, template=template, error=error)
-        return
-    parts = tuple(name for name in labels if name and name not in FIELDS)
-    for name in sorted(used - {*FIELDS, *parts}):
-        close = nearest(name, {*FIELDS, *parts})
-        at = template.find(f"{{{name}")
-        span = (at, template.find("}", at) + 1)
-        fix = f"did you mean `{{{close}}}`?" if close else did_you_mean(name, [*FIELDS, *parts], what="fields")
-        draft.report("DL404.field", path, source=template, span=span, field=f"{{{name}}}", fix=fix)
-        used |= {close} if close else set()  # reported once
-    needed = {"column": family, "label": bool(labels)}
-    if used & set(parts) and "label" not in used:  # the parts of a label, one by one
-        needed = {"column": family, **{name or "label": True for name in labels}, "label": not all(labels)}
-    right = template
-    for name, there in needed.items():
-        if name in used and not there:
-            right = right.replace(f"{{{name}}}", "").replace("//", "/").strip("/")
-        if there and name not in used:
-            right = f"{right}/{{{name}}}"
-    key, right = path[-1], in_flow(right)
-    for name, there in needed.items():
-        if there and name not in used:
-            what = "a family has one value per member" if name == "column" else "`by` gives one value per label"
-            by: tuple[Path, ...] = () if name == "column" else ((*path[:2], "by"),)
-            draft.report(
-                "DL404.lacks", path, related=by, what=what, template=template, field=f"{{{name}}}", key=key, right=right
-            )
-        if name in used and not there:
-            why = "it reduces no family" if name == "column" else "it has no `by`"
-            draft.report("DL404.has", path, template=template, field=f"{{{name}}}", why=why, key=key, right=right)
-    if not template:
-        draft.report("DL404.empty", path)
 
 
 def _pooling(draft: Draft, id: str, spec: MetricSpec) -> tuple[str, str, str]:

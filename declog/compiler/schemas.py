@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff, needs_axis
-from declog.compiler.metrics import FIELDS
+from declog.compiler.names import FIELDS
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, UsageError, did_you_mean, in_flow
 from declog.language import patterns

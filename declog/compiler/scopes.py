@@ -38,7 +38,7 @@ class ConstantScope:
 
     def resolve(self, name: str) -> Node | Problem | None:
         if name in self.draft.constants:
-            return self.draft.pool.constant(self.draft.constants[name])
+            return self.draft.graph.constant(self.draft.constants[name])
         if name in self.draft.spec.constants:
             return Problem.of("DL203.constant", name=name)
         if name in self.draft.spec.signals or name in self.draft.spec.metrics:
@@ -86,7 +86,7 @@ class SignalScope(ConstantScope):
         if name in draft.signals:
             return signal_node(draft, name)
         if name in BUILTINS:
-            return draft.pool.make(BUILTIN, type=BUILTINS[name], name=name)
+            return draft.graph.make(BUILTIN, type=BUILTINS[name], name=name)
         if draft.deleted(f"signals.{name}"):
             return Problem.of("DL407.signal", related=(("signals", name),), name=name)
         if name in draft.spec.metrics:
@@ -121,7 +121,7 @@ class MetricScope(ConstantScope):
             raise ExpressionError(self._deleted(name))
         if found is None:
             return None
-        return self.draft.pool.make(METRIC, type=Type(DType.INT), name=f"{function}:{found.key}")
+        return self.draft.graph.make(METRIC, type=Type(DType.INT), name=f"{function}:{found.key}")
 
     def resolve(self, name: str) -> Node | Problem | None:
         draft = self.draft
@@ -144,7 +144,7 @@ class MetricScope(ConstantScope):
             raise SwitchedOff(f"the metric `{name}` has an error")
         if name in draft.signals:
             return Problem.of("DL302.signal_in_formula", name=name)
-        return draft.pool.make(BUILTIN, type=FACTS[name], name=name) if name in FACTS else None
+        return draft.graph.make(BUILTIN, type=FACTS[name], name=name) if name in FACTS else None
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         draft = self.draft
@@ -166,7 +166,7 @@ class MetricScope(ConstantScope):
         return [*self.draft.output_keys, *self.draft.constants, *FACTS]
 
     def _metric(self, key: str, family: bool) -> Node:
-        return self.draft.pool.make(METRIC, type=Type(DType.FLOAT, None, family), name=key)
+        return self.draft.graph.make(METRIC, type=Type(DType.FLOAT, None, family), name=key)
 
     def _refuse_off(self, name: str) -> None:
         if (reason := self.draft.inactive.get(f"metrics.{name}")) is not None:
@@ -184,7 +184,7 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
     ``off`` is what goes with a signal that is switched off; without it ``SwitchedOff`` is raised.
     """
     with draft.at(*path, off=off):
-        return compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
+        return compile_expression(text, SignalScope(draft), draft.graph, draft.functions)
     return None
 
 
@@ -211,7 +211,7 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
         return Problem.of("DL308.nested_signals", name=name)
     draft.typing.append(name)
     try:
-        node = compile_expression(str(spec.expr), SignalScope(draft), draft.pool, draft.functions)
+        node = compile_expression(str(spec.expr), SignalScope(draft), draft.graph, draft.functions)
         node = node if spec.mask is None else _masked(draft, name, node)
         if node.op not in LEAVES:
             node.names.append(name)
@@ -237,14 +237,14 @@ def _observed(draft: Draft, name: str) -> Node:
     type = Type(spec.type, axis, bool(spec.family), phase)
     mask = mask_of(draft, name) if axis is Axis.TOKEN else frozenset()
     declared: dict[str, Any] = {"members": spec.members} if spec.members else {}
-    return draft.pool.make(SIGNAL, type=type, mask=mask, name=name, **declared)
+    return draft.graph.make(SIGNAL, type=type, mask=mask, name=name, **declared)
 
 
 def _masked(draft: Draft, name: str, node: Node) -> Node:
     """A derived per-token value under a mask of its own instead of that of what it reads."""
     if node.type.axis is not Axis.TOKEN:
         raise ExpressionError(Problem.of("DL310.mask", name=name, type=node.type))
-    return draft.pool.make(node.op, node.args, type=node.type, mask=mask_of(draft, name), **dict(node.params))
+    return draft.graph.make(node.op, node.args, type=node.type, mask=mask_of(draft, name), **dict(node.params))
 
 
 def mask_of(draft: Draft, name: str) -> frozenset[Node]:
@@ -267,7 +267,7 @@ def _mask(draft: Draft, text: str, path: Path) -> frozenset[Node]:
         return frozenset()
     draft.typing.append(label)
     try:
-        node = compile_expression(text, SignalScope(draft), draft.pool, draft.functions)
+        node = compile_expression(text, SignalScope(draft), draft.graph, draft.functions)
         if node.type.dtype is not DType.BOOL or node.type.axis is not Axis.TOKEN:
             raise ExpressionError(Problem.of("DL310.mask_type", source=text, text=text, type=node.type))
         return frozenset({node})

@@ -50,7 +50,7 @@ def switches(draft: Draft) -> None:
                 continue
             text = entry.enabled if isinstance(entry.enabled, str) else "false"
             with draft.at(section, name, "enabled"):
-                node = compile_expression(text, ConstantScope(draft), draft.pool, draft.functions)
+                node = compile_expression(text, ConstantScope(draft), draft.graph, draft.functions)
                 if node.op != CONST or node.type.dtype is not DType.BOOL:
                     draft.report("DL305.enabled", (section, name, "enabled"), text=text, dtype=node.type.dtype)
                 elif not node.param("value"):

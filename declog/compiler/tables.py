@@ -202,7 +202,7 @@ def alerts(draft: Draft) -> None:
         with draft.at(*path, *key, off=f"alerts.{name}"):
             scope = MetricScope(draft, optional=spec.optional)
             if metric is not None:
-                compile_expression(metric, scope, draft.pool, draft.functions)  # an error shows the name alone
+                compile_expression(metric, scope, draft.graph, draft.functions)  # an error shows the name alone
             node = over_metrics(draft, text, optional=spec.optional)
             if node.type.dtype is not DType.BOOL:
                 draft.report("DL305.alert", (*path, "when"), node=node, dtype=node.type.dtype)

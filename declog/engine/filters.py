@@ -1,6 +1,6 @@
 """Which rows a filter takes: exact over all ranks, because every rank sends its own candidates.
 
-A filter runs twice: on each rank's rows, to choose the candidates whose text travels, and on the rows of all
+A filter runs twice: on each rank's rows, to choose the candidates whose text is sent, and on the rows of all
 ranks, to choose what is logged. What the second run takes is always among the first run's candidates. Imports
 no torch.
 

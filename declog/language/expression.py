@@ -20,7 +20,7 @@ from declog.errors import Problem, did_you_mean
 from declog.language import idioms
 from declog.language.dtypes import AXES, COLUMN, Axis, DType, Type, finest
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
-from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Node, Pool
+from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Graph, Node
 from declog.language.reductions import quantile_level
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 
@@ -80,10 +80,10 @@ class Scope(Protocol):
 class Compiler:
     """Types one expression. ``text`` is what the user wrote, for messages."""
 
-    def __init__(self, text: str, scope: Scope, pool: Pool, registry: Functions) -> None:
+    def __init__(self, text: str, scope: Scope, graph: Graph, registry: Functions) -> None:
         self.text = text
         self.scope = scope
-        self.pool = pool
+        self.graph = graph
         self.registry = registry
 
     # -- errors
@@ -138,18 +138,18 @@ class Compiler:
     def _constant(self, node: ast.expr, value: Any) -> Node:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
             self.fail(node, "DL308.number")
-        return self.pool.constant(value)
+        return self.graph.constant(value)
 
     def _name(self, node: ast.Name) -> Node:
         if node.id == "inf":
-            return self.pool.constant(math.inf)
+            return self.graph.constant(math.inf)
         if node.id in ("true", "false"):
-            return self.pool.constant(node.id == "true")
+            return self.graph.constant(node.id == "true")
         found = self.scope.resolve(node.id)
         if isinstance(found, Problem):
             raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
         if found is None and node.id == MISSING:
-            return self.pool.constant(math.nan)
+            return self.graph.constant(math.nan)
         if found is None:
             if node.id in AXES or node.id == COLUMN:
                 self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
@@ -188,7 +188,7 @@ class Compiler:
             if constant is decisive:
                 break  # nothing after it is read
         if not kept:
-            return self.pool.constant(not decisive)
+            return self.graph.constant(not decisive)
         result, first = kept[0]
         if len(kept) == 1:
             if result.type.dtype is not DType.BOOL:
@@ -341,7 +341,7 @@ class Compiler:
         site = _Site(self, name, node, args, places, params or {}, self.scope.groups, self.scope.token_mask)
         result = function.rule(site)
         mask = self.scope.token_mask if site.params.get("axis") is Axis.TOKEN else None
-        made = self.pool.make(name, args, type=result, mask=mask, **site.params)
+        made = self.graph.make(name, args, type=result, mask=mask, **site.params)
         if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
             return self._folded(node, function, args, result)
         return made
@@ -361,7 +361,7 @@ class Compiler:
                     other_phase=other.type.phase,
                 )  # fmt: skip
         order = self.scope.phase_order
-        return [arg if arg.type.phase in (None, target) else join(self.pool, arg, target, order) for arg in args]
+        return [arg if arg.type.phase in (None, target) else join(self.graph, arg, target, order) for arg in args]
 
     def _folded(self, node: ast.expr, function: Function, args: list[Node], type: Type) -> Node:
         values = [item.param("value") for item in args]
@@ -372,7 +372,7 @@ class Compiler:
             self.fail(node, "DL308.constant", error=error)
         if type.dtype is DType.INT and isinstance(value, float):  # digits of what was written would be lost
             self.fail(node, "DL308.constant_size")
-        return self.pool.constant(value)
+        return self.graph.constant(value)
 
 
 @dataclass
@@ -410,33 +410,33 @@ def _describe(node: ast.AST) -> str:
     return symbols.get(type(node), f"{type(node).__name__}")
 
 
-def labels(pool: Pool, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:
+def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:
     """One label of several values: texts, ints, bools, or tags; those of earlier phases are looked up."""
     phases = {node.type.phase for node in nodes if node.type.phase is not None}
     phase = max(phases, key=order) if phases else None
     parts = []
     for node in nodes:
-        part = node if node.type.phase in (None, phase) or phase is None else join(pool, node, phase, order)
+        part = node if node.type.phase in (None, phase) or phase is None else join(graph, node, phase, order)
         if part.type.dtype in WRITTEN:
-            part = pool.make(WRITTEN[part.type.dtype], [part], type=part.type.with_dtype(DType.TEXT))
+            part = graph.make(WRITTEN[part.type.dtype], [part], type=part.type.with_dtype(DType.TEXT))
         parts.append(part)
     dtype = DType.OBJECT if any(part.type.dtype is DType.OBJECT for part in parts) else DType.TEXT
     type = Type(dtype, finest(*(part.type.axis for part in parts)), False, phase)
-    return pool.make(COMBINED, parts, type=type)
+    return graph.make(COMBINED, parts, type=type)
 
 
-def join(pool: Pool, node: Node, phase: str, order: Callable[[str], int]) -> Node:
+def join(graph: Graph, node: Node, phase: str, order: Callable[[str], int]) -> Node:
     """A value of an earlier phase as one per completion of a later one; of a phase without rows as one per batch."""
     assert node.type.phase is not None
     axis = Axis.STEP if order(node.type.phase) < 0 else Axis.COMPLETION
-    return pool.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
+    return graph.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
 
 
-def compile_node(parsed: Parsed, text: str, scope: Scope, pool: Pool, registry: Functions = BUILTIN) -> Node:
+def compile_node(parsed: Parsed, text: str, scope: Scope, graph: Graph, registry: Functions = BUILTIN) -> Node:
     """Type a parsed expression in a scope; raises ``ExpressionError``."""
-    return Compiler(text, scope, pool, registry).visit(parsed.body)
+    return Compiler(text, scope, graph, registry).visit(parsed.body)
 
 
-def compile_expression(text: str, scope: Scope, pool: Pool, registry: Functions = BUILTIN) -> Node:
+def compile_expression(text: str, scope: Scope, graph: Graph, registry: Functions = BUILTIN) -> Node:
     """Parse and type an expression in a scope; raises ``ExpressionError``."""
-    return compile_node(parse(text), text, scope, pool, registry)
+    return compile_node(parse(text), text, scope, graph, registry)

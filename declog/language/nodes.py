@@ -1,6 +1,6 @@
 """The typed tree: what the expression compiler makes and every evaluator walks.
 
-Nodes are interned in a ``Pool``: two equal subexpressions are one object, so that common subexpressions
+Nodes are interned in a ``Graph``: two equal subexpressions are one object, so that common subexpressions
 are computed once by construction and a node's identity is its key. Imports axes only.
 """
 
@@ -126,8 +126,8 @@ def symbol(op: str) -> str:
     return _INFIX.get(op, op)
 
 
-class Pool:
-    """Makes nodes; equal ones are the same object. One pool serves one compilation."""
+class Graph:
+    """Makes nodes; equal ones are the same object. One graph serves one compilation."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[Any, ...], Node] = {}

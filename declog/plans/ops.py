@@ -117,7 +117,7 @@ class FoldOp:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOp:
-    """A value computed from text where the text is, before the window travels: a numeric or label column."""
+    """A value computed from text where the text is, before the window is sent: a numeric or label column."""
 
     name: str
     phase: str
@@ -447,7 +447,7 @@ class PhaseOp:
     folds: tuple[FoldOp, ...]
     locals: tuple[LocalOp, ...]
     lengths: str | None = None  # the signal that says how packed tokens belong to completions
-    travels: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels and group ids
+    sent: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels and group ids
 
     @cached_property
     def reads(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Tables without a filter, written by each rank: its own rows, to its own files. Nothing of them travels.
+"""Tables without a filter, written by each rank: its own rows, to its own files. Nothing of them is sent.
 
 Runs on the worker thread, on every rank of a job of several. Imports evaluation and the plan, no torch.
 """

@@ -1,4 +1,4 @@
-"""What of a rank's rows travels to rank 0: numbers and labels whole, the text of rows that a table may take.
+"""What of a rank's rows is sent to rank 0: numbers and labels whole, the text of rows that a table may take.
 
 Imports evaluation and the plan, no torch.
 """
@@ -36,11 +36,11 @@ def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame
     texts = {name: [table for table in tables if name in table.texts] for table in tables for name in table.texts}
     extras = [table for table in tables if any(column.keeps for column in table.columns)]
     keep = {table.id: _kept(table, frame, functions) for table in tables if table.texts or table in extras}
-    travels = plan.phases[frame.phase].travels
+    sent = plan.phases[frame.phase].sent
     whole = {}
     for key, (axis, values) in frame.texts.items():
         takers = extras if key[0].startswith(EXTRA) else texts.get(key[0], [])
-        if key[0] in travels or axis is Axis.STEP:
+        if key[0] in sent or axis is Axis.STEP:
             whole[key] = axis, values
         elif takers:
             kept = np.any([_on(frame, table.axis, keep[table.id], axis) for table in takers], axis=0)

@@ -91,9 +91,9 @@ def changed(value: Any) -> Any:
     if isinstance(value, Enum):
         return next(one for one in type(value) if one is not value)
     if isinstance(value, nodes.Node):
-        return nodes.Pool().make("const", type=Type(DType.FLOAT), value=12345.0)
+        return nodes.Graph().make("const", type=Type(DType.FLOAT), value=12345.0)
     if isinstance(value, tuple | frozenset):
-        more = nodes.Pool().constant(1) if any(isinstance(one, nodes.Node) for one in value) else "more"
+        more = nodes.Graph().constant(1) if any(isinstance(one, nodes.Node) for one in value) else "more"
         return (*value, more) if isinstance(value, tuple) else value | {more}
     if isinstance(value, Mapping):
         return {**value, "more": "more"}

@@ -114,11 +114,11 @@ def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
     return xp.where(_truth(xp, condition), yes, no)
 
 
-def _asked(call: Call) -> Type:
+def _question(call: Call) -> Type:
     return broadcast(call).with_dtype(DType.BOOL)
 
 
-@BUILTIN.elementwise("present", "x", rule=_asked, help="whether the value is there: not NaN, not None")
+@BUILTIN.elementwise("present", "x", rule=_question, help="whether the value is there: not NaN, not None")
 def _present(xp: Any, x: Any) -> Any:
     if xp is np:
         return segmented.present(np.asarray(x, object) if x is None else np.asarray(x))

@@ -127,8 +127,8 @@ def _distinct_rule(call: Call) -> Type:
 )  # fmt: skip
 def _distinct_n(view: View, node: Node, texts: Array) -> Array:
     n = node.param("n")
-    pools = [[] if item is None else [item] for item in texts] if node.over is None else _by_group(view, texts)
-    return np.array([_distinct(pool, n) for pool in pools], np.float64)
+    groups = [[] if item is None else [item] for item in texts] if node.over is None else _by_group(view, texts)
+    return np.array([_distinct(group, n) for group in groups], np.float64)
 
 
 def _jaccard_rule(call: Call) -> Type:
@@ -142,8 +142,8 @@ def _jaccard_rule(call: Call) -> Type:
     help="the mean Jaccard distance of the word sets of a group's pairs of texts; missing for fewer than two",
 )  # fmt: skip
 def _jaccard(view: View, node: Node, texts: Array) -> Array:
-    pools = _by_group(view, texts)
-    return np.array([_mean_distance([set(item.split()) for item in pool]) for pool in pools], np.float64)
+    sets = [[set(item.split()) for item in group] for group in _by_group(view, texts)]
+    return np.array(list(map(_mean_distance, sets)), np.float64)
 
 
 def _mean_distance(sets: list[set[str]]) -> float:
@@ -165,8 +165,8 @@ def _majority_rule(call: Call) -> Type:
 )
 def _majority(view: View, node: Node, texts: Array) -> Array:
     made = np.empty(view.segments(Axis.COMPLETION, Axis.GROUP).count, object)
-    for place, pool in enumerate(_by_group(view, texts)):
-        made[place] = Counter(pool).most_common(1)[0][0] if pool else None
+    for place, group in enumerate(_by_group(view, texts)):
+        made[place] = Counter(group).most_common(1)[0][0] if group else None
     return made
 
 

@@ -1,0 +1,79 @@
+"""What trackers call a metric's values: its name template and its aliases, checked."""
+
+from __future__ import annotations
+
+import string
+
+from declog.compiler.draft import Draft
+from declog.errors import Path, did_you_mean, in_flow, nearest
+from declog.language.nodes import LOGGED
+from declog.language.spec import MetricSpec
+from declog.plans.ops import NameOp
+
+RANK = "rank"  # the label that `per_rank` gives
+FIELDS = frozenset({"id", "reduce", "column", "label"})
+
+
+def names_of(
+    draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, labels: tuple[str, ...]
+) -> tuple[NameOp, ...]:
+    """The output names of a reduction: its name template, and its aliases."""
+    each = draft.spec.per_rank and labels == (RANK,)
+    fields = {"{id}": True, "{reduce}": suffix is not None, "{column}": family, "{label}": bool(labels) and not each}
+    if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
+        fields = {"{column}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
+    default = "/".join(field for field, there in fields.items() if there)
+    if spec.from_ is not None:
+        default = default.replace("{id}", spec.from_)
+
+    def made(template: str, path: tuple[str, ...]) -> str:
+        if each and "{label}" not in template:
+            template += "/rank{label}"
+        _checked(draft, template, path, family=family, labels=labels)
+        return template.replace("{id}", id).replace("{reduce}", suffix or "")
+
+    found = [NameOp(template=made(spec.name or default, ("metrics", id, "name")))]
+    aliases = {None: spec.alias} if isinstance(spec.alias, str) else spec.alias or {}
+    for label, template in aliases.items():
+        path = ("metrics", id, "alias") if label is None else ("metrics", id, "alias", label)
+        found.append(NameOp(template=made(template, path), alias=True))
+    return tuple(found)
+
+
+def _checked(draft: Draft, template: str, path: tuple[str, ...], *, family: bool, labels: tuple[str, ...]) -> None:
+    """Report what is wrong with a template."""
+    try:
+        used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    except ValueError as error:
+        draft.report("DL404.unreadable", path, template=template, error=error)
+        return
+    parts = tuple(name for name in labels if name and name not in FIELDS)
+    for name in sorted(used - {*FIELDS, *parts}):
+        close = nearest(name, {*FIELDS, *parts})
+        at = template.find(f"{{{name}")
+        span = (at, template.find("}", at) + 1)
+        fix = f"did you mean `{{{close}}}`?" if close else did_you_mean(name, [*FIELDS, *parts], what="fields")
+        draft.report("DL404.field", path, source=template, span=span, field=f"{{{name}}}", fix=fix)
+        used |= {close} if close else set()  # reported once
+    needed = {"column": family, "label": bool(labels)}
+    if used & set(parts) and "label" not in used:  # the parts of a label, one by one
+        needed = {"column": family, **{name or "label": True for name in labels}, "label": not all(labels)}
+    right = template
+    for name, there in needed.items():
+        if name in used and not there:
+            right = right.replace(f"{{{name}}}", "").replace("//", "/").strip("/")
+        if there and name not in used:
+            right = f"{right}/{{{name}}}"
+    key, right = path[-1], in_flow(right)
+    for name, there in needed.items():
+        if there and name not in used:
+            what = "a family has one value per member" if name == "column" else "`by` gives one value per label"
+            by: tuple[Path, ...] = () if name == "column" else ((*path[:2], "by"),)
+            draft.report(
+                "DL404.lacks", path, related=by, what=what, template=template, field=f"{{{name}}}", key=key, right=right
+            )
+        if name in used and not there:
+            why = "it reduces no family" if name == "column" else "it has no `by`"
+            draft.report("DL404.has", path, template=template, field=f"{{{name}}}", why=why, key=key, right=right)
+    if not template:
+        draft.report("DL404.empty", path)

@@ -1,0 +1,238 @@
+"""Where each part of an expression is computed: on the device, on the rank that has its text, or on rank 0.
+
+Per-token parts become folds on the device; parts that read text become local columns, computed where the text is; the
+rest is evaluated over the rows of all ranks. What is left over are the signals to record.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from declog.compiler.draft import Draft, SwitchedOff
+from declog.compiler.scopes import signal_node, token_mask
+from declog.language.absence import asks
+from declog.language.dtypes import Axis, DType
+from declog.language.moments import FORMULAS
+from declog.language.nodes import CARRIED, FOLD, JOIN, LEAVES, SIGNAL, TEXTVALUE, Node, reads_other_ranks, walk
+from declog.plans.ops import FoldOp, JoinOp, LocalOp, PreviousOp
+
+_STATS = ("n", "total", "m2", "min", "max", "first", "last", "hist", "trace")
+Place = tuple[str, str]  # a phase, and a signal that is needed in it
+_GROUPED = frozenset({"index", "size"})
+
+
+def _reads_groups(node: Node) -> bool:
+    """Whether the node's value depends on which rows are a group."""
+    if node.op == "rank":
+        return node.param("within") is Axis.GROUP
+    return node.type.axis is Axis.GROUP or node.op in _GROUPED
+
+
+# phase, indices of `expr` and `of`, those of the mask, and what is traced
+_FoldKey = tuple[str, int | None, int | None, frozenset[int], tuple[int, int] | None]
+
+
+@dataclass
+class Placement:
+    """What was put where so far.
+
+    ``recorded``, ``folded`` and ``sent`` are signals by phase: kept as rows, read by a fold, of text and sent whole.
+    """
+
+    draft: Draft
+    folds: dict[_FoldKey, tuple[Node | None, Node | None, frozenset[Node], set[str]]] = field(default_factory=dict)
+    fold_names: dict[_FoldKey, str] = field(default_factory=dict)
+    locals: dict[tuple[int, str], str] = field(default_factory=dict)
+    local_ops: list[LocalOp] = field(default_factory=list)
+    memo: dict[tuple[int, str], Node] = field(default_factory=dict)
+    recorded: set[Place] = field(default_factory=set)
+    folded: set[Place] = field(default_factory=set)
+    sent: set[Place] = field(default_factory=set)
+    if_there: set[Place] = field(default_factory=set)  # recorded where they come, and not missed where they do not
+    grouped: set[str] = field(default_factory=set)  # phases in which groups are needed
+
+    # -- folds
+
+    def fold(
+        self,
+        phase: str,
+        expr: Node | None,
+        mask: frozenset[Node],
+        stats: tuple[str, ...],
+        of: Node | None = None,
+        trace: tuple[int, int] | None = None,
+    ) -> str:
+        """The name of the fold of a per-token expression, with these statistics among its columns."""
+        places = [None if node is None else node.index for node in (expr, of)]
+        key = (phase, places[0], places[1], frozenset(node.index for node in mask), trace)
+        if key not in self.folds:
+            self.fold_names[key] = f"fold{len(self.folds)}"
+            self.folds[key] = (expr, of, mask, set())
+        self.folds[key][3].update(stats)
+        nodes = set(walk(*mask, *(node for node in (expr, of) if node is not None)))
+        for item in sorted({*nodes, *walk(*(m for node in nodes for m in node.mask))}, key=lambda node: node.index):
+            if item.op == SIGNAL:
+                self.folded.add(self.place(item, phase))
+        return self.fold_names[key]
+
+    def fold_ops(self) -> list[FoldOp]:
+        return [
+            FoldOp(
+                name=self.fold_names[key], phase=key[0], expr=expr, of=of, trace=key[4],
+                mask=tuple(sorted(mask, key=lambda node: node.index)),
+                stats=tuple(stat for stat in _STATS if stat in stats),
+            )
+            for key, (expr, of, mask, stats) in self.folds.items()
+        ]  # fmt: skip
+
+    def place(self, node: Node, phase: str) -> Place:
+        """Where a signal is read; it must be observed there."""
+        name = str(node.param("name"))
+        spec = self.draft.signals[name]
+        homes = spec.phases
+        if homes and phase not in homes:
+            self.draft.report(
+                "DL313.signal", (*self.draft.signal_paths[name], "phase"), name=name, phase=phase,
+                homes=", ".join(homes), home=homes[0],
+            )  # fmt: skip
+        return phase, name
+
+    # -- worker nodes
+
+    def lower_all(self, phase: str, **nodes: Node | None) -> dict[str, Any]:
+        """Some fields of an op as the worker evaluates them; a label's text every rank must send."""
+        lowered: dict[str, Any] = dict.fromkeys(nodes)
+        for name, node in nodes.items():
+            if node is not None:
+                lowered[name] = self.label(node, phase) if name == "by" else self.lower(node, phase)
+        return lowered
+
+    def lower(self, node: Node, phase: str) -> Node:
+        """The node as the worker evaluates it."""
+        phase = node.type.phase or phase
+        known = self.memo.get((node.index, phase))
+        if known is None:
+            known = self.memo[node.index, phase] = self._lower(node, phase)
+            if known is not node and not known.names:
+                known.names.append(str(node))  # messages and `explain` speak of what the profile says
+        if _reads_groups(known):
+            self.grouped.add(phase)
+        return known
+
+    def _lower(self, node: Node, phase: str) -> Node:
+        if node.op == SIGNAL:
+            self.recorded.add(self.place(node, phase))
+            return node
+        if node.op in LEAVES:
+            return node
+        if node.op == JOIN:
+            return self._join(node, phase)
+        if node.op == "prev":
+            return self._previous(node, phase)
+        if self._sums_mask(node):
+            return self._column(FOLD, node, self.fold(phase, None, frozenset(node.args), ("n",)), stat="count")
+        if node.over is Axis.TOKEN:
+            (arg,) = node.args
+            name = self.fold(phase, arg, arg.mask, FORMULAS[node.op].stats)
+            return self._column(FOLD, node, name, stat=node.op)
+        if node.op == "size" and node.param("axis") is Axis.TOKEN:
+            return self._column(FOLD, node, self.fold(phase, None, node.mask, ("n",)), stat="count")
+        if any(arg.type.text for arg in node.args) and not node.type.text:
+            return self._local(node, phase)
+        args = [self.lower(arg, phase) for arg in node.args]
+        return self.draft.graph.make(node.op, args, type=node.type, **dict(node.params))
+
+    def _local(self, node: Node, phase: str) -> Node:
+        """A column of this rank: its text does not travel."""
+        name = self.locals.get((node.index, phase))
+        if name is None:
+            before = set(self.sent)
+            args = [self.lower(arg, phase) for arg in node.args]
+            self.sent = before
+            inner = self.draft.graph.make(node.op, args, type=node.type, **dict(node.params))
+            name = self.locals[node.index, phase] = f"local{len(self.locals)}"
+            self.local_ops.append(LocalOp(name=name, phase=phase, expr=inner))
+            if any(_reads_groups(item) for item in walk(inner)):
+                self.grouped.add(phase)
+                if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
+                    self.draft.report("DL310.split_text", "axes.group.split", node=node)
+        return self._column(TEXTVALUE, node, name)
+
+    def _join(self, node: Node, phase: str) -> Node:
+        """A column of a later phase, looked up in an earlier one when all ranks' rows are known."""
+        (arg,) = node.args
+        source = arg.type.phase
+        assert source is not None
+        expr = self.label(arg, source)
+        name = f"join{len(self.draft.joins)}"
+        axis = Axis.STEP if node.type.axis is Axis.STEP else Axis.COMPLETION
+        self.draft.joins.append(JoinOp(name=name, source=source, target=phase, expr=expr, axis=axis))
+        ids = self.draft.spec.axes.completion.ids if axis is Axis.COMPLETION else None
+        leaf = None if ids is None else axis_signal(self.draft, ids, "axes.completion.ids")
+        if leaf is not None:
+            for one in (source, phase):
+                self.recorded.add(self.place(leaf, one))
+                if leaf.type.dtype is DType.TEXT:
+                    self.sent.add((one, str(ids)))
+        return self._column(CARRIED, node, name)
+
+    @cached_property
+    def masks(self) -> frozenset[str]:
+        """The signals that say which tokens exist."""
+        found = {mask for node in self.draft.nodes.values() if isinstance(node, Node) for mask in node.mask}
+        with suppress(SwitchedOff):
+            found |= token_mask(self.draft)
+        leaves = (leaf for leaf in walk(*found) if leaf.op == SIGNAL)
+        return frozenset(str(leaf.param("name")) for leaf in leaves)
+
+    def _sums_mask(self, node: Node) -> bool:
+        """Whether it is how many tokens there are of a mask, which is 0 where there is no room for any."""
+        if node.op != "sum" or node.over is not Axis.TOKEN:
+            return False
+        (arg,) = node.args
+        return arg.op == SIGNAL and arg.type.dtype is DType.BOOL and not arg.mask and arg.param("name") in self.masks
+
+    def _column(self, op: str, node: Node, name: str, **params: Any) -> Node:
+        """The column that stands for a value which is computed elsewhere."""
+        params |= {"asks": True} if asks(node) else {}
+        return self.draft.graph.make(op, type=node.type, name=name, **params)
+
+    def _previous(self, node: Node, phase: str) -> Node:
+        expr, first = (self.lower(arg, phase) for arg in node.args)
+        name = f"prev{len(self.draft.previous)}"
+        self.draft.previous.append(PreviousOp(name=name, phase=phase, expr=expr, first=first))
+        return self._column(CARRIED, node, name)
+
+    def picked(self, node: Node, phase: str) -> Node:
+        """A node that is needed of some rows only: its text stays where it is until they are picked."""
+        phase = node.type.phase or phase
+        texts = any(item.op == SIGNAL and item.type.text for item in walk(node))
+        if not node.type.text or node.op == SIGNAL or not texts:
+            return self.lower(node, phase)
+        split = self.draft.grouping is not None and self.draft.grouping.split == "ranks"
+        far = any(item.op in (JOIN, "prev") for item in walk(node)) or reads_other_ranks(node, split)
+        return self.label(node, phase) if far else self._local(node, phase)
+
+    def label(self, node: Node, phase: str) -> Node:
+        """A node whose text leaves every rank must send."""
+        phase = node.type.phase or phase
+        lowered = self.lower(node, phase)
+        for item in walk(lowered):
+            if item.op == SIGNAL and item.type.text:
+                self.sent.add((phase, str(item.param("name"))))
+        return lowered
+
+
+def axis_signal(draft: Draft, name: str, path: str) -> Node | None:
+    """The signal that says how an axis lies, which something reads: where it is off, that is an error."""
+    reason = draft.inactive.get(f"signals.{name}")
+    if reason is None:
+        node = signal_node(draft, name)
+        assert isinstance(node, Node)
+        return node
+    if all(problem.path != tuple(path.split(".")) for problem in draft.problems):
+        draft.report("DL310.axis_off", path, name=name, reason=reason)
+    return None
