@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from declog.compiler.draft import Draft
-from declog.language.spec import ColumnSpec
+from declog.language.spec_of_tables import ColumnSpec
 from declog.language.spec_of_tests import CaptureSpec
 from declog.plans.ops import CaptureOp
 

@@ -12,7 +12,7 @@ from declog.errors import in_flow
 from declog.language.dtypes import NUMERIC, Axis, DType, any_of, per
 from declog.language.expression import join
 from declog.language.nodes import Node
-from declog.language.spec import FilterSpec
+from declog.language.spec_of_tables import FilterSpec
 from declog.plans.ops import FilterOp
 
 # What each kind reads besides `where`, and `all` nothing; the first of them must be given.

@@ -13,7 +13,7 @@ from declog.language import patterns
 from declog.language.dtypes import NUMERIC, Axis, DType, per
 from declog.language.nodes import Node
 from declog.language.row_functions import RowFunction
-from declog.language.spec import ColumnSpec
+from declog.language.spec_of_tables import ColumnSpec
 from declog.plans.ops import ColumnOp, TokensOp
 
 ROWS: dict[str, str] = {"completion": "completion", "group": "group", "step": "batch"}  # what a row is

@@ -14,7 +14,8 @@ from declog.errors import Problem, did_you_mean, in_flow
 from declog.language.dtypes import AXES, Axis, DType, per
 from declog.language.expression import compile_expression, join
 from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
-from declog.language.spec import AlertSpec, TableSpec
+from declog.language.spec import AlertSpec
+from declog.language.spec_of_tables import TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
 
@@ -181,7 +182,7 @@ def _filter_in_phase(draft: Draft, op: FilterOp, phase: str) -> FilterOp:
 
 def _of(draft: Draft, node: Node, phase: str) -> Node:
     fits = node.type.phase in (None, phase)
-    return node if fits else join(draft.pool, node, phase, SignalScope(draft).phase_order)
+    return node if fits else join(draft.graph, node, phase, SignalScope(draft).phase_order)
 
 
 def alerts(draft: Draft) -> None:

@@ -15,10 +15,10 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from declog.language.dtypes import DType
 from declog.language.model import Model, Scalar, refused
+from declog.language.spec_of_tables import ColumnSpec, FilterSpec, TableSpec
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
 Every = int | Literal["trainer", "epoch"]
-ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 AxisName = Literal["step", "group", "completion", "token"]
 Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
 Combine = Literal["mean", "min", "max", "sum", "last", "var"]
@@ -37,6 +37,7 @@ class ConstantSpec(Model):
     value: Scalar | None = None
     """The pinned value."""
     help: str = ""
+    """What it is, in a line."""
 
     @field_validator("default", "value")
     @classmethod
@@ -85,7 +86,9 @@ class ModeSpec(Model):
     """A mode has its own windows; its names get ``prefix``."""
 
     prefix: str = ""
+    """Put before the names of its values."""
     every: Every | Literal["end"] | None = None
+    """A log event each N steps of a block, or at its `end`, as without it; train has the profile's."""
 
 
 class SignalSpec(Model):
@@ -93,7 +96,9 @@ class SignalSpec(Model):
 
     _plain = "expr"
     axis: AxisName | None = None
+    """What it has one value for; `expr` has that of its parts."""
     type: DType = DType.FLOAT
+    """What its values are."""
     family: bool | list[str] = False
     """One value per member: a mapping of member to values is observed; a list names the only members that there are."""
     phase: str | dict[str, str] | None = None
@@ -111,11 +116,13 @@ class SignalSpec(Model):
     enabled: bool | str = True
     """A constant expression; switched off, it takes what only it feeds with it."""
     expr: Scalar | None = None
+    """What it is derived by; a text in place of the map says the same."""
     renamed: str | list[str] | None = None
     """What it was called before: an error names this one where it is still used."""
     deprecated: str | None = None
     """What to use instead: a warning for everybody else's profile that uses it."""
     help: str = ""
+    """What it is, in a line."""
 
     @model_validator(mode="after")
     def _one_of(self) -> SignalSpec:
@@ -148,8 +155,11 @@ class MetricDefaults(Model):
     """What metrics of this profile have where they do not say otherwise."""
 
     pool: Pool | None = None
+    """What one value covers."""
     combine: Combine | None = None
+    """How the values of a window become one."""
     nan: Literal["skip", "propagate", "raise"] | None = None
+    """What missing values do."""
 
 
 class ChartSpec(Model):
@@ -159,6 +169,7 @@ class ChartSpec(Model):
     with_: str = Field("", alias="with")
     """The name of a chart: all metrics that say it share that chart."""
     scale: Literal["linear", "log"] = "linear"
+    """Of its values."""
 
 
 class MetricSpec(Model):
@@ -179,6 +190,7 @@ class MetricSpec(Model):
     by: str | list[str] | None = None
     """A label per row, or a list of tags; one value per label. Several: one value for each of their combinations."""
     max_labels: int = Field(64, ge=1)
+    """How many labels have a value of their own; those of the others are one, `_other`."""
     name: str | None = None
     """What trackers show: a template of {id}, {reduce}, {column}, {label}, and the name of what `by` reads."""
     alias: str | dict[str, str] | None = None
@@ -188,6 +200,7 @@ class MetricSpec(Model):
     log: bool = True
     """Whether it is shown; a formula can use it all the same."""
     enabled: bool | str = True
+    """A constant expression; switched off, it is not compiled."""
     when: str | None = None
     """A condition over other metrics' values, checked at each log event."""
     every: int | None = Field(None, ge=1)
@@ -199,20 +212,27 @@ class MetricSpec(Model):
     empty: Scalar | None = None
     """What is logged where nothing counts; absent by default."""
     nan: Literal["skip", "propagate", "raise"] | None = None
+    """What missing values do: they are left out, make the value missing, or are an error."""
     cumulative: bool = False
     """From the start of the run: all that came so far is reduced together."""
     ema: float | None = Field(None, gt=0, lt=1)
     """A moving average of the values of steps, or of what `pool` says: the weight of the past, such as 0.9."""
     ranks: Literal["all", "main"] = "all"
+    """Whose rows count: those of all ranks, or of rank 0."""
     axis: AxisName | None = None
     """Declares a signal of the metric's id in place."""
     type: DType = DType.FLOAT
+    """Of the signal that `axis` declares."""
     family: bool | list[str] = False
+    """Of the signal that `axis` declares: one value per member."""
     phase: str | None = None
+    """Of the signal that `axis` declares."""
     from_: str | None = Field(None, alias="from")
     """The name that the loop reports a number by: declares a signal per step of it, and is the metric's name."""
     optional: bool = False
+    """Of the signal that `axis` declares: it may never come."""
     extra: bool | None = None
+    """Of the signal that `axis` declares: whether columns of log_extra are observed as it."""
     renamed: str | list[str] | None = None
     """What it was called before: an error names this one where it is still used."""
     deprecated: str | None = None
@@ -222,6 +242,7 @@ class MetricSpec(Model):
     title: str = ""
     """What stands above its curve; the default is its name."""
     unit: str = ""
+    """What it is counted in, such as nats."""
     good: Literal["up", "down"] | None = None
     """Which way is better, where one is."""
     healthy: tuple[float, float] | None = None
@@ -253,117 +274,13 @@ class MetricSpec(Model):
         return low, high
 
 
-class FilterSpec(Model):
-    """Which rows of a table are taken."""
-
-    kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
-    """How rows are chosen; `unique` takes the first row of each key."""
-    take: Literal["row", "group"] = "row"
-    """What is chosen; `group`: whole groups, by values per group, and with them all their completions."""
-    key: str | None = None
-    """What `top_bottom` orders by, one number per row, or what `unique` distinguishes rows by."""
-    top: int = Field(0, ge=0)
-    """How many of the greatest."""
-    bottom: int = Field(0, ge=0)
-    """How many of the smallest."""
-    within: Literal["group", "batch", "step", "window"] = "step"
-    """What is chosen from."""
-    n: int | None = Field(None, ge=0)
-    """How many `random` and `first` take."""
-    fraction: float | None = Field(None, ge=0, le=1)
-    """The share that `fraction` takes."""
-    seed: int = 0
-    """Another seed picks other rows."""
-    limit: int | None = Field(None, ge=0)
-    """At most so many per log event."""
-    where: str | None = None
-    from_: str | None = Field(None, alias="from")
-    enabled: bool | str = True
-    help: str = ""
-
-
-class Length(Model):
-    """How much is kept of what is longer: a number, or how much of both ends; then it says how much is left out."""
-
-    _plain = "most"
-    most: int | None = Field(None, ge=1, strict=True, exclude=True)
-    head: int = Field(0, ge=0)
-    """From its start on."""
-    tail: int = Field(0, ge=0)
-    """Until its end."""
-
-    @model_validator(mode="after")
-    def _some(self) -> Length:
-        if self.most is None and not self.head and not self.tail:
-            raise refused("DL202.head_tail")
-        return self
-
-    @property
-    def kept(self) -> int | tuple[int, int]:
-        """The number, or head and tail."""
-        return (self.head, self.tail) if self.most is None else self.most
-
-
-class ColumnSpec(Model):
-    """One column of a schema: its type is a contract."""
-
-    _plain, _plain_type = "type", str
-    type: ColumnType | None = None
-    """`tokens`: a completion's tokens as pieces of text, with `values` of each."""
-    name: str | None = None
-    expr: Scalar | None = None
-    call: str | None = None
-    """A registered Python function of the row; its parameters are names of signals or constants."""
-    nullable: bool = False
-    """Whether a value may be missing."""
-    max_chars: Length | None = None
-    """Longer texts are cut, also inside lists and maps; `{head: 500, tail: 1500}` keeps so much of both ends."""
-    values: dict[str, Scalar] = {}
-    """Of `tokens`: what is known of each token, by name; `logprob: logprobs`."""
-    max_tokens: Length | None = None
-    """Of `tokens`: how many of them; the default is `{head: 128, tail: 384}`."""
-    redact: dict[str, str] = {}
-    """Regular expressions whose matches are replaced by `[label]`, also inside lists and maps."""
-    undeclared: Literal["keep", "drop", "error"] | None = None
-    """What happens to columns of log_extra that the schema does not name; `error` raises where they are given."""
-    role: Literal["system", "user", "assistant", "tool"] | None = None
-    """Who says the text, where rows are shown as conversations."""
-    help: str = ""
-
-    @property
-    def dtype(self) -> DType | None:
-        """The type, where it is not of tokens."""
-        return None if self.type in (None, "tokens") else DType(self.type)
-
-
-class TableSpec(Model):
-    """Rows of a schema's columns, picked by a filter, sent to some sinks."""
-
-    name: str | None = None
-    rows: Literal["completion", "group", "step"] = "completion"
-    """What a row is; `step`: a batch of its phase on one rank, which is what a signal per step has values of."""
-    schema_: str = Field(alias="schema")
-    """Its columns."""
-    filter: str | None = None
-    """Which rows; by default all."""
-    every: int | None = Field(None, ge=1)
-    keep: Literal["window", "last_batch"] = "window"
-    """Rows of the whole window, or of its last batch."""
-    to: dict[str, bool] = {}
-    """Which sinks take it; by default all that take tables."""
-    as_: Literal["table", "trace"] = Field("table", alias="as")
-    """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""
-    max_bytes: int | None = Field(None, ge=1)
-    """How much one log event may hold: later rows are cut, and that is reported."""
-    enabled: bool | str = True
-    help: str = ""
-
-
 class SelectorSpec(Model):
     """Metrics, reductions or tables by id, tag or glob; several are separated by spaces."""
 
     select: str
+    """Ids, `id.suffix`, `tag:core`, globs, `table:samples`."""
     when: str | None = None
+    """A condition over metrics, under which it holds."""
 
     @model_validator(mode="before")
     @classmethod
@@ -381,23 +298,32 @@ class ProfileSpec(Model):
     self_metrics: bool = False
     """Show what declog itself costs, under `declog/...`."""
     help: str = ""
+    """Who it is for, in a line."""
 
 
 class AlertSpec(Model):
     """A condition over metrics that is worth a message."""
 
     metric: str | None = None
+    """Whose value is compared; by default the metric of its own id."""
     above: float | None = None
+    """It fires above that."""
     below: float | None = None
+    """It fires below that."""
     when: str | None = None
+    """A condition over metrics, instead of bounds."""
     patience: int = Field(1, ge=1)
     """Log events in a row."""
     level: Literal["info", "warn", "error"] = "warn"
+    """How bad it is."""
     text: str = ""
+    """What it says, with values by their ids: `KL is {kl:.3f}`."""
     optional: bool = False
     """For presets: it is off where a metric of it was deleted, and of several reductions an id means the mean."""
     enabled: bool | str = True
+    """A constant expression; switched off, it never fires."""
     help: str = ""
+    """What it watches, in a line."""
 
 
 class SinkSpec(Model):
@@ -406,8 +332,11 @@ class SinkSpec(Model):
     model_config = ConfigDict(extra="allow")
 
     kind: str | None = None
+    """Which sink; by default that of its id."""
     enabled: bool | str = True
+    """A constant expression; switched off, it is not opened."""
     profile: str | None = None
+    """What it shows; by default the profile's."""
     every: int = Field(1, ge=1)
     """Takes each N-th log event."""
     prefix: str = ""
@@ -415,9 +344,11 @@ class SinkSpec(Model):
     ranks: Literal["main", "each"] | None = None
     """Who writes a table without a filter: `each` rank its own rows, as file sinks do, or `main`: rank 0, all."""
     on_error: Literal["report", "raise"] = "report"
+    """Whether a failure of it is a failure of the log event, too."""
     overflow: Literal["block_worker", "drop_oldest"] = "block_worker"
     """What happens when the sink's queue is full."""
     queue_bytes: int = Field(64 * 2**20, ge=1)
+    """How much may wait for it."""
 
 
 class LogSpec(Model):

@@ -21,6 +21,7 @@ class CaptureSpec(Model):
 
     _plain, _plain_type = "enabled", bool
     enabled: bool = True
+    """Whether anything is kept."""
     every: int = Field(1, ge=1)
     """Keeps each N-th log event of a mode, with all its steps."""
     mode: str | None = None
@@ -190,6 +191,7 @@ class TestSpec(StepInput):
     _short: ClassVar[bool] = False
 
     help: str = ""
+    """What it is about, in a line."""
     constants: dict[str, Scalar] = {}
     """Values for this test, also of pinned constants."""
     with_: dict[str, Any] = Field({}, alias="with")

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ValidationError
 from declog.errors import ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
 from declog.errors.catalogue import MESSAGES
 from declog.language.shorthand import GROUPS, long
-from declog.language.spec import IDENTIFIER, SECTIONS, Length, LogSpec, SinkSpec, TableSpec
+from declog.language.spec import IDENTIFIER, SECTIONS, LogSpec, SinkSpec
+from declog.language.spec_of_tables import Length, TableSpec
 
 
 def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) -> LogSpec:

@@ -14,7 +14,7 @@ from declog.engine.filters import KINDS
 from declog.errors.catalogue import CODES
 from declog.language.functions import BUILTIN
 from declog.language.row_functions import DEFAULT
-from declog.language.spec import FilterSpec
+from declog.language.spec_of_tables import FilterSpec
 from tests.cli.conftest import Cli
 from tests.docs.markdown import ROOT
 

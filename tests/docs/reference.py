@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from declog.engine.filters import KINDS
 from declog.errors.catalogue import CODES, page
 from declog.language import reductions as _reductions
-from declog.language import spec
+from declog.language import spec, spec_of_tables
 from declog.language.expression import OPERATORS
 from declog.language.functions import BUILTIN, operators, structure, text
 from tests.docs import catalogue
@@ -126,7 +126,7 @@ def parts() -> dict[str, str]:
     found = {"functions": functions(), "reductions": reductions(), "codes": codes(), "error pages": error_pages()}
     found["kinds of filters"] = filter_kinds()
     found |= {"catalogue": catalogue.catalogue(), "lengths of presets": catalogue.lengths()}
-    for name, model in vars(spec).items():
+    for name, model in {**vars(spec), **vars(spec_of_tables)}.items():
         if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:
             found[f"keys of {name}"] = keys(model)
     return found

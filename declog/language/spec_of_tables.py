@@ -1,0 +1,132 @@
+"""The parts of a profile that say which samples are kept, as models: filters, columns, tables.
+
+Only shapes are checked here. Imports pydantic and dtypes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from declog.language.dtypes import DType
+from declog.language.model import Model, Scalar, refused
+
+ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
+
+
+class FilterSpec(Model):
+    """Which rows of a table are taken."""
+
+    kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
+    """How rows are chosen; `unique` takes the first row of each key."""
+    take: Literal["row", "group"] = "row"
+    """What is chosen; `group`: whole groups, by values per group, and with them all their completions."""
+    key: str | None = None
+    """What `top_bottom` orders by, one number per row, or what `unique` distinguishes rows by."""
+    top: int = Field(0, ge=0)
+    """How many of the greatest."""
+    bottom: int = Field(0, ge=0)
+    """How many of the smallest."""
+    within: Literal["group", "batch", "step", "window"] = "step"
+    """What is chosen from."""
+    n: int | None = Field(None, ge=0)
+    """How many `random` and `first` take."""
+    fraction: float | None = Field(None, ge=0, le=1)
+    """The share that `fraction` takes."""
+    seed: int = 0
+    """Another seed picks other rows."""
+    limit: int | None = Field(None, ge=0)
+    """At most so many per log event."""
+    where: str | None = None
+    """Which rows can be chosen."""
+    from_: str | None = Field(None, alias="from")
+    """A filter whose rows are filtered further."""
+    enabled: bool | str = True
+    """A constant expression; switched off, it takes its tables with it."""
+    help: str = ""
+    """What it takes, in a line."""
+
+
+class Length(Model):
+    """How much is kept of what is longer: a number, or how much of both ends; then it says how much is left out."""
+
+    _plain = "most"
+    most: int | None = Field(None, ge=1, strict=True, exclude=True)
+    head: int = Field(0, ge=0)
+    """From its start on."""
+    tail: int = Field(0, ge=0)
+    """Until its end."""
+
+    @model_validator(mode="after")
+    def _some(self) -> Length:
+        if self.most is None and not self.head and not self.tail:
+            raise refused("DL202.head_tail")
+        return self
+
+    @property
+    def kept(self) -> int | tuple[int, int]:
+        """The number, or head and tail."""
+        return (self.head, self.tail) if self.most is None else self.most
+
+
+class ColumnSpec(Model):
+    """One column of a schema: its type is a contract."""
+
+    _plain, _plain_type = "type", str
+    type: ColumnType | None = None
+    """`tokens`: a completion's tokens as pieces of text, with `values` of each."""
+    name: str | None = None
+    """What it is called; of a family a template with {column}."""
+    expr: Scalar | None = None
+    """What it holds; by default the signal of its id."""
+    call: str | None = None
+    """A registered Python function of the row; its parameters are names of signals or constants."""
+    nullable: bool = False
+    """Whether a value may be missing."""
+    max_chars: Length | None = None
+    """Longer texts are cut, also inside lists and maps; `{head: 500, tail: 1500}` keeps so much of both ends."""
+    values: dict[str, Scalar] = {}
+    """Of `tokens`: what is known of each token, by name; `logprob: logprobs`."""
+    max_tokens: Length | None = None
+    """Of `tokens`: how many of them; the default is `{head: 128, tail: 384}`."""
+    redact: dict[str, str] = {}
+    """Regular expressions whose matches are replaced by `[label]`, also inside lists and maps."""
+    undeclared: Literal["keep", "drop", "error"] | None = None
+    """What happens to columns of log_extra that the schema does not name; `error` raises where they are given."""
+    role: Literal["system", "user", "assistant", "tool"] | None = None
+    """Who says the text, where rows are shown as conversations."""
+    help: str = ""
+    """What it is, in a line."""
+
+    @property
+    def dtype(self) -> DType | None:
+        """The type, where it is not of tokens."""
+        return None if self.type in (None, "tokens") else DType(self.type)
+
+
+class TableSpec(Model):
+    """Rows of a schema's columns, picked by a filter, sent to some sinks."""
+
+    name: str | None = None
+    """What trackers call it; its id by default."""
+    rows: Literal["completion", "group", "step"] = "completion"
+    """What a row is; `step`: a batch of its phase on one rank, which is what a signal per step has values of."""
+    schema_: str = Field(alias="schema")
+    """Its columns."""
+    filter: str | None = None
+    """Which rows; by default all."""
+    every: int | None = Field(None, ge=1)
+    """Its own window in optimizer steps: a multiple of the profile's."""
+    keep: Literal["window", "last_batch"] = "window"
+    """Rows of the whole window, or of its last batch."""
+    to: dict[str, bool] = {}
+    """Which sinks take it; by default all that take tables."""
+    as_: Literal["table", "trace"] = Field("table", alias="as")
+    """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""
+    max_bytes: int | None = Field(None, ge=1)
+    """How much one log event may hold: later rows are cut, and that is reported."""
+    enabled: bool | str = True
+    """A constant expression; switched off, it is not made."""
+    help: str = ""
+    """What it shows, in a line."""
