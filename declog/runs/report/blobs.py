@@ -50,14 +50,17 @@ def shuffled(values: NDArray[Any]) -> bytes:
 
 
 def narrowed(values: NDArray[np.float64]) -> NDArray[Any]:
-    """As float32 of 16 significant bits, more than a curve or a label shows; integers stay what they are."""
+    """As float32 of 16 significant bits, more than a curve or a label shows; integers stay what they are.
+
+    Of great values a label shows the integer part: they keep all bits.
+    """
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     finite = np.isfinite(values)
     whole = finite & (values == np.round(values))
     if whole[finite].all():
         return narrow if (narrow[finite] == values[finite]).all() else values
-    if (finite & ~np.isfinite(narrow)).any() or (finite & (values != 0) & (np.abs(narrow) < 1e-37)).any():
+    if (finite & (values != 0) & (np.abs(narrow) < 1e-37)).any() or (np.abs(values[finite]) >= 1 << 16).any():
         return values
     bits = narrow.view(np.uint32)
     rounded = ((bits + np.uint32(0x7F)) & np.uint32(0xFFFFFF00)).view(np.float32)  # the last byte compresses away

@@ -37,13 +37,15 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
     ]
     times = [time for time in (scalars["time"].to_pylist() if len(scalars) else []) if time is not None]
     steps = scalars["step"].to_pylist()
-    names = [one["name"] for one in curves["series"] if one["mode"] == "train"]
-    core = [one["name"] for one in curves["series"] if "core" in one["tags"] and one["mode"] == "train"]
+    trained = [one for one in curves["series"] if one["mode"] == "train"] or curves["series"]
+    names = [one["name"] for one in trained]
+    core = [one["name"] for one in trained if "core" in one["tags"]]
+    known = [name for word in SEARCHED for name in names if word in name.split("/")]
     return {
         "name": run.name, "label": label, "path": run.path.name, "id": run.id, "state": run.state,
         "started": min([*_starts(run), *times], default=None), "seconds": max(times) - min(times) if times else None,
         "span": [min(steps), max(steps)] if steps else None, "ranks": run.world_size, "constants": run.constants,
-        "core": (core or [name for name in SEARCHED if name in names] or names)[:MOST_CARDS],
+        "core": (core or list(dict.fromkeys(known)) or names)[:MOST_CARDS],
         "alerts": alerts, "rules": len(plan.get("alerts", [])), "failures": run.failures,
         "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
         "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **curves,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,9 @@ def test_a_group_side_by_side(file: Path, rows: list[dict[str, Any]], opened: Op
     shown = page.eval_on_selector_all(".member", "all => all.map((one) => Number(one.dataset.row))")
     assert shown == members
     assert texts(page, ".member .txt") == [rows[row]["completion"] for row in members]
+    rewards = [rows[row]["reward"] for row in members]
+    said = {key: value_of(value) for key, value in (text.split() for text in texts(page, ".summary span")[:2])}
+    assert said == pytest.approx({"mean": statistics.mean(rewards), "std": statistics.stdev(rewards)}, rel=1e-3)
     ends = "all => all.map((one) => one.scrollTop + one.clientHeight >= one.scrollHeight - 2)"
     assert page.eval_on_selector_all(".member .txt", ends) == [True] * 4
 

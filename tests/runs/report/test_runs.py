@@ -22,6 +22,7 @@ from declog.runs.report.facts import differences
 from declog.runs.run import read
 from tests.runs.report import runs
 from tests.runs.report.conftest import Open, Opened
+from tests.runs.report.test_page import texts
 
 TINY = ["sinks=[jsonl]", "axes.group.size=2"]
 
@@ -160,6 +161,62 @@ def expected_medians(one: Path, other: Path) -> dict[str, list[float]]:
         value = row["edges"][place - 1] + share * (row["edges"][place] - row["edges"][place - 1])
         found[row["name"]].append((value - min(edges)) / (max(edges) - min(edges)))
     return found
+
+
+def test_an_evaluation_alone(tmp_path: Path, opened: Open) -> None:
+    """A run of one evaluation: its core values are on cards, its step is one step, and a cut link does no harm."""
+    with declog.start("grpo", TINY, output_dir=tmp_path / "run") as log, log.mode("eval"):
+        log.observe(rewards={"a": [0.0, 1.0]}, completion=["one", "two"])
+    page = opened(written(tmp_path / "run"), "#metric=%E0").page
+    assert "step 0 " in page.inner_text("#sub")
+    cards = {
+        card.inner_text().split("\n")[0]: card.inner_text().split("\n")[1:] for card in page.locator(".card").all()
+    }
+    assert cards["Reward"] == ["0.5", "one value"]
+    assert page.locator("section:visible").evaluate_all("all => all.map((one) => one.id)") == [
+        "overview", "curves", "samples", "logged",
+    ]  # fmt: skip
+
+
+def test_numbers_of_a_loop_that_logs_by_itself(tmp_path: Path, opened: Open) -> None:
+    """Core values are known by a part of their names; great ones are right to the digit that is shown."""
+    logger = declog.tee(overrides=["sinks=[jsonl]"], output_dir=tmp_path / "run")
+    values = {
+        "tokens/sec": 7_666_666.9,
+        "actor/loss": 1e300,
+        "critic/reward/mean": 70_001.6,
+        "/odd/": 0.0,
+        "<b>x</b>/y": -0.0,
+    }
+    for step in range(4):
+        logger.log({name: value if step else 0.25 for name, value in values.items()}, step)
+    logger.close()
+    found = opened(written(tmp_path / "run"))
+    page = found.page
+    cards = texts(page, ".card .head")
+    assert cards == ["critic/reward/mean", "actor/loss"]
+    shown = {name: page.inner_text(f".plot[data-name='{name}'] .now") for name in values}
+    assert shown == {
+        "tokens/sec": "7.67e+6", "actor/loss": "1.00e+300", "critic/reward/mean": "70,000", "/odd/": "0",
+        "<b>x</b>/y": "0",
+    }  # fmt: skip
+    page.evaluate("location.hash = 'metric=%3Cb%3Ex%3C%2Fb%3E%2Fy'")
+    page.wait_for_selector(".plot.aimed")
+    assert page.get_attribute(".plot.aimed", "data-name") == "<b>x</b>/y"
+    assert found.said == []
+
+
+def test_samples_alone(tmp_path: Path, opened: Open) -> None:
+    """A run without a number has a page of its samples."""
+    config = {
+        "signals": {"completion": {"axis": "completion", "type": "text"}}, "sinks": ["jsonl"],
+        "schemas": {"s": {"completion": "text"}}, "tables": {"t": {"schema": "s"}},
+    }  # fmt: skip
+    with declog.start(config, output_dir=tmp_path / "run") as log, log.step(7):
+        log.observe(completion=["one", "two"])
+    page = opened(written(tmp_path / "run")).page
+    assert page.locator("section:visible").evaluate_all("all => all.map((one) => one.id)") == ["overview", "samples"]
+    assert page.inner_text("#detail b") == "step 7"
 
 
 def test_two_runs_compared(tmp_path: Path, opened: Open) -> None:

@@ -13,8 +13,8 @@ const better = (series, difference) => (series.good ? ((series.good === "up") ==
 
 /** How much two stretches vary within themselves: of one value nobody knows. */
 function noiseOf(one, two) {
-  if (Math.min(one.length, two.length) < 2) return NaN;
-  return Math.hypot(deviation(one), deviation(two)) / Math.SQRT2 || Math.abs(mean(one)) * 1e-6 || 1e-12;
+  const noise = Math.hypot(deviation(one), deviation(two)) / Math.SQRT2;
+  return noise === 0 ? Math.abs(mean(one)) * 1e-6 || 1e-12 : noise;
 }
 
 /** The step at which a running median jumps most. */

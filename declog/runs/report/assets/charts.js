@@ -58,7 +58,8 @@ function chartOf(series, band, free) {
 
 function groupOf(series) {
   if (series.tags.includes("core") && series.mode === "train") return "core";
-  return series.name.includes("/") ? series.name.split("/")[0] : "other";
+  const parts = series.name.split("/").filter(Boolean);
+  return parts.length > 1 ? parts[0] : "other";
 }
 
 const rankOf = (group) => (group === "core" ? 0 : group === "declog" ? 3 : group === "other" ? 1 : 2);

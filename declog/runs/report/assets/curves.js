@@ -1,6 +1,7 @@
 // The curves: charts drawn when they come into view, one cursor and one zoom for all, a click pins a step.
 
 const HEIGHT = 190;
+const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power)); // between ticks of steps
 const drawn = new Map(); // box -> uPlot
 const view = { smoothing: 0, log: false, zoom: null, pinned: null };
 
@@ -144,7 +145,8 @@ function aligned(lines) {
 function tick(value) {
   if (value == null) return "";
   const size = Math.abs(value);
-  return size >= 1e4 || (value !== 0 && size < 1e-3) ? value.toExponential(size ? 1 : 0).replace(".0e", "e") : String(Number(value.toPrecision(4)));
+  const exponential = size >= 1e4 || (value !== 0 && size < 1e-3);
+  return exponential ? value.toExponential(2).replace(/\.?0+e/, "e") : String(Number(value.toPrecision(4)));
 }
 
 function draw(box) {
@@ -153,17 +155,18 @@ function draw(box) {
   const log = (view.log || chart.series[0].log) && lines.every(({ y }) => y.every((value) => value == null || value > 0));
   const [dim, rule] = [cssVariable("--dim"), cssVariable("--line")];
   const axis = { stroke: dim, font: "11px system-ui, sans-serif" };
+  const columns = aligned(lines);
   const options = {
     width: widthOf(box),
     height: HEIGHT,
     cursor: { sync: { key: "steps" }, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, y: false },
     legend: { show: false },
-    scales: { x: { time: false, ...(view.zoom && { min: view.zoom[0], max: view.zoom[1] }) }, y: { distr: log ? 3 : 1, ...(log ? {} : { range: padded }) } },
+    scales: { x: { time: false, ...extent(columns[0]) }, y: { distr: log ? 3 : 1, ...(log ? {} : { range: padded }) } },
     axes: [
-      { ...axis, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 28 },
+      { ...axis, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 28, incrs: WHOLE },
       { ...axis, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 52, values: (_, all) => all.map(tick) },
     ],
-    series: [{}, ...lines.map(({ colour, dash, width, points }) => ({ stroke: colour, dash, width, points }))],
+    series: [{}, ...lines.map(({ colour, dash, width, points }) => ({ stroke: colour, dash, width, points, pxAlign: 0 }))],
     bands: bandAt < lines.length ? [{ series: [bandAt + 2, bandAt + 1], fill: faded(cssVariable("--accent"), 0.1) }] : [],
     hooks: {
       drawAxes: [(plot) => drawMarks(plot, chart)],
@@ -171,12 +174,18 @@ function draw(box) {
       setSelect: [(plot) => plot.select.width > 8 && zoom([plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")])],
     },
   };
-  const plot = new uPlot(options, aligned(lines), $(".canvas", box));
+  const plot = new uPlot(options, columns, $(".canvas", box));
   let pressed = 0;
   plot.over.addEventListener("mousedown", (event) => (pressed = event.clientX));
   plot.over.addEventListener("mouseup", (event) => Math.abs(event.clientX - pressed) < 3 && pinAtCursor(plot));
   plot.over.addEventListener("dblclick", () => zoom(null));
   drawn.set(box, plot);
+}
+
+/** The steps that are shown: those that were zoomed to, else all; a single one stands in the middle. */
+function extent(steps) {
+  const [min, max] = view.zoom ?? [steps[0], steps.at(-1)];
+  return min === max ? { min: min - 1, max: max + 1 } : { min, max };
 }
 
 /** A flat curve gets room, too; others a little. */
@@ -252,9 +261,8 @@ function zoom(steps) {
   view.zoom = steps;
   $("#unzoom").hidden = !steps;
   for (const plot of drawn.values()) {
-    const [x] = plot.data;
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    plot.setScale("x", steps ? { min: steps[0], max: steps[1] } : { min: x[0], max: x.at(-1) });
+    plot.setScale("x", extent(plot.data[0]));
   }
 }
 

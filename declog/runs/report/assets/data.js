@@ -81,6 +81,7 @@ function number(value) {
   if (value == null) return "–";
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : `${MINUS}∞`;
   const size = Math.abs(value);
+  if (value === 0) return "0";
   if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en").replace("-", MINUS);
   const exponential = size >= 1e5 || (value !== 0 && size < 1e-3);
   const text = exponential ? value.toExponential(2) : value.toLocaleString("en", { maximumSignificantDigits: 4 });
@@ -104,9 +105,11 @@ function mean(values) {
   return count ? sum / count : NaN;
 }
 
+/** The sample standard deviation of the finite values; NaN of fewer than two. */
 function deviation(values) {
-  const middle = mean(values);
-  return Math.sqrt(mean(Array.from(values, (value) => (value - middle) ** 2)));
+  const known = Array.from(values).filter(Number.isFinite);
+  const middle = mean(known);
+  return Math.sqrt(known.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (known.length - 1 || NaN));
 }
 
 function median(values) {

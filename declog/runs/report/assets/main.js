@@ -14,9 +14,18 @@ function go(target) {
   else location.hash = hash;
 }
 
+/** A part of a link; as it is where somebody has cut it in the middle of a character. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 async function followHash() {
   const [key, text = ""] = location.hash.slice(1).split("=");
-  const value = decodeURIComponent(text);
+  const value = decoded(text);
   if (key === "metric") {
     const box = $$(".plot").find((one) => one.dataset.name.split("\n").includes(value));
     if (!box) return;

@@ -24,8 +24,9 @@ const moment = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 1
 function subtitle(run) {
   const facts = [];
   if (run.started != null) facts.push(moment(run.started));
-  if (run.span) facts.push(`steps ${number(run.span[0])}–${number(run.span[1])}`);
-  if (run.seconds) facts.push(duration(run.seconds));
+  const [first, end] = run.span ?? [];
+  if (run.span) facts.push(first === end ? `step ${number(first)}` : `steps ${number(first)}–${number(end)}`);
+  if (run.seconds >= 1) facts.push(duration(run.seconds));
   if (run.ranks > 1) facts.push(plural(run.ranks, "rank"));
   facts.push(...Object.entries(run.constants).map(([name, value]) => `${name} ${value}`));
   return visible(facts.join(" · "));
@@ -109,7 +110,7 @@ function card(series) {
   const [before, now] = [mean(firstTenth(series)), mean(lastTenth(series))];
   const rose = now > before;
   const course = series.good && now !== before ? ((series.good === "up") === rose ? "good" : "bad") : "";
-  const of = `from ${number(before)} · last ${number(last(series))}`;
+  const of = series.count === 1 ? "one value" : `from ${number(before)} · last ${number(last(series))}`;
   const other = series.other && `${OTHER.label}: ${number(mean(lastTenth(series.other)))}`;
   const out = !isHealthy(series) && el("span", { class: "out", textContent: `healthy: ${healthyText(series)}` });
   return hint(

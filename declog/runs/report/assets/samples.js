@@ -349,7 +349,8 @@ function groupSummary(rows, texts) {
   if (state.table.score) {
     const scores = rows.map(scoreOf).filter((score) => score != null);
     const equal = scores.length > 1 && new Set(scores).size === 1;
-    facts.push(el("span", { textContent: `mean ${number(mean(scores))}` }), el("span", { textContent: `std ${number(deviation(scores))}` }));
+    facts.push(el("span", { textContent: `mean ${number(mean(scores))}` }));
+    if (scores.length > 1) facts.push(el("span", { textContent: `std ${number(deviation(scores))}` }));
     if (equal) facts.push(el("span", { class: "out", textContent: "all equal: this group teaches nothing" }));
   }
   facts.push(el("span", { class: "dim", textContent: plural(distinct, "different completion") }));
