@@ -231,14 +231,16 @@ class WriterTee(_Tee):
     """A ``SummaryWriter``. Scalars go through the profile; texts, images, histograms, hyperparameters are the writer's.
 
     Each tag of a writer has an axis of its own. declog's steps rise: a scalar of an earlier step is recorded with the
-    step that is open, and goes to the writer with its own. Where there are no steps, a tag that comes again begins one.
+    step that is open, and goes to the writer with its own. Of several values of a tag in one step declog has the last,
+    the writer each. Where there are no steps, a tag that comes again begins one.
     """
 
     def __init__(self, writer: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
         self._last: dict[str, int] = {}  # step of each tag, as the loop counts
         self._back: set[str] = set()  # tags whose steps have fallen
+        self._open: dict[str, Any] = {}  # values of the step that is open, which the writer gets when it ends
         self._unnumbered: set[str] = set()  # tags that came without a step since the last one began
-        self._direct: set[tuple[int, str]] = set()  # what the writer has at steps of its own
+        self._direct: set[tuple[int, str]] = set()  # what the writer has already
         self._charts: dict[str, tuple[str, str]] = {}  # what `add_scalars` puts in one
         super().__init__(writer, config, sinks, options)
 
@@ -271,31 +273,48 @@ class WriterTee(_Tee):
 
     def _add(self, tag: str, value: Any, step: Any) -> bool:
         """Record a number, in the step that is open or the next; whether the writer is to have it at once."""
-        before, last = self._step, self._last.get(tag)
+        at = self._at(tag, None if step is None else int(step))
+        own = step is None or int(step) < at or (at, tag) in self._direct
+        if tag in self._open:
+            self._plain(tag, self._open.pop(tag), at)
+            own = True
+        if self._take({tag: value}, at):
+            return True
+        if own:
+            self._direct.add((at, tag))
+        else:
+            self._open[tag] = value
+        return own
+
+    def _at(self, tag: str, step: int | None) -> int:
+        """The step that a number is recorded in."""
+        before = -1 if self._step is None else self._step
         if step is None:
             again = tag in self._unnumbered and not self._last
-            self._step = 0 if before is None else before + again
+            now = max(before + again, 0)
             self._unnumbered = {tag} if again else self._unnumbered | {tag}
         else:
-            self._step = max(int(step), int(step) if before is None else before)
-            self._last[tag] = int(step)
-            if last is not None and int(step) < last and tag not in self._back:
+            now, last = max(step, before), self._last.get(tag, step)
+            self._last[tag] = step
+            if step < last and tag not in self._back:
                 self._back.add(tag)
-                log.warning("`%s` goes back from step %d to %d: it is recorded at step %d", tag, last, step, self._step)
-        place = self._step, tag
-        direct = step is None or int(step) < self._step
-        (self._direct.add if direct else self._direct.discard)(place)
-        return bool(self._take({tag: value}, self._step)) or direct
+                log.warning("`%s` goes back from step %d to %d: it is recorded at step %d", tag, last, step, now)
+        if now != before:
+            self._step, self._open = now, {}
+        return now
 
     def _write(self, step: int, values: dict[str, Any]) -> None:
         there = {each for each in self._direct if each[0] <= step}
         self._direct -= there
         for name in values.keys() - {tag for _, tag in there}:
-            if name in self._charts:
-                main_tag, tag = self._charts[name]
-                self._wraps.add_scalars(main_tag, {tag: values[name]}, step)
-            else:
-                self._wraps.add_scalar(name, values[name], step)
+            self._plain(name, values[name], step)
+
+    def _plain(self, name: str, value: Any, step: int) -> None:
+        if name in self._charts:
+            main_tag, tag = self._charts[name]
+            self._wraps.add_scalars(main_tag, {tag: value}, step)
+        else:
+            self._wraps.add_scalar(name, value, step)
 
 
 class RunTee(_Stands):

@@ -89,6 +89,10 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
     if value.ndim != NDIM[op.shape_name]:
         if op.axis is Axis.STEP and value.numel() == 1:
             value = value.reshape(())
+        elif (
+            NDIM[op.shape_name] == 1 and value.ndim > 1 and value.numel() == len(value)
+        ):  # a column, as losses broadcast
+            value = value.reshape(-1)
         else:
             raise InputError.of(
                 "DL503.shape", label=label, declared=_declared(op), expected=_shape(op), shape=tuple(value.shape),

@@ -42,6 +42,14 @@ def logged(tmp_path: Path, preset: Any, *calls: dict[str, Any], overrides: tuple
         ({"rewards": pd.Series(REWARD)}, {"reward": 1.5, "rewards/reward/mean": 1.5}),
         ({"rewards": {"a": REWARD, "b": 2 * REWARD}}, {"reward": 4.5, "rewards/b/mean": 3.0}),
         ({"reward": REWARD, "reward_std": 0.5}, {"reward": 1.5, "reward_std": 0.5}),
+        (
+            {"reward": REWARD[:, None], "advantages": (REWARD - 1)[:, None].bfloat16()},
+            {"reward": 1.5, "advantages/mean": 0.5},
+        ),
+        (
+            {"reward": REWARD[:, None].numpy(), "length": MASK.sum(1, keepdim=True)},
+            {"reward": 1.5, "completions/mean_length": 2.0},
+        ),
         ({"kl": 0.25, "entropy": 1.5, "loss": 2.0}, {"kl": 0.25, "entropy": 1.5, "loss": 2.0}),
         ({"kl": torch.tensor(0.25), "entropy": np.float32(1.5)}, {"kl": 0.25, "entropy": 1.5}),
         ({"entropy": torch.ones(4, 3), "completion_mask": MASK}, {"entropy": 1.0, "completions/mean_length": 2.0}),
