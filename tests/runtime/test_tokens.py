@@ -300,3 +300,38 @@ def test_a_missing_bool_of_a_completion_is_false_among_its_tokens() -> None:
     with declog.start(profile, sinks=[sink]) as log, log.step(0):
         log.observe(b=[None, True, False], x=[1.0, 2.0, 3.0], t=torch.ones(3, 2))
     assert sink.scalars == {0: {"rows": pytest.approx(16 / 3), "tokens": pytest.approx(16 / 3)}}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("limit", [0.8, 1, -(2**53) - 1])
+def test_comparisons_are_torchs_own(dtype: torch.dtype, limit: float, tmp_path: Path) -> None:
+    """With a constant, a number of the step and other tokens: at the limit, beside it, and of what is no number."""
+    edge = torch.tensor([limit], dtype=torch.float64).to(torch.float32 if dtype is torch.bfloat16 else dtype)
+    near = [edge, edge + 1, edge.to(torch.int64) - 1]
+    if edge.is_floating_point():
+        near += [torch.nextafter(edge, edge + 1), torch.nextafter(edge, edge - 1), torch.tensor([math.nan])]
+    x = torch.cat([one.to(dtype) for one in near]).repeat(2, 1)
+    others = x.flip(1).contiguous()
+    signs = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+    beside = {"constant": str(limit), "step": "s", "tokens": "y"}
+    kind = "int" if dtype is torch.int64 else "float"
+    sink = MemorySink()
+    profile = {
+        "name": "compare", "axes": {"token": {"mask": "all"}},
+        "signals": {"x": {"axis": "token", "type": kind}, "y": {"axis": "token", "type": kind}, "s": {"axis": "step"}},
+        "metrics": {f"{name}_{what}": f"sum(x {sign} {other})" for name, sign in signs.items()
+                    for what, other in beside.items()},
+    }  # fmt: skip
+    with declog.start(profile, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(x=x, y=others, s=limit)
+    wide = x.float() if dtype is torch.bfloat16 else x.double() if dtype is torch.int64 else x
+    exact = x if dtype is torch.int64 and isinstance(limit, int) else wide  # whole numbers with whole ones
+    known = torch.isnan(wide).logical_not()
+    for name in signs:
+        right = {
+            "constant": getattr(torch, name)(exact, limit) & known,
+            "step": getattr(torch, name)(wide, torch.tensor(limit, dtype=torch.float64)) & known,
+            "tokens": getattr(torch, name)(x, others) & known & known.flip(1),
+        }
+        found = {what: sink.scalars[0][f"{name}_{what}"] for what in right}
+        assert found == {what: float(one.sum()) for what, one in right.items()}, name
