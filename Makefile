@@ -43,8 +43,9 @@ types: $(VENV)/.dev
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+# all that docs/ says about time, some ten minutes on two idle cores; BENCH=--write puts it there, --short tries it
 bench: $(VENV)/.dev
-	set -e; for each in tests/benchmarks/bench_*.py; do $(BIN)/python $$each; done
+	@$(BIN)/python -m tests.benchmarks $(BENCH)
 
 # what takes too long for `make test`, some twenty minutes; one part: .venv/bin/python -m tests.soak --only alone
 soak: $(VENV)/.dev

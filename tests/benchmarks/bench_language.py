@@ -1,4 +1,4 @@
-"""`make bench`: what declog costs, as ratios against code that logs the same numbers.
+"""What declog costs, as ratios against code that logs the same numbers: `python -m tests.benchmarks.bench_language`.
 
 Prints Markdown tables; `docs/performance.md` shows them and says what they mean. Nothing is asserted.
 """
@@ -6,49 +6,30 @@ Prints Markdown tables; `docs/performance.md` shows them and says what they mean
 from __future__ import annotations
 
 import argparse
-import math
-import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
-import torchmetrics
 import yaml
 
 import declog
 from tests.benchmarks import calls, completions, presets, tokens
 from tests.benchmarks.contestants import Declog
-from tests.benchmarks.measure import Batch, Contestant, Times, micros, peak_bytes, race, ratio, table
+from tests.benchmarks.measure import Aims, Batch, Contestant, Times, micros, peak_bytes, race, ratio, section
 
-TRAINING: Mapping[str, float] = {"completions": 0.5, "tokens, all moments": 1.0, "tokens, means only": 1.5}
-BOTH, EACH, COLLECTION = 1.3, 5.0, 20.0  # the last two for values per completion, of 40 metrics and more
-WORKER = 15_000.0  # us of a log event of 1,000 metrics
+AIMED: Mapping[str, float] = {"completions": 0.5, "tokens, all moments": 1.0, "tokens, means only": 1.5}  # of fused
 HEAD = (
     "signals", "metrics", "shape", "every", "training us", "worker us/event",
     "training / fused", "both / fused", "per metric / training", "torchmetrics / training",
 )  # fmt: skip
-
-
+BUFFER = 64 * 4096 * 4  # bytes
 LEAST = 8 * 4096  # bytes: buffers of eight rows of bools are counted, columns of 64 values are not
 
 
 def main() -> None:
     """All tables; ``--rounds`` trades time for steadiness."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=("compile", "calls", "worker", "presets", "completions", "tokens", "memory"))
-    chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    print(
-        f"declog {version('declog')}, Python {platform.python_version()}, torch {torch.__version__}, "
-        f"numpy {np.__version__}, torchmetrics {torchmetrics.__version__}; {os.cpu_count()} cores of {_processor()}; "
-        f"torch.set_num_threads(1); {chosen.rounds} rounds"
-    )
-    parts: Mapping[str, Callable[[int], None]] = {
+    parts: Mapping[str, Callable[[int, Aims], None]] = {
         "compile": print_compile,
         "calls": print_calls,
         "worker": print_worker,
@@ -57,14 +38,16 @@ def main() -> None:
         "tokens": print_tokens,
         "memory": print_memory,
     }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=(*parts,))
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    aims = Aims()
     for name, part in parts.items():
         if chosen.only in (None, name):
-            part(chosen.rounds)
-
-
-def _processor() -> str:
-    with open("/proc/cpuinfo") as file:
-        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "?")
+            part(chosen.rounds, aims)
+    aims.print()
 
 
 class Reading:
@@ -82,7 +65,7 @@ class Reading:
         return 0.0
 
 
-def print_compile(rounds: int) -> None:
+def print_compile(rounds: int, aims: Aims) -> None:
     """From a profile's mapping to a plan."""
     rows = []
     for metrics in completions.SIGNALS:
@@ -94,27 +77,28 @@ def print_compile(rounds: int) -> None:
         }
         times = race(readers, [{}], steps=1, rounds=max(3, rounds // 3))
         seconds = micros(times["compile"].training) / 1e6
-        of_yaml = ratio(times["compile"].training, times["yaml"].training)
-        rows.append((metrics, f"{of_yaml:.1f}", f"{seconds:.3f}" + ("" if seconds < 1 else " *")))
-    print("\n### Compile\n")
-    print(table(("metrics", "compile / yaml.safe_load", "seconds (target: 1)"), rows))
+        rows.append((metrics, f"{ratio(times['compile'].training, times['yaml'].training):.1f}", f"{seconds:.3f}"))
+    aims.most(f"compiling {metrics} metrics", 1, [seconds], " s")
+    section("Compile", ("metrics", "compile / yaml.safe_load", "seconds"), rows)
 
 
-def print_calls(rounds: int) -> None:
+def print_calls(rounds: int, aims: Aims) -> None:
     """Ways to call ``observe``, against copies that are appended to a list."""
     rows = []
     for name in calls.ways():
-        made = calls.recorders(name)
-        times = _race(made, [{}], rounds, 40)
+        times = _race(calls.recorders(name), [{}], rounds, 40)
         own, copies = times["declog"], times["copies"]
         shown = f"{ratio(own.training, copies.training):.1f}"
         rows.append((name, f"{micros(own.training):.1f}", f"{micros(copies.training):.1f}", shown))
-    print("\n### Ways to call\n")
-    print(table(("a step of", "training us", "copies us", "training / copies"), rows))
-    print("\nColumns of 64 values, a log event each 10 steps; `copies`: a clone of each value, in a list.")
+    count, given = calls.ways()[name]
+    aims.most(f"a micro-batch of {count} columns", 50, [micros(own.training) / len(given)], " us")
+    section(
+        "Ways to call", ("a step of", "training us", "copies us", "training / copies"), rows,
+        "Columns of 64 values, a log event each 10 steps; `copies`: a clone of each value, in a list.",
+    )  # fmt: skip
 
 
-def print_worker(rounds: int) -> None:
+def print_worker(rounds: int, aims: Aims) -> None:
     """Many metrics of one window, quantiles and last values among them, against numpy that knows them."""
     rows = []
     for columns in (4, 20, 100):
@@ -124,64 +108,72 @@ def print_worker(rounds: int) -> None:
         times = _race(made, [calls.columns(columns)], rounds, 10)
         own, by_hand = times["declog"].background, times["numpy"].background
         count = columns * len(calls.MIXED)
-        milliseconds = f"{micros(own) / 1e3:.1f}" + (" *" if count >= 1000 and micros(own) > WORKER else "")
-        rows.append((count, milliseconds, f"{micros(own) / count:.0f}", f"{ratio(own, by_hand):.1f}"))
-    print("\n### Worker\n")
-    print(table(("metrics", "ms a log event", "us a metric", "worker / numpy"), rows))
-    print(f"\nOf each column {', '.join(calls.MIXED)}, over 64 rows; `numpy`: one matrix, each reduction once.")
-    print(f"Target: at most {WORKER / 1e3:g} ms for 1,000 metrics. * misses it.")
+        rows.append((count, f"{micros(own) / 1e3:.1f}", f"{micros(own) / count:.0f}", f"{ratio(own, by_hand):.1f}"))
+    aims.most(f"worker, {count:,} metrics with quantiles", 15, [micros(own) / 1e3], " ms")
+    section(
+        "Worker", ("metrics", "ms a log event", "us a metric", "worker / numpy"), rows,
+        f"Of each column {', '.join(calls.MIXED)}, over 64 rows; `numpy`: one matrix, each reduction once.",
+    )  # fmt: skip
 
 
-def print_presets(rounds: int) -> None:
+def print_presets(rounds: int, aims: Aims) -> None:
     """Metrics as presets have them, of tokens, rows and texts together."""
     rows = []
     for every in (1, 10):
         times = _race(presets.contestants(every), presets.batches(), rounds, 20)
-        own, by_hand = times["declog"], times["by hand"]
-        rows.append(
-            [
-                every, f"{micros(own.training):.0f}", f"{micros(own.background) * every:.0f}",
-                f"{micros(by_hand.training):.0f}", f"{ratio(own.training, by_hand.training):.2f}",
-                f"{ratio(own.whole, by_hand.training):.2f}",
-            ]
-        )  # fmt: skip
-    print("\n### What presets have\n")
-    head = ("every", "training us", "worker us/event", "by hand us", "training / by hand", "both / by hand")
-    print(table(head, rows))
-    print(
-        f"\n{len(presets.NAMES)} metrics of {presets.ROWS} completions and their {presets.LENGTH} tokens: clipped "
-        f"fractions, KL, quantiles, a last value, a mean of batches; a table of each step's {presets.BEST} best texts."
-    )
+        own, by_hand = times["declog"], times["by hand"].training
+        training = ratio(own.training, by_hand)
+        rows.append((
+            every, f"{micros(own.training):.0f}", f"{micros(own.background) * every:.0f}", f"{micros(by_hand):.0f}",
+            f"{training:.2f}", f"{ratio(own.whole, by_hand):.2f}",
+        ))  # fmt: skip
+    aims.most("training thread / by hand, what presets have, every 10", 0.5, [training])
+    section(
+        "What presets have",
+        ("every", "training us", "worker us/event", "by hand us", "training / by hand", "both / by hand"), rows,
+        f"{len(presets.NAMES)} metrics of {presets.ROWS} completions and their {presets.LENGTH} tokens: clipped "
+        f"fractions, KL, quantiles, a last value, a mean of batches; a table of each step's {presets.BEST} best texts.",
+    )  # fmt: skip
 
 
-def print_completions(rounds: int) -> None:
+def print_completions(rounds: int, aims: Aims) -> None:
     """Values per completion."""
+    found: dict[tuple[int, int, int], Ratios] = {}
     rows = []
     for metrics, signals in completions.SIGNALS.items():
         for size in (64, 1024):
             for every in (1, 10):
                 made = completions.contestants(metrics, every)
                 times = _race(made, completions.batches(metrics, size), rounds, 20)
-                rows.append(_row("completions", signals, metrics, f"{size}", every, times))
-    print("\n### Completions\n")
-    print(table(HEAD, rows))
-    print(_legend("completions"))
+                found[metrics, size, every] = ratios = Ratios.of(times)
+                rows.append((signals, metrics, size, every, *_cells(times, every, ratios)))
+    section("Completions", HEAD, rows)
+    _aim_alike(aims, "completions", found)
+    aims.most("training thread / fused, 200 metrics of 64 completions, every 10", 0.4, [found[200, 64, 10].training])
+    forty = [found[40, size, 1].both for size in (64, 1024)]
+    aims.most("both threads / fused, 40 metrics, a log event each step", 2, forty)
+    many = [one for (metrics, *_), one in found.items() if metrics >= 40]
+    aims.least("code per metric / training thread, 40 metrics and more", 5, [one.per_metric for one in many])
+    aims.least("torchmetrics / training thread, 40 metrics and more", 20, [one.torchmetrics for one in many])
 
 
-def print_tokens(rounds: int) -> None:
+def print_tokens(rounds: int, aims: Aims) -> None:
     """Values per token."""
     for title, reductions in (("tokens, all moments", tokens.ALL), ("tokens, means only", tokens.MEANS)):
+        found: dict[tuple[int, int, int], Ratios] = {}
         rows = []
         for signals in (2, 8):
             for length in (512, 4096):
                 for every in (1, 10):
                     made = tokens.contestants(signals, reductions, every)
                     times = _race(made, tokens.batches(signals, 64, length, 2), rounds, 10)
+                    found[signals, length, every] = ratios = Ratios.of(times)
                     metrics = signals * len(reductions)
-                    rows.append(_row(title, signals, metrics, f"64 x {length}", every, times))
-        print(f"\n### {title.capitalize()}\n")
-        print(table(HEAD, rows))
-        print(_legend(title))
+                    rows.append((signals, metrics, f"64 x {length}", every, *_cells(times, every, ratios)))
+        section(title.capitalize(), HEAD, rows)
+        _aim_alike(aims, title, found)
+    small = [one.training for (_, length, _), one in found.items() if length == 512]
+    aims.most("training thread / fused, tokens, means only, 64 x 512", 1.3, small)
 
 
 def _race(made: Mapping[str, Contestant], batches: Sequence[Batch], rounds: int, steps: int) -> dict[str, Times]:
@@ -190,52 +182,61 @@ def _race(made: Mapping[str, Contestant], batches: Sequence[Batch], rounds: int,
     return times
 
 
-def _row(title: str, signals: int, metrics: int, shape: str, every: int, times: Mapping[str, Times]) -> list[object]:
-    own, fused = times["declog"], times["hand-fused"].training
-    many = title == "completions" and metrics >= 40
+class Ratios(NamedTuple):
+    """declog beside hand-fused code, and other code beside declog's training thread."""
+
+    training: float
+    both: float
+    per_metric: float
+    torchmetrics: float
+
+    @classmethod
+    def of(cls, times: Mapping[str, Times]) -> Ratios:
+        """Medians of the rounds' ratios."""
+        own, fused = times["declog"], times["hand-fused"].training
+        others = (ratio(times[name].training, own.training) for name in ("per metric", "torchmetrics"))
+        return cls(ratio(own.training, fused), ratio(own.whole, fused), *others)
+
+
+def _cells(times: Mapping[str, Times], every: int, ratios: Ratios) -> list[str]:
+    own = times["declog"]
     return [
-        signals, metrics, shape, every, f"{micros(own.training):.0f}", f"{micros(own.background) * every:.0f}",
-        _most(ratio(own.training, fused), TRAINING[title]),
-        _most(ratio(own.whole, fused), BOTH),
-        _least(ratio(times["per metric"].training, own.training), EACH if many else 0.0),
-        _least(ratio(times["torchmetrics"].training, own.training), COLLECTION if many else 0.0),
+        f"{micros(own.training):.0f}", f"{micros(own.background) * every:.0f}", f"{ratios.training:.2f}",
+        f"{ratios.both:.2f}", f"{ratios.per_metric:.1f}", f"{ratios.torchmetrics:.1f}",
     ]  # fmt: skip
 
 
-def _most(value: float, target: float) -> str:
-    return f"{value:.2f}" + (" *" if value > target else "")
+def _aim_alike(aims: Aims, title: str, found: Mapping[tuple[int, int, int], Ratios]) -> None:
+    """What is aimed at for all shapes."""
+    for every, when in ((1, "a log event each step"), (10, "every 10")):
+        some = [one for key, one in found.items() if key[-1] == every]
+        aims.most(f"training thread / fused, {title}, {when}", AIMED[title], [one.training for one in some])
+        aims.most(f"both threads / fused, {title}, {when}", 1.3, [one.both for one in some])
 
 
-def _least(value: float, target: float) -> str:
-    return f"{value:.1f}" + (" *" if value < target else "")
-
-
-def _legend(title: str) -> str:
-    others = f"; per metric / training at least {EACH:g} and torchmetrics / training at least {COLLECTION:g}, of 40 metrics and more"  # fmt: skip  # noqa: E501
-    return (
-        f"\nTargets: training / fused at most {TRAINING[title]}, both / fused at most {BOTH}"
-        f"{others if title == 'completions' else ''}. * misses its target."
-    )
-
-
-def print_memory(rounds: int) -> None:
+def print_memory(rounds: int, aims: Aims) -> None:
     """Live tensors of one step, in buffers of [rows, length] float32."""
     rows: list[list[object]] = []
-    for signals, reductions in ((2, tokens.MEANS), (2, tokens.ALL), (8, tokens.ALL)):
+    most: list[float] = []
+    cases = [
+        (f"{', '.join(reductions)} of {signals} signals", tokens.profile(signals, reductions, 1), signals, reductions)
+        for signals, reductions in ((2, tokens.MEANS), (2, tokens.ALL), (8, tokens.ALL))
+    ]
+    for name, profile, signals, reductions in [*cases, ("all moments of 8 expressions", tokens.derived(), 4, ())]:
         batch = tokens.batches(signals, 64, 4096, 1)[0]
-        own = _memory(tokens.profile(signals, reductions, 1), batch)
-        by_hand = peak_bytes(partial(tokens.fused(signals, reductions, 1).step, batch), LEAST)
-        rows.append(
-            [f"{', '.join(reductions)} of {signals} signals", signals * len(reductions), *own, _buffers(by_hand)]
-        )
-    own = _memory(tokens.derived(), tokens.batches(4, 64, 4096, 1)[0])
-    rows.append(["all moments of 8 expressions", 32, *own, ""])
-    print("\n### Extra memory\n")
-    print(table(("metrics of one mask", "metrics", "declog", "NaN in the padding", "hand-fused"), rows))
-    print("\nIn buffers of [rows, length] float32, at the peak; target: at most 3; * misses its target.")
+        own = _memory(profile, batch)
+        by_hand = peak_bytes(partial(tokens.fused(signals, reductions, 1).step, batch), LEAST) if reductions else None
+        shown = "" if by_hand is None else f"{by_hand / BUFFER:.1f}"
+        rows.append([name, len(reductions) * signals or 32, *(f"{one:.1f}" for one in own), shown])
+        most += own
+    aims.most("extra memory, in buffers of [rows, length]", 3, most)
+    section(
+        "Extra memory", ("metrics of one mask", "metrics", "declog", "NaN in the padding", "hand-fused"), rows,
+        "In buffers of [rows, length] float32, at the peak.",
+    )  # fmt: skip
 
 
-def _memory(profile: Mapping[str, Any], batch: Batch) -> list[str]:
+def _memory(profile: Mapping[str, Any], batch: Batch) -> list[float]:
     mask = batch["mask"]
     broken = {
         name: value if name == "mask" else value.masked_fill(~mask, float("nan")) for name, value in batch.items()
@@ -243,14 +244,10 @@ def _memory(profile: Mapping[str, Any], batch: Batch) -> list[str]:
     found = []
     for values in (batch, broken):
         own = Declog(profile)
-        found.append(_buffers(peak_bytes(partial(own.step, values), LEAST), target=3.0))
+        found.append(round(peak_bytes(partial(own.step, values), LEAST) / BUFFER, 1))
         own.settle()
         own.close()
     return found
-
-
-def _buffers(size: int, target: float = math.inf) -> str:
-    return _most(size / (64 * 4096 * 4), target)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What recording costs beside an earlier release: the same loops on both, in two processes that take turns.
 
 ``python -m tests.benchmarks.bench_release`` takes the release out of the clone's history (``--against`` names another
-commit), and prints a Markdown table. Nothing is asserted.
+commit), and prints a Markdown table; where there is no history there is none. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,18 @@ import torch
 from tests.benchmarks import calls, completions, tokens
 from tests.benchmarks.calls import Calls
 from tests.benchmarks.contestants import Declog
-from tests.benchmarks.measure import PAUSE_S, table
+from tests.benchmarks.measure import PAUSE_S, Aims, section
 
 ROOT = Path(__file__).parents[2]
-RELEASE = (
-    "f40950e"  # 0.1, which has no tag: it kept references to what it was given, and stacked them when a step ended
-)
+RELEASE = "f40950e"  # 0.1, without a tag: it kept references to what it was given, and stacked them at the step's end
+NOTHING = "nothing"
 WINDOWS = 40  # of one turn
 Loop = tuple[Mapping[str, Any], Calls]  # a profile, and the calls of each step
 
 
 def loops() -> dict[str, Loop]:
     """The steps that are compared, by name."""
-    found: dict[str, Loop] = {"nothing": (calls.profile(1), [])}
+    found: dict[str, Loop] = {NOTHING: (calls.profile(1), [])}
     found |= {name: (calls.profile(count), each) for name, (count, each) in calls.ways().items()}
     for metrics in (40, 200):
         batch = completions.batches(metrics, 64)[0]
@@ -133,7 +132,7 @@ class Process:
 def main() -> None:
     """The table; ``--rounds`` trades time for steadiness."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", default=RELEASE)
     parser.add_argument("--only", default="", help="loops whose names have this in them")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -143,21 +142,33 @@ def main() -> None:
         return
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        packed = subprocess.run(
-            ["git", "archive", chosen.against, "declog", "conf"], cwd=ROOT, stdout=subprocess.PIPE, check=True
-        )
+        packed = subprocess.run(["git", "archive", chosen.against, "declog", "conf"], cwd=ROOT, stdout=subprocess.PIPE)
+        if packed.returncode:
+            print("there is no such commit here: nothing is compared with it", file=sys.stderr)
+            return
         subprocess.run(["tar", "x", "-C", folder], input=packed.stdout, check=True)
         now, before = stack.enter_context(Process(ROOT)), stack.enter_context(Process(folder, ROOT))
         names = [name for name in loops() if chosen.only in name]
-        rows = [_row(name, now, before, chosen.rounds) for name in names]
-    print(f"\n### Beside release {'0.1' if chosen.against == RELEASE else chosen.against}\n")
-    print(table(("a step of", "us, now", "us, before", "now / before", "between log events", "of rounds"), rows))
-    windows = chosen.rounds * WINDOWS
-    print(f"\nA log event each {calls.EVERY} steps; the quickest of {windows} windows of each, which take turns;")
-    print("`of rounds`: the median of the ratios of each round's medians.")
+        rows = [(name, *_row(name, now, before, chosen.rounds)) for name in names]
+    against = "0.1" if chosen.against == RELEASE else chosen.against
+    section(
+        f"Beside release {against}",
+        ("a step of", "us, now", "us, before", "now / before", "between log events", "of rounds"),
+        [
+            (name, f"{us:.1f}", f"{us_before:.1f}", *(f"{one:.2f}" for one in rest))
+            for name, us, us_before, *rest in rows
+        ],
+        f"A log event each {calls.EVERY} steps; the quickest of {chosen.rounds * WINDOWS} windows of each, which take "
+        "turns; `of rounds`: the median of the ratios of each round's medians.",
+    )
+    aims = Aims()
+    aims.most(f"`observe`, beside release {against}", 1.1, [row[3] for row in rows if row[0] != NOTHING])
+    aims.most(f"a step of nothing, beside release {against}", 1.1, [row[3] for row in rows if row[0] == NOTHING])
+    aims.print()
 
 
-def _row(name: str, now: Process, before: Process, rounds: int) -> Sequence[object]:
+def _row(name: str, now: Process, before: Process, rounds: int) -> tuple[float, ...]:
+    """Microseconds now and before; ratios of these, of those between log events, and of each round's medians."""
     for process in (now, before):
         process.turn(name, WINDOWS)  # for warming up
     both: list[tuple[list[tuple[float, float]], list[tuple[float, float]]]] = []
@@ -176,10 +187,8 @@ def _row(name: str, now: Process, before: Process, rounds: int) -> Sequence[obje
         statistics.median(a[1] for a in later) / statistics.median(b[1] for b in earlier) for later, earlier in both
     ]
     (between, whole), (between_before, whole_before) = best
-    return (
-        name, f"{whole * 1e6:.1f}", f"{whole_before * 1e6:.1f}", f"{whole / whole_before:.2f}",
-        f"{between / between_before:.2f}", f"{statistics.median(rounds_of):.2f}",
-    )  # fmt: skip
+    ratios = whole / whole_before, between / between_before, statistics.median(rounds_of)
+    return whole * 1e6, whole_before * 1e6, *ratios
 
 
 if __name__ == "__main__":

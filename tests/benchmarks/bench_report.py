@@ -1,25 +1,22 @@
-"""What a report of a long run takes: beside reading the run, and until a browser shows it.
-
-python tests/benchmarks/bench_report.py
-"""
+"""`python -m tests.benchmarks.bench_report`: what a report of a long run takes, beside reading the run."""
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from declog.runs.report.page import write
 from declog.runs.run import read
+from tests.benchmarks.measure import section
 from tests.runs.report import runs
 
 
 def main() -> None:
     """5,000 steps of 60 scalars, 2,000 samples of 4,000 characters."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = runs.long(Path(folder) / "long")
         started = time.perf_counter()
@@ -30,22 +27,29 @@ def main() -> None:
         started = time.perf_counter()
         write(file, read(run))
         writing = time.perf_counter() - started
-        print(f"{file.stat().st_size / 1e6:.2f} MB of {rows:,} rows")
-        ratio = writing / reading
-        print(f"written in {ratio:.2f} x the time that reading its rows takes ({writing:.1f} s, {reading:.1f} s)")
-        if (chromium := shutil.which("chromium")) is None:
-            print("there is no Chromium: it is not shown")
-            return
-        from playwright.sync_api import sync_playwright
+        shown = _shown(file)
+        section(
+            "A report", ("rows", "MB", "reading its rows, s", "writing / reading", "shown / writing"),
+            [(f"{rows:,}", f"{file.stat().st_size / 1e6:.2f}", f"{reading:.1f}", f"{writing / reading:.2f}",
+              "" if shown is None else f"{shown / writing:.2f}")],
+            "Of 5,000 steps of 60 scalars and 2,000 samples of 4,000 characters; `shown`: until Chromium has drawn it.",
+        )  # fmt: skip
 
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--headless", "--no-sandbox"])
-            page = browser.new_page()
-            page.goto(file.as_uri())
-            page.wait_for_selector("html[data-ready]", state="attached")
-            shown = float(page.get_attribute("html", "data-ready") or "nan") / 1000
-            print(f"shown after {shown / writing:.2f} x the time that writing it takes ({shown:.1f} s)")
-            browser.close()
+
+def _shown(file: Path) -> float | None:
+    """Seconds until a browser shows it, where there is one."""
+    if (chromium := shutil.which("chromium")) is None:
+        return None
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--headless", "--no-sandbox"])
+        page = browser.new_page()
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-ready]", state="attached")
+        shown = float(page.get_attribute("html", "data-ready") or "nan") / 1000
+        browser.close()
+    return shown
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`make bench`: what a log event costs the training thread on several ranks, as ratios against code without declog.
+"""`python -m tests.benchmarks.bench_runtime`: a log event on several ranks, against code without declog.
 
 Prints Markdown tables; `docs/performance.md` shows them and says what they mean. Nothing is asserted.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,36 +28,34 @@ from declog.runtime.comm import Event
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.benchmarks import collectives, completions
 from tests.benchmarks.contestants import Collections, CountingSink
-from tests.benchmarks.measure import Batch, table
+from tests.benchmarks.measure import Aims, Batch, section
 from tests.faults.jobs import LOOPBACK, free_port
 
 METRICS, ROWS = 40, 64
 EVERY = 10
+WAYS = ("blocking", "per metric", "torchmetrics", "object gather", "two all_reduces", "one all_gather")
 Seconds = list[float]
 
 
 def main() -> None:
     """All tables; ``--rounds`` trades time for steadiness."""
+    parts: Mapping[str, Callable[[int, Aims], None]] = {
+        "ranks": print_ranks, "sink": print_sink, "busy": print_busy, "messages": print_messages,
+    }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("ranks", "sink", "busy", "messages"))
+    parser.add_argument("--only", choices=(*parts,))
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)  # this process is a rank, and writes what it measured
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if chosen.rank_of:
         one_rank(Path(chosen.rank_of), chosen.rounds)
         return
-    print(
-        f"declog {version('declog')}, Python {platform.python_version()}, torch {torch.__version__}, "
-        f"numpy {np.__version__}; {os.cpu_count()} cores; torch.set_num_threads(1), gloo on loopback; "
-        f"{chosen.rounds} rounds; load {os.getloadavg()[0]:.1f} at the start"
-    )
-    parts: Mapping[str, Callable[[int], None]] = {
-        "ranks": print_ranks, "sink": print_sink, "busy": print_busy, "messages": print_messages,
-    }  # fmt: skip
+    aims = Aims()
     for name, part in parts.items():
         if chosen.only in (None, name):
-            part(chosen.rounds)
+            part(chosen.rounds, aims)
+    aims.print()
 
 
 # ---- on several ranks
@@ -140,9 +136,10 @@ def _turn(contestant: Run | Way, batches: Sequence[Batch], steps: int) -> Second
     return found
 
 
-def print_ranks(rounds: int) -> None:
+def print_ranks(rounds: int, aims: Aims) -> None:
     """What logging costs the training thread of rank 0 at 1, 2 and 4 ranks."""
     rows = []
+    most: dict[str, float] = {}  # at 2 ranks
     for ranks in (1, 2, 4):
         seconds = _measured(ranks, rounds)
         each = [statistics.median(part) for part in seconds["declog"]]
@@ -150,22 +147,24 @@ def print_ranks(rounds: int) -> None:
         plain = [statistics.median(np.delete(part, slice(EVERY - 1, None, EVERY))) for part in seconds["every"]]
         added = max(statistics.median(events) - statistics.median(plain), 1e-7)
         cells: list[object] = [ranks, f"{statistics.median(plain) * 1e6:.0f}", f"{statistics.median(each) * 1e6:.0f}"]
-        cells.append(_most(_ratio(events, plain), 1.5 if ranks == 2 else None))
-        for name, least in (("blocking", None), ("per metric", 100), ("torchmetrics", None), ("object gather", None),
-                            ("two all_reduces", 10), ("one all_gather", 10)):  # fmt: skip
+        cells.append(f"{_ratio(events, plain):.2f}")
+        for name in WAYS:
             other = [statistics.median(part) for part in seconds[name]]
             of_event = statistics.median(other) / added
-            cells.append(f"{_ratio(other, each):.1f}, " + _least(of_event, least if ranks == 2 else None))
+            cells.append(f"{_ratio(other, each):.1f}, {of_event:.0f}")
+            most |= {name: of_event} if ranks == 2 else {}
+        if ranks == 2:
+            aims.most("a step with a log event / without, 2 ranks", 1.5, [_ratio(events, plain)])
         rows.append(cells)
-    print(f"\n### {METRICS} metrics of {ROWS} completions a rank, over ranks\n")
-    head = ("ranks", "step us", "with event us", "event / step", "blocking", "per metric", "torchmetrics",
-            "object gather", "two all_reduces", "one all_gather")  # fmt: skip
-    print(table(head, rows))
-    print(
-        "\nOf the others two ratios: to declog's whole step with a log event, recording included; and to what the log "
-        "event adds to a step.\nTargets at 2 ranks: event / step at most 1.5; of the second ratios, per metric at "
-        "least 100, packed by hand at least 10. * misses its target."
-    )
+    aims.least("one gather per metric / what a log event adds, 2 ranks", 100, [most["per metric"]])
+    packed = [most["two all_reduces"], most["one all_gather"]]
+    aims.least("packed collectives / what a log event adds, 2 ranks", 10, packed)
+    section(
+        f"{METRICS} metrics of {ROWS} completions a rank", ("ranks", "step us", "with event us", "event / step", *WAYS),
+        rows,
+        "Of the others two ratios: to declog's whole step with a log event, recording included; and to what the log "
+        f"event adds to a step. Medians of 50 steps, {rounds} rounds.",
+    )  # fmt: skip
 
 
 def _measured(ranks: int, rounds: int) -> dict[str, list[Seconds]]:
@@ -185,14 +184,6 @@ def _ratio(upper: Sequence[float], lower: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(upper, lower, strict=True))
 
 
-def _most(value: float, target: float | None) -> str:
-    return f"{value:.2f}" + (" *" if target is not None and value > target else "")
-
-
-def _least(value: float, target: float | None) -> str:
-    return f"{value:.0f}" + (" *" if target is not None and value < target else "")
-
-
 # ---- a slow sink
 
 
@@ -207,7 +198,7 @@ class Sleeping(MemorySink):
         self.wake.wait(10.0)
 
 
-def print_sink(rounds: int) -> None:
+def print_sink(rounds: int, aims: Aims) -> None:
     """The same run with a sink that sleeps and with one that does nothing."""
     batches = completions.batches(METRICS, ROWS)
     with tempfile.TemporaryDirectory() as folder:
@@ -233,12 +224,12 @@ def print_sink(rounds: int) -> None:
         for log in runs.values():
             log.close()
     halves = {name: [np.percentile(part, (50, 99)) for part in parts] for name, parts in seconds.items()}
-    rows = [
-        [name, f"{_ratio([one[at] for one in halves['slow']], [one[at] for one in halves['none']]):.2f}"]
-        for at, name in enumerate(("median", "99th percentile"))
-    ]
-    print("\n### A sink that sleeps 10 s over each log event, against one that does nothing\n")
-    print(table(("step time", "slow / none"), rows))
+    ratios = [_ratio([one[at] for one in halves["slow"]], [one[at] for one in halves["none"]]) for at in (0, 1)]
+    rows = [(name, f"{one:.2f}") for name, one in zip(("median", "99th percentile"), ratios, strict=True)]
+    aims.most("a step beside a sink that sleeps, the median", 1.05, ratios[:1])
+    section(
+        "A sink that sleeps 10 s over each log event, against one that does nothing", ("step time", "slow / none"), rows
+    )
 
 
 # ---- the worker is busy
@@ -255,8 +246,8 @@ def busy_profile(every: int) -> dict[str, Any]:
     return made
 
 
-def print_busy(rounds: int) -> None:
-    """Steps of some 10 ms of training, with 200 metrics and tables at each, at each tenth, and without declog."""
+def print_busy(rounds: int, aims: Aims) -> None:
+    """Steps of some 20 ms of training, with 200 metrics and tables at each, at each tenth, and without declog."""
     texts = {name: [f"{name} {row} " * 40 for row in range(ROWS)] for name in ("prompt", "text")}
     batches = [{**batch, **texts} for batch in completions.batches(200, ROWS)]
     weights = torch.randn(256, 256)
@@ -284,8 +275,11 @@ def print_busy(rounds: int) -> None:
     for name in runs:
         found = np.percentile(seconds[name], (50, 99))
         rows.append([name, *(f"{a / b:.3f}" for a, b in zip(found, base, strict=True)), *(f"{1e3 * (a - b):.2f}" for a, b in zip(found, base, strict=True))])  # fmt: skip  # noqa: E501
-    print(f"\n### 200 metrics and a table of texts, jsonl and parquet, beside steps of {base[0] * 1e3:.0f} ms\n")
-    print(table(("log event", "median / without", "p99 / without", "median, ms more", "p99, ms more"), rows))
+    section(
+        "200 metrics and a table of texts, jsonl and parquet",
+        ("log event", "median / without", "p99 / without", "median, ms more", "p99, ms more"), rows,
+        f"Beside steps of {base[0] * 1e3:.0f} ms.",
+    )  # fmt: skip
 
 
 def _train(weights: torch.Tensor) -> torch.Tensor:
@@ -299,7 +293,7 @@ def _train(weights: torch.Tensor) -> torch.Tensor:
 # ---- messages
 
 
-def print_messages(rounds: int) -> None:
+def print_messages(rounds: int, aims: Aims) -> None:
     """Bytes of a message, and rank 0's worker, against rows and ranks; many ranks in one process."""
     cells = []
     for rows in (ROWS, 1024):
@@ -310,9 +304,13 @@ def print_messages(rounds: int) -> None:
             raw = rows * (4 * (completions.SIGNALS[METRICS] - 2) + 8 + 1)
             cells.append([rows, ranks, size or "", f"{size / raw:.2f}" if size else "", f"{seconds * 1e3:.1f}",
                           f"{seconds / alone:.1f}", f"{seconds / alone / ranks:.2f}"])  # fmt: skip
-    print(f"\n### Messages of {METRICS} metrics, and rank 0's worker\n")
-    head = ("rows a rank", "ranks", "bytes a message", "bytes / columns", "rank 0 ms", "/ 1 rank", "/ 1 rank, per rank")
-    print(table(head, cells))
+    section(
+        f"Messages of {METRICS} metrics, and rank 0's worker",
+        ("rows a rank", "ranks", "bytes a message", "bytes / columns", "rank 0 ms", "/ 1 rank", "/ 1 rank, per rank"),
+        cells,
+        "Many ranks in one process; milliseconds are processor time of rank 0's worker per log event, and `bytes / "
+        "columns` is the message over the columns that it carries.",
+    )  # fmt: skip
 
 
 def _exchanged(ranks: int, rows: int, events: int) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""`make bench`: what eight samples of 100,000 cost, against gathering all rows as objects.
+"""`python -m tests.benchmarks.bench_samples`: eight samples of 100,000, against gathering all rows as objects.
 
 Two real processes with gloo. Each log event of declog is a filter of eight rows over all ranks' rows; the alternatives
 send every row to rank 0 with ``torch.distributed.gather_object`` and choose there. Nothing is asserted but that all
@@ -26,7 +26,7 @@ import declog
 from declog.records import Table
 from declog.runtime import comm
 from declog.testing import MemorySink
-from tests.benchmarks.measure import micros, ratio, table
+from tests.benchmarks.measure import micros, ratio, section
 from tests.running import CountingComm
 
 RANKS, TOP, BOTTOM, WORDS = 2, 4, 4, 40
@@ -205,13 +205,12 @@ def report(found: Sequence[Any], rows: int, rounds: int) -> None:
     head = (
         "rank", "gathered as", "training / training", "wait / wait", "training / both", "bytes / bytes", "training ms",
     )  # fmt: skip
-    print(f"\n### {TOP + BOTTOM} samples of {rows:,}\n")
-    print(table(head, lines))
-    print(
-        "\nWhat gathering costs over what declog costs: CPU time of the training thread, time that it stands still, "
+    section(
+        f"{TOP + BOTTOM} samples of {rows:,}", head, lines,
+        "What gathering costs over what declog costs: CPU time of the training thread, time that it stands still, "
         "its CPU time over declog's training thread and worker together, bytes sent. The last column is declog's own. "
-        f"{RANKS} processes with gloo, texts of some {WORDS * 7} characters, {rounds} rounds."
-    )
+        f"{RANKS} processes with gloo, texts of some {WORDS * 7} characters, {rounds} rounds.",
+    )  # fmt: skip
 
 
 def main() -> None:

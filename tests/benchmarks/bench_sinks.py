@@ -28,6 +28,7 @@ from typing import Any
 from declog.records import Column, DType, Records, RunInfo, Scalar, Table
 from declog.sinks import make_sink
 from declog.sinks.runner import SinkRunner
+from tests.benchmarks.measure import section
 
 METRICS, ROWS, CHARS, EVENTS = 40, 8, 2000, 500
 COLUMNS = (Column("prompt", DType.TEXT), Column("completion", DType.TEXT), Column("reward", DType.FLOAT))
@@ -208,15 +209,14 @@ def one_round(kind: str) -> float:
 def main() -> None:
     """The table; ``--rounds`` trades time for steadiness."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=tuple(HANDS))
     parser.add_argument("--one", choices=tuple(HANDS), help=argparse.SUPPRESS)  # this process is one round
     chosen = parser.parse_args()
     if chosen.one:
         print("ratio", one_round(chosen.one))
         return
-    print(f"{EVENTS} log events of {METRICS} scalars, {EVENTS // 10} tables of {ROWS} x {CHARS} characters")
-    print("\n| sink | beside code by hand | rounds |\n| --- | --- | --- |")
+    rows = []
     for kind in [chosen.only] if chosen.only else HANDS:
         ratios = []
         for _ in range(chosen.rounds):  # trackers keep something of an earlier run in their process
@@ -224,7 +224,14 @@ def main() -> None:
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             ratios += [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("ratio ")]
         shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"| `{kind}` | {statistics.median(ratios):.2f} | {shown} |", flush=True)
+        rows.append((f"`{kind}`", f"{statistics.median(ratios):.2f}", shown))
+    section(
+        "Beside code by hand", ("sink", "beside code by hand", "rounds"), rows,
+        f"{EVENTS} log events of {METRICS} scalars with {EVENTS // 10} tables of {ROWS} samples of {CHARS:,} "
+        "characters, on a thread behind a queue, beside code by hand that leaves the same on disk: a synced file per "
+        "log event for `parquet`, torch's `SummaryWriter`, wandb offline, trackio with traces. Wall-clock time until "
+        "all is closed.",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""`python tests/benchmarks/bench_trl.py`: what declog costs a TRL trainer, against the same trainer without it.
+"""`python -m tests.benchmarks.bench_trl`: what declog costs a TRL trainer, against the same trainer without it.
 
 Two ranks of one model of two layers. Collectives and `.item()` calls of an optimizer step are counted by torch's
 profiler, on rank 0's training thread; steps are timed in runs that take turns, by the clock and in CPU time of the
-process, which other processes are not in. Prints a Markdown table; `docs/trl.md` shows one. Nothing is asserted.
+process, which other processes are not in. Prints a Markdown table, which `docs/trl.md` shows. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import declog
+from tests.benchmarks.measure import section
 
 ROOT = Path(__file__).parents[2]
 WAYS: Mapping[str, str | None] = {"without declog": "", "declog, merge=None": None, "declog, merge=replace": "replace"}
@@ -37,10 +38,10 @@ def main() -> None:
     if "RANK" in os.environ:
         rank(chosen.rounds)
         return
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", __spec__.name]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, f"--rounds={chosen.rounds}"], env=environment, capture_output=True, text=True)
-    sys.exit(done.stderr[-4000:]) if done.returncode else print(done.stdout[done.stdout.index("| run") :])
+    sys.exit(done.stderr[-4000:]) if done.returncode else print(done.stdout[done.stdout.index("\n### ") :])
 
 
 def rank(rounds: int) -> None:
@@ -65,8 +66,7 @@ def rank(rounds: int) -> None:
 def show(counted: Mapping[str, collections.Counter[str]], times: Mapping[str, list[tuple[float, float]]]) -> None:
     """The table: per optimizer step of two micro-batches, medians of the runs, and of the ratios of each round."""
     plain = times["without declog"]
-    print("| run | collectives | `.item()` and the like | ms by the clock | ratio | ms of CPU time | ratio |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    rows = []
     for name, found in times.items():
         calls = sum(n for key, n in counted[name].items() if key.startswith("c10d::")) / STEPS
         items = counted[name]["aten::_local_scalar_dense"] / STEPS
@@ -74,7 +74,14 @@ def show(counted: Mapping[str, collections.Counter[str]], times: Mapping[str, li
         for mine, own in zip(zip(*found, strict=True), zip(*plain, strict=True), strict=True):
             ratio = statistics.median(one / other for one, other in zip(mine, own, strict=True))
             cells += [f"{1e3 * statistics.median(mine):.1f}", f"{ratio:.2f}"]
-        print(f"| {name} | {' | '.join(cells)} |")
+        rows.append((name, *cells))
+    section(
+        "An optimizer step of TRL's",
+        ("run", "collectives", "`.item()` and the like", "ms by the clock", "ratio", "ms of CPU time", "ratio"), rows,
+        "An optimizer step of two micro-batches on two ranks, with a log event and the table `completions` at each "
+        "step; a model of two layers and 16 channels, so that nearly all of a step is overhead of somebody's. Medians "
+        f"of {len(plain)} rounds of runs that took turns.",
+    )  # fmt: skip
 
 
 class Clock:

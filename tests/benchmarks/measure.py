@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -105,7 +106,7 @@ class _Live(TorchDispatchMode):
                 if storage.nbytes() >= self._least and ref not in given:  # a view, or a result in place, is nothing new
                     self._sizes[ref] = storage.nbytes()
         self._sizes = {ref: size for ref, size in self._sizes.items() if not ref.expired()}
-        self.peak = max(self.peak, sum(self._sizes.values()))
+        self.peak = max(self.peak, sum(self._sizes.values()) + tracemalloc.get_traced_memory()[0])
         return result
 
 
@@ -114,11 +115,52 @@ def _is_tensor(item: object) -> bool:
 
 
 def peak_bytes(run: Callable[[], object], least: int) -> int:
-    """The most bytes that tensors of ``least`` bytes and more, made inside ``run`` on this thread, held at one time."""
-    live = _Live(least)
-    with live:
+    """The most bytes of numpy's arrays and of tensors of ``least`` bytes and more that ``run`` held at one time.
+
+    It is called twice, and measured the second time: the first one imports and learns.
+    """
+    with _Live(least):
         run()
-    return live.peak
+    live = _Live(least)
+    tracemalloc.start()
+    try:
+        with live:
+            run()
+        return max(live.peak, tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
+class Aims:
+    """What is aimed at and what came: lines of the table with which `make bench` ends."""
+
+    HEADING = "What is aimed at"
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, str, str, str]] = []
+
+    def most(self, what: str, limit: float, found: Sequence[float], unit: str = "") -> None:
+        """Each of what came should be at most so much."""
+        self._add(what, f"at most {limit:g}{unit}", found, sum(value <= limit for value in found), unit)
+
+    def least(self, what: str, limit: float, found: Sequence[float], unit: str = "") -> None:
+        """Each of what came should be at least so much."""
+        self._add(what, f"at least {limit:g}{unit}", found, sum(value >= limit for value in found), unit)
+
+    def _add(self, what: str, aim: str, found: Sequence[float], met: int, unit: str) -> None:
+        ends = dict.fromkeys(f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in (min(found), max(found)))
+        count = f"{met} of {len(found)}" if 0 < met < len(found) else "yes" if met else "no"
+        self._rows.append((what, aim, " to ".join(ends) + unit, count))
+
+    def print(self) -> None:
+        """All lines."""
+        section(self.HEADING, ("what", "aim", "now", "met"), self._rows)
+
+
+def section(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], *notes: str) -> None:
+    """Print a table under a heading, with what is to be said about it below."""
+    print(f"\n### {title}\n")
+    print(table(head, rows), *notes, sep="\n\n", flush=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
