@@ -233,10 +233,11 @@ class TokenView:
         per_token = node.type.axis is Axis.TOKEN
         arrays = _promoted(node, [self._spread(arg) if per_token else self.value(arg) for arg in node.args])
         if not function.tensors:
-            if node.op in _ON_HOST and len({item.dtype for item in arrays if isinstance(item, Tensor)}) == 1:
-                if all(item.is_cpu for item in arrays if isinstance(item, Tensor)):
-                    arrays = [item.numpy() if isinstance(item, Tensor) else item for item in arrays]
-                    return torch.from_numpy(np.asarray(function.run(np, *arrays)))
+            tensors = [item for item in arrays if isinstance(item, Tensor)]
+            alike = len({item.dtype for item in tensors}) == 1 and all(item.is_cpu for item in tensors)
+            if alike and node.op in _ON_HOST:
+                arrays = [item.numpy() if isinstance(item, Tensor) else item for item in arrays]
+                return torch.from_numpy(np.asarray(function.run(np, *arrays)))
             return function.run(torch, *arrays)
         whole = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
         result = function.run(*(item.clone() for item in whole))  # it may write into its arguments, or keep them
