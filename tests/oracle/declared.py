@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MOMENTS = ("mean", "sum", "min", "max", "std", "pstd", "var", "count")
 POOLS = ("window", "window", "step", "batch", "rank", "rank_batch")
+RANK: Tree = ("name", "rank")
 COMBINE = ("mean", "min", "max", "sum", "last", "var")
 
 
@@ -46,6 +47,7 @@ class Declared:
             name = "x_rollout" if event == "rollout" else "x"
             self.metrics[f"rows_{event}"] = {"expr": name, "reduce": "count"}
             self.trees[f"rows_{event}"] = {"expr": [("signal", name)], "reduce": {"": "count"}}
+            self.by_rank(self.trees[f"rows_{event}"], "completion")
         for place in range(self.random.randint(4, 9)):
             self.metric(f"m{place}")
         for name in [name for name, trees in self.trees.items() if "by" in trees]:
@@ -84,7 +86,8 @@ class Declared:
         spec: dict[str, Any] = {}
         trees: dict[str, Any] = {}
         choice = random.randrange(10)
-        if axis in ("completion", "step") and choice == 0 and draw.names(axis, ("float",), event, True):
+        families = "per_rank" not in self.profile
+        if axis in ("completion", "step") and choice == 0 and families and draw.names(axis, ("float",), event, True):
             trees["expr"] = [draw.family(axis, event, 2, False)]
             trees["reduce"] = {"": random.choice(MOMENTS)}
         elif (choice == 1 and axis != "token") or (choice == 1 and draw.leaf("token", event, ("bool",))):
@@ -111,6 +114,7 @@ class Declared:
                 else {item: item for item in several}
             )
         self.options(name, spec, trees, axis, event)
+        self.by_rank(trees, axis)
         exprs = [self.written(tree) for tree in trees["expr"]]
         spec["expr"] = exprs if len(exprs) > 1 else exprs[0]
         reduce = trees["reduce"]
@@ -140,6 +144,9 @@ class Declared:
             coarse = "completion" if axis == "token" else axis  # a weight per token is not possible
             draw.joins = axis != "token"
             weight = draw.number(coarse, event, 1, exact=True, device=axis == "token")
+            weight = (
+                ("clip", weight, -9, 9) if axis == "token" else weight
+            )  # it weighs the sum of a completion's tokens
             trees["weight"] = weight if self.maybe(0.3) else ("abs", weight)
             draw.joins = True
             spec["weight"] = text(trees["weight"])
@@ -171,11 +178,19 @@ class Declared:
         if one and not family and "by" not in spec and self.maybe(0.1):
             spec["name"] = f"named/{name}/{{reduce}}" if "(" not in str(trees["reduce"]) and False else "named/{id}"
 
+    def by_rank(self, trees: dict[str, Any], axis: str) -> None:
+        """With `per_rank` each rank has a value of what has no other label; a sketch, and what is of all, has not."""
+        sketch = axis == "token" and not {*trees["reduce"].values()} <= {*MOMENTS, "last"}
+        if "per_rank" in self.profile and "by" not in trees and not sketch and axis != "batch":
+            trees["by"] = RANK
+
     def labels(self, spec: dict[str, Any], trees: dict[str, Any], axis: str, event: str) -> None:
         """What a metric is distinguished by: of its own axis, or a coarser one."""
         draw = self.draw
         steps = [("signal", name) for name in draw.names("step", ("int",), event)]
-        coarse: Tree = self.random.choice(steps or [("name", "rank")])
+        coarse: Tree = self.random.choice(
+            steps or [("name", "step")] if "per_rank" in self.profile else steps or [RANK]
+        )
         draw.joins = axis != "token"
         if axis in ("token", "completion") and self.maybe(0.8):
             trees["by"] = draw.label(event)
@@ -185,7 +200,9 @@ class Declared:
             trees["by"] = coarse if axis != "step" or self.maybe(0.7) else draw.boolean("step", event, 1)
         draw.joins = True
         spec["by"] = text(trees["by"])
-        if self.maybe(0.4) and axis != "token":  # which are the most frequent, completions say there
+        if (
+            self.maybe(0.4) and axis != "token" and trees["by"] != RANK
+        ):  # which are the most frequent, completions say there
             spec["max_labels"] = self.random.randint(1, 4)
 
     # ---- over metrics

@@ -59,6 +59,8 @@ class Generator:
         self.signals: dict[str, dict[str, Any]] = {}
         self.dtypes: dict[str, str] = {}
         self.infinite = self.maybe(0.25)
+        if self.maybe(0.12):
+            self.profile["per_rank"] = True
         self.derived: dict[str, str] = {}  # signals that are written as an expression
 
     def maybe(self, share: float) -> bool:
@@ -205,6 +207,8 @@ class Generator:
         found = [name for name in (next(names) for _ in range(groups)) for _ in range(self.random.randint(1, 4))]
         if self.maybe(0.5):
             self.random.shuffle(found)
+        if self.maybe(0.3):  # whose rows are nobody's group
+            found = [None if self.maybe(0.25) else name for name in found]
         return found
 
     def dealt(self, parts: list[list[Any]]) -> list[list[Any]]:
@@ -265,7 +269,8 @@ class Generator:
                 made[name] = tokens
             else:
                 whole = {**spec, "missing": spec.get("type") not in ("int", "bool") or spec["axis"] != "step"}
-                count = len(dict.fromkeys(groups)) if self.grouping == "of" else rows // self.size
+                named = [name for name in groups if name is not None]
+                count = len(set(named)) + rows - len(named) if self.grouping == "of" else rows // self.size
                 values = Values(random, whole, self.dtypes[name], infinite=self.infinite)
                 made[name] = values.drawn(rows, count, tokens)
         return made

@@ -120,6 +120,7 @@ class World:
                 scope = {"none": (at.batch, at.rank), "batches": (at.rank,), "ranks": (at.batch,)}[split]
                 if "of" in self.groups:
                     key = self.value(("signal", self.groups["of"]), at)
+                    key = at if key is None else key  # without an id it is alone
                 else:
                     key = places[scope] // self.groups["size"]
                     places[scope] += 1

@@ -206,6 +206,9 @@ class Metrics:
             for at, values, weight, label in rows:
                 cell = kept[label] if "by" in trees else member
                 found.setdefault(cell, {}).setdefault(pool(at), []).append((at, values, weight))
+        if trees.get("by") == ("name", "rank"):  # each rank that there is, though none of its rows counts
+            for at in self.steps(trees, blocks):
+                found.setdefault(str(at.rank), {})
         if "empty" in spec and not carried(spec):
             for member in found if "by" in trees else members:
                 for piece in self.pieces(trees, blocks, pool):
@@ -257,14 +260,18 @@ class Metrics:
 
     def pieces(self, trees: Mapping[str, Any], blocks: list[int], pool: Any) -> list[Piece]:
         """The pieces of a window that there are, whether or not anything counts in them."""
-        event = self.world.event_of(*trees["expr"], *(trees[key] for key in ("where", "weight", "by") if key in trees))
-        event = event or self.case.trees["events"][0]
-        points = [at for block in blocks for at in self.world.points("step", event, block, [])]
+        points = self.steps(trees, blocks)
         if self.spec_ranks == "main":
-            firsts = [at for block in blocks for at in self.world.points("batch", event, block, [])]
+            firsts = self.steps(trees, blocks, "batch")
             of_batches = self.world.axis(trees["expr"][0]) == "batch"
             points = [at for at in points if at.rank == 0 or (of_batches and at in firsts)]
         return list(dict.fromkeys(map(pool, points)))
+
+    def steps(self, trees: Mapping[str, Any], blocks: list[int], axis: str = "step") -> list[Point]:
+        """Each batch of each rank that a metric covers; with ``batch`` each of all ranks."""
+        event = self.world.event_of(*trees["expr"], *(trees[key] for key in ("where", "weight", "by") if key in trees))
+        event = event or self.case.trees["events"][0]
+        return [at for block in blocks for at in self.world.points(axis, event, block, [])]
 
     def piece(self, spec: Mapping[str, Any], reduce: str, rows: list[Any], tokens: bool, full: bool) -> Any:
         """The value of one piece."""
@@ -423,6 +430,8 @@ class Metrics:
                 for cell, value in self.combined(key).items():
                     if there(value) and (not isinstance(value, Bins) or value.counts):
                         shown = spec.get("name") or default_name(suffix, cell, self.is_by(name))
+                        if "per_rank" in self.case.profile and trees.get("by") == ("name", "rank"):
+                            shown = shown.removesuffix("/{label}") + "/rank{label}"
                         shown = shown.format(id=name, reduce=suffix, column=cell, label=cell)
                         found[prefix + shown] = (value, self.off(name))
         return found
