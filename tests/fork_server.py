@@ -16,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import runpy
 import select
 import signal
@@ -28,17 +29,19 @@ from typing import Any
 
 Request = dict[str, Any]
 REQUEST_BYTES = 2**18
+MOST_BYTES, MOST_SECONDS = 8 * 2**30, 1800  # memory and CPU time of a program: what takes more has run away
 _code: int | None = None  # of this program, which has run all but what the interpreter itself does at its end
 
 
 def serve(client: socket.socket) -> tuple[Request, list[int]] | None:
     """Answer until the client is gone; in a fork, return what it was asked to run."""
     living: dict[int, int] = {}
+    servers: set[int] = set()
     while True:
         if select.select([client], [], [], 0.01 if living else None)[0]:
             data, descriptors, _, _ = socket.recv_fds(client, REQUEST_BYTES, 3)
             if not data:
-                for pid in living:  # nobody would end them
+                for pid in living.keys() - servers:  # nobody would end them; servers see it by themselves
                     with suppress(ProcessLookupError):
                         os.killpg(pid, signal.SIGKILL)
                 return None
@@ -47,6 +50,8 @@ def serve(client: socket.socket) -> tuple[Request, list[int]] | None:
             if pid == 0:
                 return request, descriptors
             living[pid] = request["id"]
+            if request["program"][1] == os.path.abspath(__file__):
+                servers.add(pid)
             answer(client, id=request["id"], pid=pid)
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -63,6 +68,8 @@ def answer(client: socket.socket, **written: int) -> None:
 def become(request: Request, descriptors: list[int]) -> None:
     """This fork is the program's process now: its own session, folder, environment and output."""
     os.setsid()
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
     for target, source in enumerate(descriptors):
         os.dup2(source, target)
         os.close(source)

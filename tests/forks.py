@@ -71,7 +71,10 @@ class Fork:
     def __enter__(self) -> Fork:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:  # nobody would tell it to end
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         for stream in (self.stdin, self.stdout):
             if stream is not None:
                 stream.close()

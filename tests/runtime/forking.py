@@ -1,6 +1,7 @@
 """A run that forks while every thread of it is at work; run as a program: ``forking FOLDER FORKS``.
 
-Children use the recorder in every way and end as any program ends; those that do not end in time are counted.
+Children use the recorder in every way and end as any program ends; those that do not end in time say where they hang,
+and are counted.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def ended(child: int, seconds: float) -> int | None:
         if known:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.01)
+    os.kill(child, signal.SIGUSR1)  # it says where its threads are
+    time.sleep(1.0)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return None
@@ -73,13 +76,21 @@ def ended(child: int, seconds: float) -> int | None:
 
 def main(folder: str, forks: int) -> None:
     """Steps with forks inside; the last child leaves through the blocks that its parent opened."""
-    stop = threading.Event()
+    stop, busy = threading.Event(), threading.Event()
     codes: list[int | None] = []
 
     def helper() -> None:
-        while not stop.is_set():
+        while busy.wait() and not stop.is_set():
             log.log_metric("helper", 1.0)
             time.sleep(0.0002)
+
+    def fork() -> int:
+        busy.set()
+        time.sleep(0.005)
+        child = os.fork()
+        if child:
+            busy.clear()  # what it logs is kept in memory: not for as long as somebody hangs
+        return child
 
     with declog.start(PROFILE, output_dir=folder) as log:
         threading.Thread(target=helper, daemon=True).start()
@@ -87,18 +98,19 @@ def main(folder: str, forks: int) -> None:
             with log.step(step):
                 log.observe(x=[1.0, 2.0], text=[f"{step}.0", f"{step}.1"])
                 for _ in range(forks):
-                    child = os.fork()
+                    child = fork()
                     if child == 0:
                         use(log)
                         sys.exit(0)  # through every block, every handler at exit and every destructor
-                    codes.append(ended(child, PATIENCE_S))
+                    codes.append(ended(child, PATIENCE_S / 2))
         with log.mode("eval"):
             log.observe(x=[5.0], text=["eval"])
-            child = os.fork()
+            child = fork()
             if child == 0:
                 sys.exit(0)
-            codes.append(ended(child, PATIENCE_S))
+            codes.append(ended(child, PATIENCE_S / 2))
         stop.set()
+        busy.set()
     print("codes", codes, flush=True)
 
 
