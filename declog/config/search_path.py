@@ -7,6 +7,7 @@ disturb it. Imports Hydra, and at first little else of declog: ``import declog``
 
 from __future__ import annotations
 
+import pickle
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -139,6 +140,12 @@ class FileConfigSource(file_config_source.FileConfigSource):
     """Hydra's own files; a profile in one may be written shorter."""
 
     def load_config(self, config_path: str) -> ConfigResult:
+        if self.path not in _shipped_folders():
+            return self.read(config_path)
+        return _kept(self, config_path, Path(self.path, self._normalize_file_name(config_path)))
+
+    def read(self, config_path: str) -> ConfigResult:
+        """The file in the long form."""
         return lengthened(super().load_config(config_path), config_path, partial(_beside, self))
 
 
@@ -146,7 +153,28 @@ class ImportlibResourcesConfigSource(importlib_resources_config_source.Importlib
     """Hydra's own files of packages; a profile in one may be written shorter."""
 
     def load_config(self, config_path: str) -> ConfigResult:
+        if f"pkg://{self.path}" != conf_location():
+            return self.read(config_path)
+        file = Path(_shipped_folders()[0], self._normalize_file_name(config_path))
+        return _kept(self, config_path, file)
+
+    def read(self, config_path: str) -> ConfigResult:
+        """The file in the long form."""
         return lengthened(super().load_config(config_path), config_path, partial(_beside, self))
+
+
+_read: dict[tuple[str, str, str, int], bytes] = {}
+
+
+def _kept(source: FileConfigSource | ImportlibResourcesConfigSource, name: str, file: Path) -> ConfigResult:
+    """A shipped file, read once in a process: an application composes twice, and more to say where a mistake is."""
+    if not file.is_file():
+        return source.read(name)  # which says so
+    key = source.provider, source.scheme(), name, file.stat().st_mtime_ns
+    if key not in _read:
+        _read[key] = pickle.dumps(source.read(name))
+    result: ConfigResult = pickle.loads(_read[key])
+    return result
 
 
 def _beside(source: ConfigSource, name: str) -> ConfigResult | None:
