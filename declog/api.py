@@ -6,12 +6,16 @@ imported when a run starts.
 
 from __future__ import annotations
 
+import pickle
 import re
+import sys
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import ref
 
 from declog.compiler import captures, compile
 from declog.config.compose import application_directory, compose, working_directory
@@ -55,8 +59,14 @@ def plan(
     is imported that the configuration names. Raises ``ConfigError`` with everything that is wrong, each at its place.
     """
     composed = compose(config, overrides)
-    imports = frozenset({*load_imports(working_directory()), *composed.imports})
+    folder = working_directory()
+    imports = frozenset({*load_imports(folder), *composed.imports})
     data = columns_settled(composed, composed.resolved())
+    registered = [(each, *each) for each in (functions, reductions, columns)]
+    given = _content(composed), registered, repr((constants, tuple(profiles), sorted(imports), folder, sys.path))
+    for known, others, made in tuple(_plans):
+        if others == given and (given[0] is not None or known() is composed):
+            return made
 
     def compiled(some: Mapping[str, Any]) -> Plan:
         spec = validate(some, deleted=composed.deleted)
@@ -81,9 +91,25 @@ def plan(
         raise composed.located(ConfigError([declared(problem) for problem in found])) from None
     if odd:
         raise composed.located(ConfigError(odd))
-    return replace(
+    made = replace(
         made, warnings=(*made.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed))
     )
+    _plans.append((ref(composed), given, made))
+    return made
+
+
+# what is started is often planned before, and started again: by adapters, by several ranks of one process
+_plans: deque[tuple[ref[Composed], object, Plan]] = deque(maxlen=32)
+
+
+def _content(composed: Composed) -> bytes | None:
+    """All that a profile says; None of one with files or an environment, which is like no other."""
+    if composed.origin is not None or composed.masks:
+        return None
+    try:
+        return pickle.dumps((composed.data, composed.written))
+    except (pickle.PicklingError, AttributeError, TypeError):  # of what is no plain data
+        return None
 
 
 def start(
