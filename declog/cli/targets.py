@@ -34,7 +34,7 @@ def is_name(word: str) -> bool:
     return "=" not in word and word[:1] not in ("+", "~")
 
 
-def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The names in front, and the overrides behind them; raises ``Wrong`` for what is neither."""
     if DIVIDER in words:
         raise Wrong("`--` divides the two profiles of `declog diff`", "leave it out")
@@ -75,7 +75,7 @@ def _origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     from declog.config.compose import named, overridden, project_folder
     from declog.config.provenance import Origin
 
-    names, overrides = _parted(words)
+    names, overrides = names_and_overrides(words)
     if len(names) > 1:
         raise Wrong(f"`{names[1]}` is no override", suggestions.override(names[1], words))
     if given.config_name is None:
@@ -113,7 +113,7 @@ def _import(name: str) -> None:
 
 def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
     """The words of each profile: a name, if one is given, and the overrides; ``sweep`` takes `every=1,2` apart."""
-    names, overrides = _parted(words)
+    names, overrides = names_and_overrides(words)
     found = list(dict.fromkeys(each for name in names for each in _profiles(name))) if names else [""]
     jobs = list(_jobs(overrides)) if sweep else [overrides]
     if len(found) * len(jobs) > MOST_JOBS:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from declog.cli import main, verb_of, verbs
+from declog.cli.arguments import DIVIDER, Parser
 from declog.cli.output import coloured, paragraphs
+from declog.cli.targets import names_and_overrides
 from tests.cli.conftest import Cli
 
 HEAVY = ("torch", "hydra", "omegaconf", "pydantic", "numpy", "yaml", "rich", "wandb", "trackio", "tensorboard")
@@ -35,6 +39,28 @@ def test_help_names_every_verb(cli: Cli) -> None:
     assert all(f"  {verb:<9} {verb_of(verb).SUMMARY}" in shown.out for verb in verbs())
     assert cli("help").out == shown.out
     assert cli().code == 2
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_a_verbs_examples_are_command_lines(verb: str) -> None:
+    """Each line of its help that begins with it is read, and its words are a profile's name and overrides."""
+    module = verb_of(verb)
+    lines = re.findall(rf"^ *(declog {verb}\b.*?)(?: {{3,}}.*)?$", module.__doc__ or "", re.MULTILINE)
+    for line in lines:
+        parser = Parser(verb, module.SUMMARY, module.__doc__ or "")
+        module.arguments(parser)
+        given = parser.read(shlex.split(line)[2:])
+        assert given is not None
+        for words in _profiles(getattr(given, "words", [])):
+            names, _ = names_and_overrides(words)
+            assert len(names) < 2 or verb in ("check", "diff"), line
+    assert lines
+
+
+def _profiles(words: list[str]) -> list[list[str]]:
+    """The words of one profile, or of the two that `--` divides."""
+    at = words.index(DIVIDER) if DIVIDER in words else len(words)
+    return [words[:at], words[at + 1 :]]
 
 
 @pytest.mark.parametrize("verb", verbs())

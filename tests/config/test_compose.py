@@ -632,10 +632,21 @@ def test_interpolations_that_lead_into_each_other_end() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"declog": None}, "error[DL202] <profile>\n  the node `declog` is empty; a profile is a mapping"),
-        ({"declog": "???"}, "error[DL102] <profile>\n  the node `declog` has no value yet (???)"),
+        (
+            {"declog": None},
+            "error[DL202] <profile>\n  the node `declog` is empty; a profile is a mapping\n"
+            "  fix: defaults: [declog: grpo]",
+        ),
+        (
+            {"declog": "???"},
+            "error[DL102] <profile>\n  the node `declog` has no value yet (???)\n  fix: choose a preset: declog=grpo",
+        ),
         ({"declog": "${x}"}, "error[DL103] <profile>\n  Interpolation key 'x' not found"),
-        (["name"], "error[DL202] <profile>\n  a profile is a mapping, not a list"),
+        (
+            ["name"],
+            "error[DL202] <profile>\n  a profile is a mapping, not a list\n"
+            "  fix: a preset's name, a YAML file, a mapping, or what `declog.compose` returns",
+        ),
         ({"name": object()}, "error[DL202] name\n  Value 'object' is not a supported primitive type"),
     ],
 )
