@@ -105,7 +105,7 @@ class View:
             pieces.append(values if values.ndim > 1 else values[None])
         return np.concatenate(pieces, dtype=np.float64, casting="unsafe"), tuple(map(len, pieces))
 
-    def take_together(self, groups: Iterable[Sequence[Node]]) -> None:
+    def take_alike(self, groups: Iterable[Sequence[Node]]) -> None:
         """Compute values that are ``alike`` at once, where all that they read is in one block."""
         for nodes in groups:
             found = [[self._stacked(arg, arg.type.axis) for arg in node.args] for node in nodes]

@@ -232,11 +232,11 @@ def known_tokens(op: MetricOp, view: View) -> Array | None:
     """How many tokens each completion is asked for values of; none where what the metric reads is absent."""
     if op.tokens is None or op.fold is None or view.frame.plain(f"{op.tokens}.n") is None:
         return None
-    (asked,) = tokens_asked([(op.fold, op.tokens)], view)
+    (asked,) = requested_tokens([(op.fold, op.tokens)], view)
     return np.asarray(asked)
 
 
-def tokens_asked(pairs: Sequence[tuple[str, str]], view: View) -> Array:
+def requested_tokens(pairs: Sequence[tuple[str, str]], view: View) -> Array:
     """Of how many tokens each completion is asked for a fold's values, given that fold and the one that counts them."""
     own, counts = (view.frame.floats([f"{pair[place]}.n" for pair in pairs]) for place in (0, 1))
     return np.where(np.isnan(own) | np.isnan(counts), 0.0, counts)

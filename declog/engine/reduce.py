@@ -17,7 +17,7 @@ from declog.engine import cell_index
 from declog.engine.cell_index import Placed, place_key, row_axis
 from declog.engine.cells import WHOLE, Cells, Found, enough, finished, reduce_one, settled
 from declog.engine.evaluator import View, alike
-from declog.engine.partials import elsewhere, fold_states, states_of, tokens_asked
+from declog.engine.partials import elsewhere, fold_states, requested_tokens, states_of
 from declog.language.moments import Moments, Stat
 from declog.language.nodes import Node
 from declog.language.reductions import quantiles
@@ -202,7 +202,7 @@ class _Fused(_Together):
             heights = (1,) * len(self._folds)
             missing, even = self._missing_tokens(view, rows, moments.n), 0
         else:
-            view.take_together(self._alike)
+            view.take_alike(self._alike)
             matrix, heights = view.matrix(self._nodes, self._axis)
             matrix = matrix if rows is None else matrix[:, rows]
             moments = self._moments(matrix, heights)
@@ -232,7 +232,7 @@ class _Fused(_Together):
         """How many tokens each pair of a fold and of what counts its tokens lacks, of those that are asked for."""
         if not self._pairs:
             return np.zeros(0)
-        asked = tokens_asked(self._pairs, view)
+        asked = requested_tokens(self._pairs, view)
         sought = (asked if rows is None else asked[:, rows]).sum(1)
         found = n[[self._folds.index(fold) for fold, _ in self._pairs]]
         return np.asarray(np.maximum(sought - found, 0.0))

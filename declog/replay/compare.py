@@ -52,9 +52,9 @@ def compare(expectations: Expectations, seen: Sequence[Seen], tol: float, mode: 
         elif not found:
             near = sorted({record.name for one in seen for record in one.records.scalars})
             shown = f"; logged: {', '.join(near[:12])}{', ...' if len(near) > 12 else ''}" if near else ""
-            yield Difference(f"expect.{name}", _wanted(expected, tol), f"nothing{shown}")
+            yield Difference(f"expect.{name}", _expectation(expected, tol), f"nothing{shown}")
         elif not _holds(expected, found[-1][1], tol):
-            yield Difference(f"expect.{name}", _wanted(expected, tol), _shown(found[-1][1]))
+            yield Difference(f"expect.{name}", _expectation(expected, tol), _shown(found[-1][1]))
     for name, table in expectations.tables.items():
         mine = [item for one in seen for item in one.records.tables if name in (item.table, item.name)]
         yield from (one.at(f"tables.{name}") for one in _table(table, mine, tol))
@@ -103,7 +103,7 @@ def close(value: float, expected: float, tol: float) -> bool:
     return math.isclose(value, expected, rel_tol=tol, abs_tol=tol)
 
 
-def _wanted(expected: Expected, tol: float) -> str:
+def _expectation(expected: Expected, tol: float) -> str:
     parts = []
     if expected.value is not None:
         parts.append(f"{expected.value:.9g} (within {tol if expected.tol is None else expected.tol:g})")

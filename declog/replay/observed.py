@@ -92,7 +92,7 @@ def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
     if texts:
         of_rows = [one for one in signals if one.axis == "completion" and not one.entry.get("family")]
         kinds = {"object": "json"}
-        columns = {one.name: kinds.get(one.dtype, one.dtype) for one in of_rows if _together(one, texts[0])}
+        columns = {one.name: kinds.get(one.dtype, one.dtype) for one in of_rows if _of_one_phase(one, texts[0])}
         lines += ["filters:", f"  some: {{kind: random, n: {ROWS}}}"]
         lines += ["schemas:", f"  samples: {_flow(columns)}"]
         lines += ["tables:", "  samples: {schema: samples, filter: some, every: 10}"]
@@ -112,7 +112,7 @@ def _metrics(signals: Sequence[Observed]) -> Iterator[str]:
             yield f"  {one.name}: {{expr: {one.name}, reduce: [mean, std]}}"
 
 
-def _together(one: Observed, other: Observed) -> bool:
+def _of_one_phase(one: Observed, other: Observed) -> bool:
     """Whether two signals are of one phase: they came in one call, or say the same phase."""
     return one.name in other.call or one.call == other.call or (one.entry.get("phase") == other.entry.get("phase"))
 

@@ -15,7 +15,7 @@ from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import Records
 from declog.runtime.batches import Holder, Locate
-from declog.runtime.call_log import Tape
+from declog.runtime.call_log import CallLog
 from declog.runtime.capture import Call
 from declog.runtime.fake_comm import FakeComm, run_ranks
 from declog.runtime.packets import Packet
@@ -64,12 +64,12 @@ def rehearse(
         script = scripts.get(comm.rank)
         if script is None:
             return
-        tape = _Written()
+        calls = _Written()
         recorder = Recorder(
             plan, comm, {}, routes[comm.rank], None,
-            functions=functions, wait_s=_LONG_S, locate=locate, tape=tape,
+            functions=functions, wait_s=_LONG_S, locate=locate, calls=calls,
         )  # fmt: skip
-        player = _Player(recorder, tape, found)
+        player = _Player(recorder, calls, found)
         try:
             for call in script():
                 player.play(call)
@@ -107,7 +107,7 @@ def _keeper(found: Rehearsal, sink: str) -> Callable[[int, Records], None]:
     return submit
 
 
-class _Written(Tape):
+class _Written(CallLog):
     """Stands at the time of the call that is played."""
 
     def __init__(self) -> None:
@@ -121,10 +121,10 @@ class _Written(Tape):
 class _Player:
     """Makes the calls of a script on a recorder, in their order, whatever task or thread made them."""
 
-    def __init__(self, recorder: Recorder, tape: _Written, found: Rehearsal) -> None:
+    def __init__(self, recorder: Recorder, calls: _Written, found: Rehearsal) -> None:
         self._recorder = recorder
         self._session = recorder._session
-        self._tape = tape
+        self._calls = calls
         self._found = found
         self._scopes: dict[int, Scope] = {}
         self._origins: dict[int, _Origin] = {}
@@ -132,7 +132,7 @@ class _Player:
 
     def play(self, call: Call) -> None:
         """Make a call; what it raised in the run as well is no news."""
-        self._tape.at = call.at
+        self._calls.at = call.at
         try:
             with self._session.lock:
                 getattr(self, f"_{call.name}")(call, *call.what)

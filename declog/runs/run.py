@@ -201,7 +201,7 @@ class Run:
                 found.append(self._mine(table.select([name for name, _ in columns]), "run_id"))
         if not found:
             return Frame(pa.table({name: pa.array([], type_) for name, type_ in columns}))
-        return Frame(_together(found, ("step", "mode", "name", "time")))
+        return Frame(_merged(found, ("step", "mode", "name", "time")))
 
     def _table(self, name: str) -> Frame:
         import pyarrow as pa
@@ -220,7 +220,7 @@ class Run:
                 found.append(_by_step(whole) if len(parts) > 1 else whole)
         if not found:
             return Frame(pa.table({}))
-        return Frame(_together(found, ("step", "mode")))
+        return Frame(_merged(found, ("step", "mode")))
 
     def _mine(self, table: Any, column: str) -> Any:
         """The rows of the run that is read; those that do not say of which they are belong to it."""
@@ -348,7 +348,7 @@ def _steps(table: Any) -> Any:
     return compute.coalesce(*(table[name] for name in names)) if names else None
 
 
-def _together(tables: Sequence[Any], key: Sequence[str]) -> Any:
+def _merged(tables: Sequence[Any], key: Sequence[str]) -> Any:
     """What several sinks wrote, each thing once: of the first that has it."""
     whole = tables[0]
     for table in tables[1:]:

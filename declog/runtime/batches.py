@@ -19,7 +19,7 @@ from declog.language.dtypes import Axis
 from declog.language.functions import Functions
 from declog.plans.ops import Plan, SignalOp
 from declog.runtime.batch import BatchRecord, OpenBatch
-from declog.runtime.call_log import Tape
+from declog.runtime.call_log import CallLog
 from declog.runtime.calls import Known
 from declog.runtime.extras import Undeclared, plain_column
 from declog.runtime.failures import Failures
@@ -69,7 +69,7 @@ class Intake:
     def __init__(
         self,
         plan: Plan,
-        tape: Tape,
+        calls: CallLog,
         failures: Failures,
         keep: Callable[[Holder, str, BatchRecord], None],
         *,
@@ -80,7 +80,7 @@ class Intake:
         self.order = 0  # how many batches were opened
         self.explicit: str | None = None  # the phase whose rows come in batches that are made explicit only
         self._plan = plan
-        self._tape = tape
+        self._call_log = calls
         self._failures = failures
         self._keep = keep
         self._functions = functions
@@ -258,7 +258,7 @@ class Intake:
             self._begin(holder, batch)
         batch.take(given, self._functions)
         if batch.failures:
-            self._tell(batch)
+            self._report(batch)
 
     def _begins(self, holder: Holder, batch: OpenBatch, names: Set[str]) -> bool:
         """Whether a call begins the next batch: it gives something again, or what begins each batch."""
@@ -274,7 +274,7 @@ class Intake:
         if column in self._plan.extras:
             self.observe(holder, {column: values})
             return
-        if not self._undeclared.wanted(column):
+        if not self._undeclared.takes(column):
             return
         phase = self._plan.extra
         assert phase is not None
@@ -323,7 +323,7 @@ class Intake:
         holder[batch.phase.name] = batch
         return batch
 
-    def _tell(self, batch: OpenBatch) -> None:
+    def _report(self, batch: OpenBatch) -> None:
         """Report what of a batch could not be computed."""
         for failure in batch.failures:
             self._failures.report(failure)
@@ -369,14 +369,14 @@ class Intake:
         came = self._pieces.get(phase, _NONE) if first else None
         try:
             record = open_batch.close(
-                self._tape.elapsed(), first=came, grouping=self._plan.grouping, functions=self._functions
+                self._call_log.elapsed(), first=came, grouping=self._plan.grouping, functions=self._functions
             )
         except MissingSignalError as error:
             if self._locate is None:
                 raise
             raise self._locate(error) from None
         if open_batch.failures:
-            self._tell(open_batch)
+            self._report(open_batch)
         if open_batch.names:
             if holder.piece:
                 self._pieces.setdefault(phase, set()).update(open_batch.names)
@@ -397,17 +397,17 @@ class Intake:
         required = (op.name for op in batch.phase.signals if not op.optional and op.name in batch.began)
         self._openers[batch.phase.name] = next(required, None)
 
-    def tell_silent(self) -> None:
+    def report_silent(self) -> None:
         """What never came until the first log event, named once."""
         optional = [op for phase in self._plan.phases.values() for op in phase.signals if op.optional and not op.any]
         absent = dict.fromkeys(op.source for op in optional if op.name not in self._given)
         if absent:
             shown = ", ".join(f"`{name}`" for name in absent)
             log.info("not observed so far: %s; what is made of them alone is inactive", shown)
-        self._tell_unmasked()
-        self._tell_required()
+        self._report_unmasked()
+        self._report_required()
 
-    def _tell_unmasked(self) -> None:
+    def _report_unmasked(self) -> None:
         """Values per token that came, and whose mask did not: which of their tokens exist nobody knows."""
         lost: dict[frozenset[str], dict[str, None]] = {}
         for phase in self._plan.phases.values():
@@ -423,7 +423,7 @@ class Intake:
                 "out; observe it in the same call, or say `axes.token.mask: all`", came, mask,
             )  # fmt: skip
 
-    def _tell_required(self) -> None:
+    def _report_required(self) -> None:
         """A required signal is missed when its phase's first batch closes; a phase without any batch says it here."""
         for phase in self._plan.phases.values():
             came = self._pieces.get(phase.name, _NONE)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NOTHING = nullcontext()
 
 
-class Tape:
+class CallLog:
     """Keeps nothing: a recorder that is not captured."""
 
     keeps = False

@@ -1,4 +1,4 @@
-"""The tape that is kept: every call of a recorder and what it was given, in a file that ``declog.replay`` plays.
+"""The call log that is kept: every call of a recorder and what it was given, in a file that ``declog.replay`` plays.
 
 One file per rank, of containers: first what run it is, then one for each call. A step, a block of another mode or a
 flush is whole when its last call is; what was cut by a crash, by a full disk or by a full queue is not read. The
@@ -25,7 +25,7 @@ from declog.errors import InputError, SinkError, error_text
 from declog.language.patterns import redacted
 from declog.plans.ops import CaptureOp, Plan
 from declog.runtime.batches import Holder
-from declog.runtime.call_log import Tape
+from declog.runtime.call_log import CallLog
 from declog.runtime.extras import plain_column
 from declog.runtime.scopes import Scope
 from declog.runtime.snapshots import Full, Redact, Snapshot, encode
@@ -71,7 +71,7 @@ def free_folder(folder: Path, rank: int) -> Path:
     return next(one for one in itertools.chain([folder], beside) if not file_of(one, rank).exists())
 
 
-class CapturingTape(Tape):
+class CaptureLog(CallLog):
     """Writes the calls of one rank's recorder."""
 
     keeps = True

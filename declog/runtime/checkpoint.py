@@ -65,7 +65,7 @@ def place(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
     return {**run, **asdict(replace(mine, order=0)), "open": rows}
 
 
-def together(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alone: bool = False) -> UsageError | None:
+def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alone: bool = False) -> UsageError | None:
     """What is wrong with the states of all ranks, by rank; every rank finds the same. ``alone``: one place is known."""
     broken = {rank: found["error"] for rank, found in enumerate(places) if found is not None and "error" in found}
     if broken:

@@ -42,7 +42,7 @@ class Undeclared:
         self._kept = any(column.keeps for _, column in columns)
         self._reported: set[str] = set()
 
-    def wanted(self, column: Any) -> bool:
+    def takes(self, column: Any) -> bool:
         """Whether a table keeps the column; ``InputError`` where one refuses it. What is dropped is reported once."""
         if not isinstance(column, str) or not column:
             raise InputError.of("DL509.name", column=column)

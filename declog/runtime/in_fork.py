@@ -18,11 +18,11 @@ log = logging.getLogger("declog")
 class InFork(Recorder):
     """It records nothing, and says so once."""
 
-    _told = False
+    _warned = False
 
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             log.warning("%s", UsageError.of("DL510.in_fork", process=os.getpid()))
 
     def _refused(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from declog.plans.ops import Plan
 from declog.runtime.background import Background
-from declog.runtime.call_log import Tape
+from declog.runtime.call_log import CallLog
 from declog.runtime.failures import Failures
 from declog.runtime.lanes import Edge, Lane
 from declog.runtime.misplaced import Misplaced
@@ -27,14 +27,14 @@ class LogEvents:
     """``first`` is called when the first one that did not fail has been handed over."""
 
     def __init__(
-        self, plan: Plan, tape: Tape, failures: Failures, background: Background, meter: Meter, misplaced: Misplaced,
-        first: Callable[[], None],
+        self, plan: Plan, calls: CallLog, failures: Failures, background: Background, meter: Meter,
+        misplaced: Misplaced, first: Callable[[], None],
     ) -> None:  # fmt: skip
         self.counts: Counter[str] = Counter()  # steps of each mode
         self.begun: dict[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
         self._sent: dict[str, int] = {}  # those that were handed over
         self._plan = plan
-        self._tape = tape
+        self._calls = calls
         self._failures = failures
         self._background = background
         self._meter = meter
@@ -126,7 +126,7 @@ class LogEvents:
         event = self.begin(mode) if lane.event is None else lane.event
         item = WindowItem(
             event, step, self.counts[mode] if edge is None else edge.count, window, tail, mode, part, done, answer,
-            figures, short_wait, last, self._sent.copy(), self.begun.copy(), lane.seconds(edge), self._tape.elapsed(),
+            figures, short_wait, last, self._sent.copy(), self.begun.copy(), lane.seconds(edge), self._calls.elapsed(),
             window.bytes, back,
         )  # fmt: skip
         lane.event = None
@@ -134,7 +134,7 @@ class LogEvents:
         self._background.submit(item)
         self._background.backlog.wait()
         if not part and not again:
-            self._tape.logged(mode)
+            self._calls.logged(mode)
         self._meter.handing += time.perf_counter() - began
         return item
 

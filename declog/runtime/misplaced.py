@@ -41,7 +41,7 @@ class RunsAhead:
         """A step has ended; before the first such signal came nothing is missed by not saying so."""
         self._last = self._last[1], step
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Where the last step alone has nothing of what came from tasks in all before, say how it is given its step."""
         for name, (count, last) in self.came.items():
             if count > 1 and count == self.steps - 1 and last == self._last[0]:

@@ -28,8 +28,8 @@ from declog.runtime import checkpoint, manifest
 from declog.runtime import comm as comms
 from declog.runtime.actors import ActorComm, DriverComm
 from declog.runtime.batches import Locate
-from declog.runtime.call_log import Tape
-from declog.runtime.capture import CapturingTape, free_folder
+from declog.runtime.call_log import CallLog
+from declog.runtime.capture import CaptureLog, free_folder
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.sinks import Sink, run_folder
@@ -84,7 +84,7 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
         for what, why in made.inactive:
             log.debug("%s is inactive: %s", what, why)
     try:
-        tape = _tape(channel, made, folder, runners.values(), start_s)
+        calls = _calls(channel, made, folder, runners.values(), start_s)
         if home is not None and run is not None:
             modules = [*given.modules, *(type(sink).__module__ for sink in given.sinks)]
             facts = manifest.facts(made, run.run_id, run.world_size, modules, given.packages, given.overrides)
@@ -95,7 +95,7 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
         raise
     recorder = Recorder(
         made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=given.functions,
-        wait_s=given.wait_s, locate=given.locate, tape=tape, home=home, run=run, fresh=named is None,
+        wait_s=given.wait_s, locate=given.locate, calls=calls, home=home, run=run, fresh=named is None,
         commits=given.commits,
     )  # fmt: skip
     if resume is not None:
@@ -134,7 +134,7 @@ def _resumed(channel: Comm, made: Plan, state: Mapping[str, Any] | None, start_s
         found = {"error": str(error)}
     states = [json.loads(text) for text in channel.agree("resume", json.dumps(found), start_s)]
     alone = isinstance(channel, DriverComm | ActorComm)  # they hear nobody
-    wrong = own or checkpoint.together(states, channel.world_size, alone=alone)
+    wrong = own or checkpoint.mismatch(states, channel.world_size, alone=alone)
     if wrong is not None:
         channel.close()
         raise wrong
@@ -161,7 +161,9 @@ def _resumed_folder(state: Mapping[str, Any] | None) -> str | None:
     return folder if folder is not None and Path(folder).is_dir() else None
 
 
-def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float) -> Tape | None:
+def _calls(
+    channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float
+) -> CallLog | None:
     """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
     op = made.capture
     named = None if op is None else op.folder
@@ -176,7 +178,7 @@ def _tape(channel: Comm, made: Plan, folder: Path | None, runners: Iterable[Sink
     try:
         if not chosen:
             raise SinkError.of("DL601.capture_folder")
-        return CapturingTape(made, op, Path(chosen), channel.rank, channel.world_size)
+        return CaptureLog(made, op, Path(chosen), channel.rank, channel.world_size)
     except SinkError:
         channel.close()
         for runner in runners:
@@ -218,7 +220,7 @@ def _open(
     routes: list[Route] = []
     run: RunInfo | None = None
     home: RunFolder | None = None  # rank 0 has it for all
-    each = {sink for table in made.tables for sink in table.local} if _together(channel) else set()
+    each = {sink for table in made.tables for sink in table.local} if _gathers(channel) else set()
 
     def rank_0() -> None:
         nonlocal run, home
@@ -226,7 +228,7 @@ def _open(
         home = chosen()
         run = _run_info(channel, made, home.path, run_id)
         for op in made.sinks:
-            _open_sink(op, made, run, runners, routes, _left(until), together=bool(each))
+            _open_sink(op, made, run, runners, routes, _left(until), gathers=bool(each))
         for place, sink in enumerate(extra):
             runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
             runner.open(run, _left(until))
@@ -243,7 +245,7 @@ def _open(
         run = _run_info(channel, made, Path(folder), run_id)
         for op in made.sinks:
             if op.id in each:
-                _open_sink(op, made, run, runners, routes, _left(until), together=True)
+                _open_sink(op, made, run, runners, routes, _left(until), gathers=True)
 
     replica = isinstance(channel, comms.StoreComm) and channel.replica  # another process writes its rows
     try:
@@ -263,21 +265,21 @@ def _left(until: float) -> float:
     return max(0.1, until - time.monotonic())
 
 
-def _together(channel: Comm) -> bool:
+def _gathers(channel: Comm) -> bool:
     """Whether there are other ranks, each with a disk of its own or the same one. An actor only exports."""
     return channel.world_size > 1 and not isinstance(channel, DriverComm | ActorComm)
 
 
 def _open_sink(
     op: SinkOp, made: Plan, run: RunInfo, runners: dict[str, SinkRunner], routes: list[Route], left_s: float, *,
-    together: bool,
+    gathers: bool,
 ) -> None:  # fmt: skip
     sink = sink_kinds.make_sink(op.kind, dict(op.options))
     runner = runners[op.id] = SinkRunner(
         op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
     )
     runner.open(run, left_s)
-    local = frozenset(table.id for table in made.tables if together and op.id in table.local)
+    local = frozenset(table.id for table in made.tables if gathers and op.id in table.local)
     traits = sink_kinds.traits(op.kind)
     most, last = traits.unfiltered_bytes, traits.shows_last
     routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, local, most, last))

@@ -26,7 +26,7 @@ from declog.records import RunInfo
 from declog.runtime import actors, context, graphs, timing, wrapping
 from declog.runtime.background import Background
 from declog.runtime.batches import Locate
-from declog.runtime.call_log import Tape
+from declog.runtime.call_log import CallLog
 from declog.runtime.checkpoint import pack, unpack
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
@@ -56,7 +56,7 @@ class Recorder(InTrainer):
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
         output_dir: Path | None, *, run_id: str = "", functions: Functions = DEFAULT, close_s: float = 30.0,
-        wait_s: float = 30.0, locate: Locate | None = None, tape: Tape | None = None, home: RunFolder | None = None,
+        wait_s: float = 30.0, locate: Locate | None = None, calls: CallLog | None = None, home: RunFolder | None = None,
         run: RunInfo | None = None, fresh: bool = False, commits: bool = False,
     ) -> None:  # fmt: skip
         self.output_dir = output_dir
@@ -67,8 +67,8 @@ class Recorder(InTrainer):
             plan, comm, runners, routes, self._failures, functions=functions, close_s=close_s, wait_s=wait_s,
             home=home, run=run, fresh=fresh,
         )  # fmt: skip
-        tape = Tape() if tape is None else tape
-        super().__init__(Session(plan, tape, self._failures, self._background, functions=functions, locate=locate))
+        calls = CallLog() if calls is None else calls
+        super().__init__(Session(plan, calls, self._failures, self._background, functions=functions, locate=locate))
         for runner in runners.values():
             runner.watch(self._progress)
         self._process = os.getpid()
@@ -484,7 +484,7 @@ class Recorder(InTrainer):
         """This process is a fork of the run's: it has no threads, and its locks may be held for ever."""
         if not self.closed:
             self._session.lock = threading.RLock()
-            self._session.tape.in_child()
+            self._session.calls.in_child()
             from declog.runtime.in_fork import InFork  # which is made from this class
 
             self.__class__ = InFork

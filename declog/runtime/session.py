@@ -20,7 +20,7 @@ from declog.runtime import timing
 from declog.runtime.background import Background
 from declog.runtime.batch import BatchRecord
 from declog.runtime.batches import TIMERS, Holder, Intake, Locate, Waiting
-from declog.runtime.call_log import Tape
+from declog.runtime.call_log import CallLog
 from declog.runtime.checkpoint import RecorderState
 from declog.runtime.failures import Failures
 from declog.runtime.lanes import Lane
@@ -37,17 +37,17 @@ _AHEAD = "end one step before the next; what runs ahead says its step: with log.
 
 
 class Session:
-    """Every call is written on the tape before it is executed, under one lock."""
+    """Every call is written on the call log before it is executed, under one lock."""
 
     def __init__(
-        self, plan: Plan, tape: Tape, failures: Failures, background: Background, *, functions: Functions,
+        self, plan: Plan, calls: CallLog, failures: Failures, background: Background, *, functions: Functions,
         locate: Locate | None,
     ) -> None:  # fmt: skip
         self.plan = plan
-        self.tape = tape
+        self.calls = calls
         self.lock = threading.RLock()
         self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
-        self.intake = Intake(plan, tape, failures, self._keep, functions=functions, locate=locate)
+        self.intake = Intake(plan, calls, failures, self._keep, functions=functions, locate=locate)
         self.misplaced = Misplaced(failures, self.meter, strict=plan.strict)
         self.closed = False
         self.commits = False  # what comes without a scope is of the step that is committed next
@@ -63,7 +63,9 @@ class Session:
         self._entered = {"train"}  # modes
         self._last_step = 0  # of any mode
         self._next = NextStep(self.intake, self._keep_timed)  # what came without a scope, until a step ends
-        self._events = LogEvents(plan, tape, failures, background, self.meter, self.misplaced, self.intake.tell_silent)
+        self._events = LogEvents(
+            plan, calls, failures, background, self.meter, self.misplaced, self.intake.report_silent
+        )
         self.scopes: dict[int, Scope] = {}  # that are open
         self._origins: WeakKeyDictionary[Origin, int] = WeakKeyDictionary()
         self._ahead = RunsAhead()
@@ -92,7 +94,7 @@ class Session:
     def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         """A scope begins, inside the one ``around`` it, if there is one. Raises ``UsageError`` where it cannot."""
         with self.lock:
-            if self.tape.keeps:
+            if self.calls.keeps:
                 scope.origin = self._number(me)
             _OPEN[scope.kind](self, scope, around, me)
             scope.owner = me
@@ -104,16 +106,16 @@ class Session:
             self.scopes.pop(scope.id, None)
             if not scope.closed and not self.closed:
                 word, end = _END[scope.kind]
-                if not self.tape.keeps:
+                if not self.calls.keeps:
                     end(self, scope, failed)
                 else:
-                    with self.tape.call(word, failed, at=scope):
+                    with self.calls.call(word, failed, at=scope):
                         end(self, scope, failed)
             scope.closed = True
 
     def _number(self, me: Origin) -> int:
-        """A number for a task or thread, for the tape."""
-        return self._origins.setdefault(me, len(self._origins) + 1) if self.tape.keeps else 0
+        """A number for a task or thread, for the call log."""
+        return self._origins.setdefault(me, len(self._origins) + 1) if self.calls.keeps else 0
 
     def _open_step(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         number = scope.number
@@ -129,14 +131,14 @@ class Session:
                 raise UsageError.of("DL510.nested", step=number, open=self.step.number, fix=_AHEAD.format(step=number))
             if lane.last is not None and number <= lane.last:
                 raise UsageError.of("DL510.rises", step=number, last=lane.last, next=lane.last + 1, back=number - 1)
-        if not self.tape.keeps:
+        if not self.calls.keeps:
             self._begin_step(scope, lane, number, me)
         else:
-            with self.tape.call("begin", number, 0 if around is None else around.id, at=scope):
+            with self.calls.call("begin", number, 0 if around is None else around.id, at=scope):
                 self._begin_step(scope, lane, number, me)
 
     def _begin_step(self, scope: Scope, lane: Lane, number: int, me: Origin) -> None:
-        scope.mode, scope.lane, scope.owner, scope.began = lane.mode, lane, me, self.tape.elapsed()
+        scope.mode, scope.lane, scope.owner, scope.began = lane.mode, lane, me, self.calls.elapsed()
         lane.enter(number)
         if lane.ordered:
             self.step, self.home = scope, me
@@ -175,7 +177,7 @@ class Session:
 
     def _spend(self, scope: Scope, lane: Lane) -> None:
         """A step or a block of a mode is over: how long it took, less what was of others inside it."""
-        took = self.tape.elapsed() - scope.began
+        took = self.calls.elapsed() - scope.began
         lane.spent += max(took - scope.inside, 0.0)
         around = scope.parent
         while around is not None:
@@ -186,7 +188,7 @@ class Session:
 
     def _open_at(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         assert scope.number is not None
-        with self.tape.call("at", scope.number, at=scope):
+        with self.calls.call("at", scope.number, at=scope):
             scope.lane = self.train
             self.train.enter(scope.number)
 
@@ -205,14 +207,14 @@ class Session:
         mode = scope.mode
         if scope.number is None:
             scope.number = self.now if around is None or around.number is None else around.number
-        with self.tape.call("enter", mode, scope.number, 0 if around is None else around.id, at=scope):
+        with self.calls.call("enter", mode, scope.number, 0 if around is None else around.id, at=scope):
             if around is not None and me in around.holders:  # what this task had open is of before the block
                 self.intake.close_all([around.holders[me]], suppress=False)
             scope.lane = self._lanes.get(mode)
             if scope.lane is None:
                 scope.lane = Lane(mode, event=self._events.begin(mode))
             self._entered.add(mode)
-            scope.began = self.tape.elapsed()
+            scope.began = self.calls.elapsed()
 
     def _end_mode(self, scope: Scope, failed: bool) -> None:
         lane = scope.lane
@@ -232,7 +234,7 @@ class Session:
         if around is None or around.lane is None:
             raise UsageError.of("DL510.outside", what="batch")
         scope.block, scope.lane, scope.mode, scope.number = around, around.lane, around.mode, around.number
-        with self.tape.call("batch", scope.phase, scope.rows, around.id, at=scope):
+        with self.calls.call("batch", scope.phase, scope.rows, around.id, at=scope):
             if scope.phase is None:
                 scope.holders[scope] = Holder(scope, scope.origin, once=True, piece=around.owner is not me)
                 return
@@ -277,12 +279,12 @@ class Session:
 
     def observe(self, holder: Holder, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Record signals; with ``strict`` a name that the profile does not know is an error."""
-        if not self.tape.keeps:
+        if not self.calls.keeps:
             self.intake.observe(holder, signals, strict=strict)
         else:
             if strict:
                 self.intake.check(signals)
-            with self.tape.call("observe", signals, at=holder):
+            with self.calls.call("observe", signals, at=holder):
                 self.intake.observe(holder, signals)
         if holder.piece and holder.scope is not None:
             self._ahead.observed(holder.scope, signals)
@@ -313,7 +315,7 @@ class Session:
             return
         known.add(packet.id)
         one = Holder(scope, holder.origin, piece=True) if scope is not None else Waiting(holder.origin)
-        with self.tape.call("packet", packet.signals, at=one):
+        with self.calls.call("packet", packet.signals, at=one):
             self.intake.observe(one, packet.signals)
             self.intake.close_all([one], suppress=False)
         if isinstance(holder, Waiting) and isinstance(one, Waiting):
@@ -321,16 +323,16 @@ class Session:
 
     def metrics(self, holder: Holder, values: Mapping[str, Any]) -> None:
         """Record numbers under names of their own."""
-        if not self.tape.keeps:
+        if not self.calls.keeps:
             self.intake.metrics(holder, values)
             return
         for name, value in values.items():
-            with self.tape.call("metric", name, value, at=holder):
+            with self.calls.call("metric", name, value, at=holder):
                 self.intake.metrics(holder, {name: value})
 
     def extra(self, holder: Holder, column: str, values: Any) -> None:
         """Record a column of completions."""
-        with self.tape.call("extra", column, values, at=holder):
+        with self.calls.call("extra", column, values, at=holder):
             self.intake.extra(holder, column, values)
 
     def timed(self, scope: Scope | None, me: Origin, name: str, seconds: timing.Seconds) -> None:
@@ -376,7 +378,7 @@ class Session:
 
     def rewind(self, step: int) -> None:
         """The trainer goes back: what was recorded until now is logged, and the next step may be the one after."""
-        with self.lock, self.tape.call("rewind", step):
+        with self.lock, self.calls.call("rewind", step):
             lane = self.train
             if self.step is not None:
                 raise UsageError.of("DL510.rewind", step=self.step.number)
@@ -388,7 +390,7 @@ class Session:
 
     def flush(self, scope: Scope | None, answer: Answer | None = None) -> None:
         """Log what came since the last log event, in the mode of a scope."""
-        with self.lock, self.tape.call("flush", at=scope):
+        with self.lock, self.calls.call("flush", at=scope):
             lane = self.train if scope is None or scope.lane is None else scope.lane
             try:
                 if lane.ordered and self.step is not None:
@@ -414,7 +416,7 @@ class Session:
             if self.closed:
                 return False
             self.closed = True
-            with self.tape.call("close", failed):
+            with self.calls.call("close", failed):
                 try:
                     self._close_open(failed)
                 except Exception as error:  # noqa: BLE001  (such as columns that came after the last rows)
@@ -426,8 +428,8 @@ class Session:
                         for lane in self._left(mode):
                             self._events.finish(lane)
                             self._events.hand_over(lane, self._label(lane, ahead=True), None, tail=True, last=True)
-        self.tape.close()
-        self._ahead.tell()
+        self.calls.close()
+        self._ahead.report()
         return True
 
     def _left(self, mode: str) -> list[Lane]:
@@ -494,14 +496,14 @@ class Session:
         events, intake = self._events, self.intake
         mine = RecorderState(
             self._last_step, dict(events.begun), intake.order, dict(events.counts), sorted(intake.seen),
-            self.tape.elapsed(), lane.last, lane.edge, lane.spent - lane.counted,
+            self.calls.elapsed(), lane.last, lane.edge, lane.spent - lane.counted,
         )  # fmt: skip
         return mine, frames
 
     def cut_logged(self) -> None:
         """What ``log_metric`` gave between two steps goes to the window of the last one."""
         if self.plan.logged is not None:
-            with self.tape.call("cut"):
+            with self.calls.call("cut"):
                 self._next.bind(self.train, self._label(self.train), suppress=True, only=self.plan.logged.phase)
 
     def load(self, mine: RecorderState, frames: Mapping[str, Frame]) -> None:
@@ -510,7 +512,7 @@ class Session:
             self._last_step, self.intake.order = mine.step, mine.order
             self._events.load(mine.sent, mine.counts)
             self.intake.seen.update(mine.seen)
-            self.tape.resume(mine.elapsed)
+            self.calls.resume(mine.elapsed)
             if mine.counts.get("train"):
                 self.train.last = mine.step if mine.train is None else mine.train
                 self.train.edge = mine.edge

@@ -52,7 +52,7 @@ class Contract:
                 "runs at once are kept apart": self.two_runs,
             }
             if isinstance(sink, Coalescing):
-                found["several log events at once are those one by one"] = self.together
+                found["several log events at once are those one by one"] = self.several
             if isinstance(sink, Rewindable):
                 found["a resumed run has each step once"] = self.resumed
         return found
@@ -111,7 +111,7 @@ class Contract:
         for step, records in ((0, event(0)), (1, Records(tables=(odd,))), (2, event(2))):
             runner.submit(step, records)
         report = runner.close(WAIT_S)
-        assert report.finished and report.failed <= 1, _said(report)
+        assert report.finished and report.failed <= 1, _failures(report)
         self._same(run, [(step, event(step)) for step in (0, 2)])
 
     def untouched(self) -> None:
@@ -149,7 +149,7 @@ class Contract:
         for run, mine in zip(runs, events, strict=True):
             self._same(run, mine)
 
-    def together(self) -> None:
+    def several(self) -> None:
         """``write_many`` of all of them leaves what ``write`` of each does."""
         events = [(step, event(step)) for step in range(7)]
         many, single = self._run(), self._run()
@@ -270,10 +270,10 @@ def _process() -> dict[str, object]:
 
 
 def _whole(report: CloseReport) -> None:
-    assert report == CloseReport(), _said(report)
+    assert report == CloseReport(), _failures(report)
 
 
-def _said(report: CloseReport) -> str:
+def _failures(report: CloseReport) -> str:
     error = report.first_error
     reason = "" if error is None else f": {type(error).__name__}: {error}"
     finished = "" if report.finished else ", and the sink did not finish"

@@ -69,10 +69,10 @@ class Stored:
         try:
             column = self._get(select_fields=[name]).pop(name)
         except (ValueError, KeyError):
-            return self._said(name)
+            return self._declared(name)
         return _padded(column) if hasattr(column, "is_nested") else column.tolist()
 
-    def _said(self, name: str) -> list[Any] | None:
+    def _declared(self, name: str) -> list[Any] | None:
         try:
             rows = self._get(select_fields=["extra_fields"]).pop("extra_fields").tolist()
         except (ValueError, KeyError):
