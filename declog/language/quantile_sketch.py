@@ -29,6 +29,18 @@ VALUES: NDArray[np.float64] = np.concatenate([-_MAGNITUDES[::-1], [0.0], _MAGNIT
 Sparse = Sequence[Sequence[int]]  # [bin, count] pairs
 
 
+def edges_of(low: float, high: float, bins: int) -> NDArray[Any]:
+    """The edges of equal bins; about what is too close for floats to be parted so, bins that they can part."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.histogram_bin_edges([], bins, range=(low, high))
+    except ValueError:  # too close, or so far apart that no float is the distance
+        least = 2.0 * bins * float(np.spacing(max(abs(low), abs(high))))
+        if high / 2 - low / 2 < least:
+            low, high = low - least, high + least
+        return 2.0 * np.linspace(low / 2, high / 2, bins + 1)
+
+
 @dataclass(frozen=True)
 class Sketch:
     """How many values fell into each bin, ``[SIZE]``, and the exact smallest and greatest value."""
@@ -90,7 +102,7 @@ class Sketch:
             return math.nan
         low = self.low if math.isfinite(self.low) else float(VALUES[used[0]])
         high = self.high if math.isfinite(self.high) else float(VALUES[used[-1]])
-        edges = np.histogram_bin_edges([], bins, range=(low, high))
+        edges = edges_of(low, high, bins)
         counts, edges = np.histogram(np.clip(VALUES[used], low, high), bins=edges, weights=finite[used])
         return counts.astype(np.int64), edges
 

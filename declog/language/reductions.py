@@ -155,7 +155,9 @@ def _last(values: Array) -> Any:
 )
 def _histogram(values: Array, bins: int) -> tuple[Array, Array] | float:
     finite = values[np.isfinite(values)]
-    return np.histogram(finite, bins=bins) if len(finite) else float("nan")
+    if not len(finite):
+        return float("nan")
+    return np.histogram(finite, sketch.edges_of(float(finite.min()), float(finite.max()), bins))
 
 
 @_values(

@@ -152,7 +152,7 @@ class TensorboardSink(BaseSink):
             max=edges[filled[-1] + 1] if filled else edges[-1],
             num=sum(counts),
             sum=sum(count * middle for count, middle in zip(counts, middles, strict=True)),
-            sum_squares=sum(count * middle**2 for count, middle in zip(counts, middles, strict=True)),
+            sum_squares=sum(count * (middle * middle) for count, middle in zip(counts, middles, strict=True)),
             bucket_limit=edges[1:],
             bucket=[float(count) for count in counts],
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.language.runs import record
@@ -96,3 +97,26 @@ def test_quantiles_of_tokens_are_infinite_where_those_of_rows_are(level: str, ro
     found = record(profile, [[{"x": rows, "t": [[row] for row in rows]}]]).scalars[0]
     assert str(found["t"]) == str(found["x"])
     assert found["nonfinite/t"] == found["nonfinite/x"]
+
+
+@pytest.mark.parametrize("axis", ["completion", "token"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [1.0, 1.0 + 2**-52], [0.3, 0.1 + 0.2], [1e17, 1e17], [1e300, 1e300 * (1 + 2**-52)], [-1e308, 1e308],
+        [-1.7e308, 1.7e308], [0.0, 5e-324], [1.7e18, 1.7e18 + 256],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_histogram_of_values_that_floats_hardly_part(rows: list[float], axis: str) -> None:
+    """Of rewards that differ by rounding, of times in nanoseconds, of the greatest numbers: all are in some bin."""
+    profile = {
+        "axes": {"token": {"mask": "all"}},
+        "signals": {"x": {"axis": axis}},
+        "metrics": {"m": {"expr": "x", "reduce": "histogram(bins=8)"}},
+    }
+    [(_, records)] = record(profile, [[{"x": [rows] if axis == "token" else rows}]]).events
+    [found] = records.histograms
+    assert sum(found.counts) == len(rows)
+    assert (np.diff(found.edges) > 0).all()
+    assert found.edges[0] <= rows[0] <= rows[-1] <= found.edges[-1]

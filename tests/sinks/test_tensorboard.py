@@ -57,6 +57,15 @@ def test_a_histogram_keeps_its_edges(tmp_path: Path) -> None:
     assert (value.min, value.max, value.num, value.sum) == (1.0, 4.0, 5.0, 2 * 1.5 + 3 * 3.0)
 
 
+def test_a_histogram_of_great_numbers_takes_nothing_with_it(tmp_path: Path) -> None:
+    """The sum of their squares is infinite, and the scalars of the log event are there."""
+    great = Histogram("h", [1, 1], [-1e300, 0.0, 1e300], "h")
+    found = logged(tmp_path, (0, Records(scalars=(Scalar("x", 2.0, "x"),), histograms=(great,))))
+    value = found.Histograms("h")[0].histogram_value
+    assert (value.min, value.max, value.num, value.sum_squares) == (-1e300, 1e300, 2, math.inf)
+    assert [item.value for item in found.Scalars("x")] == [2.0]
+
+
 def test_an_empty_histogram_is_no_error(tmp_path: Path) -> None:
     """Nothing in any bin."""
     empty = Histogram("h", [0, 0], [0.0, 1.0, 2.0], "h")
