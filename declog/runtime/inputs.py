@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence, Set
 from decimal import Decimal
 from fractions import Fraction
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -291,12 +292,13 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     items = list(value)
     if op.dtype is DType.OBJECT:
         return [plain_value(item) for item in items]
-    if op.dtype is DType.TEXT:
-        for place, item in enumerate(items):
-            if item is not None and not isinstance(item, str):
-                raise InputError.of(
-                    "DL504.object", label=label, declared=_declared(op), place=place, item=describe(item), name=op.name
-                )
+    if {*map(type, items)} <= {str, NoneType}:  # most
+        return items
+    for place, item in enumerate(items):
+        if item is not None and not isinstance(item, str):
+            raise InputError.of(
+                "DL504.object", label=label, declared=_declared(op), place=place, item=describe(item), name=op.name
+            )
     return items
 
 
