@@ -79,7 +79,7 @@ SYNONYMS: Mapping[str, str] = {
     "number": "float", "integer": "int", "int64": "int", "long": "int", "boolean": "bool", "json": "object",
     "dict": "object", "list": "object", "sequence": "completion", "response": "completion", "rollout": "completion",
     "batch": "step", "iteration": "step", "warning": "warn", "critical": "error", "fatal": "error",
-    "dtype": "type", "weights": "weight",
+    "dtype": "type", "weights": "weight", "lr": "learning_rate", "learning_rate": "lr",
 }  # fmt: skip
 
 

@@ -52,6 +52,8 @@ def run(given: argparse.Namespace) -> int:
         return 0
     if given.what not in known:
         raise Wrong(f"there is nothing called `{given.what}` to list", did_you_mean(given.what, known, what="lists"))
+    if given.words and given.what in OF_DECLOG:
+        raise Wrong(f"{given.what} are those of every profile", f"declog ls {given.what}")
     rows = _rows(given.what, given, profile)
     if given.format == "json":
         write_json([{"name": row[0], "what": [cell for cell in row[1:] if cell]} for row in rows])

@@ -47,26 +47,31 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Show it."""
+    of_plan = [f"--{name}" for name in ("plan", "names", "inactive") if vars(given)[name]]
+    if given.key and of_plan:
+        raise Wrong(f"--key shows keys of the YAML, and {of_plan[0]} what is made of all of it", "one of them")
     if given.capture is not None:
-        return _observed(given)
+        return _observed(given, of_plan)
     from declog.api import plan
     from declog.cli.targets import chosen
 
     config = chosen(given)
-    if given.plan or given.names or given.inactive:
+    if of_plan:
         _of_plan(plan(config), given)
     else:
         _profile(config, given)
     return 0
 
 
-def _observed(given: argparse.Namespace) -> int:
+def _observed(given: argparse.Namespace, of_plan: list[str]) -> int:
     """Print a profile of what came."""
     from declog.replay.capture_reader import load
     from declog.replay.observed import observed, profile_text
 
     if given.words or given.config_name is not None:
         raise Wrong("--from takes a capture and no profile", f"declog preview {given.capture} {' '.join(given.words)}")
+    if of_plan or given.key or given.format != "text":
+        raise Wrong("--from prints a YAML file, all of it", f"declog show --from {given.capture}")
     capture = load(given.capture)
     print(f"# What {visible(str(capture.folder))} has, {capture.steps} steps of it: a profile to begin with.")
     print(visible_lines(profile_text(capture, observed(capture))), end="")
