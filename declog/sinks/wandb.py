@@ -32,6 +32,7 @@ from declog.sinks._shared import clean_text, json_text, require, tracker_config,
 
 OURS = "declog/"  # before a table's key in a run that was joined: whoever opened it may have one of that name
 STEP = f"{OURS}step"
+LOCAL_STEP = "_local_step"  # of a run: its step, as this process counts it
 INCREMENTS = 100
 MAX_BINS = 512
 TITLE_CHARS = 63
@@ -185,7 +186,11 @@ class WandbSink(BaseSink):
         """wandb's step: the row of history that is open. A disabled run has none."""
         if self._before:  # somebody else's
             self._run.log({}, commit=False)  # raises where its owner has finished it: else its step hangs for long
-        return 0 if self._run.disabled else int(self._run.step)
+        if self._run.disabled:
+            return 0
+        # `step` asks wandb's service, and waits: what this process alone logs into is counted here, too
+        here = not self._before and hasattr(self._run, LOCAL_STEP)
+        return int(getattr(self._run, LOCAL_STEP) if here else self._run.step)
 
     def _summarize(self, records: Records) -> None:
         """Let wandb keep the best value of a metric, beside its last."""

@@ -13,7 +13,7 @@ import wandb
 from declog.errors import SinkError
 from declog.records import Alert, Column, DType, Histogram, Places, Records, Scalar, Table
 from declog.sinks.runner import SinkRunner
-from declog.sinks.wandb import INCREMENTS, WandbSink
+from declog.sinks.wandb import INCREMENTS, LOCAL_STEP, WandbSink
 from tests.sinks.samples import EXACT, SURROGATE, event, run_info, table
 from tests.sinks.wandb_reader import OfflineRun, read_runs
 
@@ -249,8 +249,12 @@ def test_log_events_that_nobody_separates_do_not_overwrite_each_other(wandb_fold
 
 
 def test_somebody_else_in_declogs_run_costs_nothing(wandb_folder: Path) -> None:
-    """A trainer that finds declog's run open and gets ahead of it: declog goes over to a step metric."""
-    runner = SinkRunner("wandb", WandbSink())
+    """A trainer that finds declog's run open and gets ahead of it: declog goes over to a step metric.
+
+    The step that this process counts is the one that wandb's service would say, without waiting for it.
+    """
+    sink = WandbSink()
+    runner = SinkRunner("wandb", sink)
     runner.open(run_info(wandb_folder))
     other = wandb.run
     assert other is not None
@@ -258,6 +262,7 @@ def test_somebody_else_in_declogs_run_costs_nothing(wandb_folder: Path) -> None:
         write(runner, step, scalars(reward=step + 0.5))
         for extra in range(3):
             other.log({"other": 3 * step + extra})
+        assert hasattr(other, LOCAL_STEP) and sink._row() == other.step
     runner.close(60)
     (run,) = read_runs(wandb_folder)
     assert [value for _, value in run.series("reward")] == [step + 0.5 for step in range(6)]
