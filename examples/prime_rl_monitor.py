@@ -35,7 +35,7 @@ PROFILE: dict[str, Any] = {
         "by_env": {"expr": "reward", "by": "env", "name": "reward/{label}"},
         "rewards": "mean(rewards)", "measured": "mean(measured)", "length": "summary(length)", "turns": "mean(turns)",
         "failed": "mean(failed)", "equal": "mean(max(reward, over=completion) == min(reward, over=completion))",
-        "logged": {"reduce": "last", "pool": "step", "nan": "propagate"},
+        "logged": {"reduce": "mean", "nan": "propagate"},
     },
     "sinks": {"parquet": {}},
 }  # fmt: skip
@@ -75,18 +75,18 @@ class DeclogMonitor(Monitor):  # type: ignore[misc]  # not typed here
 
 
 def columns(episodes: Sequence[Any]) -> dict[str, Any]:
-    """Signals of verifiers' episodes: a row per trace."""
-    found = [(episode, trace) for episode in episodes for trace in episode.traces]
+    """Signals of verifiers' episodes: a row per trace that trains the policy, so none of a judge or a user."""
+    found = [(episode, trace) for episode in episodes for trace in episode.traces if trace.agent.trainable]
     names = dict.fromkeys(name for _, trace in found for name in trace.rewards)
     measured = dict.fromkeys(name for _, trace in found for name in trace.metrics)
     return {
-        "reward": [trace.reward for _, trace in found],
+        "reward": [trace.reward if any(trace.rewards.values()) else None for _, trace in found],  # where it was scored
         "rewards": {name: [_score(trace.rewards.get(name)) for _, trace in found] for name in names},
         "measured": {name: [trace.metrics.get(name) for _, trace in found] for name in measured},
         "turns": [trace.num_turns for _, trace in found],
         "length": [trace.num_output_tokens for _, trace in found],
         "failed": [not trace.ok for _, trace in found],
-        "env": [episode.env.name for episode, _ in found],
+        "env": [episode.env.name or episode.env.id for episode, _ in found],
         "group": [episode.id if episode.group is None else episode.group.id for episode, _ in found],
     }
 

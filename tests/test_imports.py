@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_the_module_is_as_ever(packages: Path) -> None:
     text = "import importlib.resources\nread = importlib.resources.files(__name__).joinpath('data.txt').read_text()\n"
     (packages / "own/__init__.py").write_text(text)
     after("own", lambda module: None)
-    own = importlib.import_module("own")
+    own: Any = importlib.import_module("own")
     assert (own.read, inspect.getsource(own)) == ("a resource", text)
     assert own.__loader__ is own.__spec__.loader and type(own.__loader__).__module__ != after.__module__
 

@@ -251,6 +251,7 @@ class Trace:
     num_turns: int
     num_output_tokens: int
     ok: bool = True
+    agent: Any = field(default_factory=lambda: SimpleNamespace(trainable=True))
 
     @property
     def reward(self) -> float:
@@ -267,12 +268,13 @@ class Episode:
 
 
 def episodes(step: int) -> list[Episode]:
-    """Two groups of two in two environments; in the first all rewards are equal, and one of its traces failed."""
+    """Two groups of two in two environments; in the first rewards are equal, one failed; each has a judge's trace."""
     return [
         Episode(
             SimpleNamespace(id=f"{step}/{group}"), SimpleNamespace(name=("math", "code")[group]),
             [Trace({"right": Reward(float(group * row), 2.0), "format": None}, {"calls": float(row)}, 1 + row,
-                   10 * step, ok=bool(group or row))],
+                   10 * step, ok=bool(group or row)),
+             Trace({"judged": Reward(7.0)}, {}, 9, 9, agent=SimpleNamespace(trainable=False))],
         )
         for group in range(2) for row in range(2)
     ]  # fmt: skip

@@ -133,14 +133,16 @@ def test_code_that_looks_at_wandb(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         seen[name] = [json.loads(each) for each in done.stdout.splitlines() if each.startswith("[")]
         kept[name] = {run.name: (run.finished, rows(run)) for run in read_runs(folder)}
-    assert (len(seen["plain"]), seen["teed"]) == (8, seen["plain"])
-    assert (len(kept["plain"]), kept["teed"]) == (11, kept["plain"])
+    assert (len(seen["plain"]), seen["teed"]) == (10, seen["plain"])
+    assert (len(kept["plain"]), kept["teed"]) == (13, kept["plain"])
     files = [declog.read(folder).scalars.rows() for folder in (tmp_path / "teed/outputs/mine").iterdir()]
     logged = [
         (row["_step"], name, value) for _, run in kept["plain"].values() for row in run for name, value in row.items()
         if isinstance(value, float | int) and name != "_step"
+        and not {"train/generated_samples", "eval/accuracy"} & row.keys()  # where wandb puts its step metrics in
     ]  # fmt: skip
-    assert sorted((row["step"], row["name"], row["value"]) for one in files for row in one) == sorted(logged)
+    found = sorted((row["step"], row["name"], row["value"]) for one in files for row in one)
+    assert [each for each in found if not each[1].startswith("eval/")] == sorted(logged)
 
 
 class Logger:
@@ -269,7 +271,7 @@ def test_how_a_logger_is_called(shape: str, tmp_path: Path) -> None:
 
     plain, own, sink = Own(), Own(), MemorySink()
     log = declog.tee(own, "tee", ["sinks=null", "profile=full"], sinks=[sink], output_dir=tmp_path)
-    assert isinstance(log, Own) and not isinstance(log, Logger)
+    assert (isinstance(log, Own), isinstance(log, Logger)) == (True, False)
     for step in range(3):
         values = {"loss": step / 2, "kl": step}
         for each in (plain, log):

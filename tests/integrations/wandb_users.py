@@ -152,6 +152,45 @@ def swept() -> Iterator[Any]:
         yield wandb.run is None
 
 
+def openrlhf() -> Iterator[Any]:
+    """After OpenRLHF's WandbLogger: a run that wandb's own module opened, no steps, and a table that is made anew."""
+    import wandb as own
+
+    own.init(project="users", name="openrlhf", config={"lr": 0.1}, reinit=True)
+    own.define_metric("train/global_step")
+    own.define_metric("train/*", step_metric="train/global_step", step_sync=True)
+    own.define_metric("eval/*", step_metric="eval/epoch", step_sync=True)
+    handle = wandb  # `logger.handle = declog.tee(wandb)`
+    table = own.Table(columns=["global_step", "text", "reward"])
+    for step in range(1, 4):
+        new = handle.Table(columns=table.columns, data=table.data)
+        new.add_data(step, "a text", step / 2)
+        table = new
+        handle.log({"train/generated_samples": new})
+        handle.log({"train/loss": 1 / step, "train/reward": step / 2, "train/global_step": step})
+        if step == 2:
+            handle.log({"eval/accuracy": 0.5, "eval/global_step": step})
+    handle.finish()
+    yield wandb.run is None
+
+
+def areal() -> Iterator[Any]:
+    """After AReaL's StatsLogger: several rows of one call, each a step of its own; what counts is left out by it."""
+    wandb.init(
+        mode="offline", project="users", name="areal", id="areal_trial", resume="allow", force=True, job_type="train",
+        config={"nested": {"lr": 0.1}},
+    )  # fmt: skip
+    last = -1
+    for step in range(3):
+        data = [{"loss": step, "loss__count": 4, "reward": step / 2}, {"loss": step + 10, "reward": 0.5}]
+        at = max(step, last + 1)
+        for place, item in enumerate(data):
+            wandb.log({name: value for name, value in item.items() if not name.endswith("__count")}, step=at + place)
+        last = at + len(data) - 1
+    wandb.finish()
+    yield last
+
+
 def disabled() -> Iterator[Any]:
     """A run that logs nothing."""
     run = wandb.init(project="users", mode="disabled")
@@ -173,5 +212,5 @@ def never_finished() -> Iterator[Any]:
     yield isinstance(wandb.run, wandb.Run)
 
 
-for use in (before_init, looks, a_block, again, watched, swept, disabled, never_finished):
+for use in (before_init, looks, a_block, again, watched, swept, openrlhf, areal, disabled, never_finished):
     print(json.dumps([use.__name__, list(use())]), flush=True)

@@ -55,10 +55,16 @@ SWANLAB = (
     "swanlab==0.10.3 protobuf==6.33.6 nvidia-ml-py==13.615.71 prettytable==3.18.0 pwinput==1.0.3 pyecharts==2.1.0"
     " pyroaring==1.0.3 simplejson==4.3.0 wcwidth==0.9.4 wrapt==2.5.2 pydantic-settings==2.16.3"
 )
+VERIFIERS = (  # without what runs code
+    "aiohttp==3.14.5 aiohappyeyeballs==2.7.1 aiosignal==1.4.0 anthropic==2.12.0 docstring_parser==0.18.0"
+    " frozenlist==1.8.0 jiter==0.19.0 multidict==7.2.1 openai==3.54.0 prime-pydantic-config==0.4.3 propcache==0.5.4"
+    " renderers==0.1.12 tenacity==9.2.1 tomli_w==1.2.0 yarl==1.25.1"
+)
 ENVIRONMENTS = (
     Environment("mlflow-3.17.2", MLFLOW, "real_mlflow.py"),
     Environment("swanlab-0.10.3", SWANLAB, "real_swanlab.py"),
     Environment("tinker-0.6.1", f"tinker_cookbook==0.6.1 {TINKERS}", "real_tinker.py"),
+    Environment("verifiers-0.4.0", f"verifiers==0.4.0 {VERIFIERS}", "real_verifiers.py"),
     Environment("verl-0.9.1", f"verl==0.9.1 {VERLS} {STORES}", "real_verl.py real_verl_loops.py"),
     *(Environment(f"verl-{each}", f"verl=={each} {VERLS}", "real_verl.py") for each in ("0.8.0", "0.7.1", "0.6.1")),
 )

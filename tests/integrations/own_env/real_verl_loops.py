@@ -125,7 +125,7 @@ class Agents:
                 key = f"{uid}_{session}_0"
                 self.store.rows[partition, key] = row
                 self.store.tags[partition, key] = {
-                    "min_global_steps": 0, "max_global_steps": 0, "seq_len": len(row["prompts"]) + length,
+                    "min_global_steps": 0, "max_global_steps": 0, "seq_len": 2 + number % 2 + length,
                 }  # fmt: skip
                 self.made[partition].append(key)
                 self.kept.append({"partition": partition, **row})
@@ -237,7 +237,7 @@ def test_the_fully_asynchronous_trainer(
     mini_batches: int, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its `fit`: mini-batches whose metrics verl aggregates are of the step at which verl logs their aggregate."""
-    module = importlib.import_module("verl.experimental.fully_async_policy.fully_async_trainer")
+    module: Any = importlib.import_module("verl.experimental.fully_async_policy.fully_async_trainer")
     monkeypatch.setattr(module.ray, "get", lambda given: [each.value for each in given])
     config = configuration(
         *SETTINGS, "+async_training={trigger_parameter_sync_step: 1, use_trainer_do_validate: false}",
@@ -248,22 +248,24 @@ def test_the_fully_asynchronous_trainer(
 
     async def nothing(*args: Any, **kwargs: Any) -> None: ...
 
-    class Trainer(module.FullyAsyncTrainer.__ray_metadata__.modified_class.__mro__[1]):  # type: ignore[misc]
+    own: Any = module.FullyAsyncTrainer.__ray_metadata__.modified_class.__mro__[1]
+
+    class Trainer(own):  # type: ignore[misc]  # verl is not typed here
         def __init__(self) -> None:
-            self.config = config
-            self.use_rm = self.use_critic = self.use_reference_policy = self.use_prefix_grouper = False
-            self.use_teacher_policy, self.distillation_config, self.train_dataset = False, None, []
-            self.global_steps = self.epoch = self.max_steps_duration = 0
-            self.is_last_step = self.prev_step_profile = self.curr_step_profile = False
-            self.last_val_metrics, self.metrics, self.timing_raw = {}, {}, {}
-            self.dynamic_resource_controller = None
-            self.reward_extra_infos_dict, self.reward_tensor, self.dynamic_schedule_enabled = {}, None, False
+            off = ("rm", "critic", "reference_policy", "prefix_grouper", "teacher_policy")
+            vars(self).update({f"use_{name}": False for name in off}, config=config)
+            vars(self).update(dict.fromkeys(("prev_step_profile", "curr_step_profile", "is_last_step"), False))
+            vars(self).update(
+                dict.fromkeys(("global_steps", "epoch", "max_steps_duration", "current_param_version"), 0)
+            )
+            vars(self).update(dict.fromkeys(("stale_trajectory_processed", "last_ckpt_version"), 0))
+            vars(self).update(distillation_config=None, dynamic_resource_controller=None, reward_tensor=None)
+            vars(self).update(train_dataset=[], last_val_metrics={}, metrics={}, timing_raw={}, only_hybrid=True)
+            vars(self).update(reward_extra_infos_dict={}, dynamic_schedule_enabled=False, staleness_threshold=1)
+            vars(self).update(required_samples=4, _step_wait_times=[], _step_wait_samples=[], local_trigger_step=1)
+            self.trigger_parameter_sync_step = mini_batches
             self.logger = Tracking("p", "e", ["console", "file"], OmegaConf.to_container(config, resolve=True))
             self.message_queue_client = SimpleNamespace(get_queue_size_sync=lambda: 0)
-            self.local_trigger_step, self.trigger_parameter_sync_step = 1, mini_batches
-            self.stale_trajectory_processed = self.current_param_version = self.last_ckpt_version = 0
-            self.required_samples, self._step_wait_times, self._step_wait_samples = 4, [], []
-            self.staleness_threshold, self.only_hybrid = 1, True
             self.metrics_aggregator = module.MetricsAggregator(total_gpus=2)
             self.progress_bar = SimpleNamespace(update=lambda n: None, close=lambda: None)
             self.dynamic_schedule_ctx = SimpleNamespace(step_required_samples=4)
@@ -328,7 +330,7 @@ def test_the_sft_trainer(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     qwen = importlib.import_module("transformers.models.qwen2_vl.modeling_qwen2_vl")
     if not hasattr(qwen, "Qwen2VLCausalLMOutputWithPast"):  # which this transformers has no more
         monkeypatch.setattr(qwen, "Qwen2VLCausalLMOutputWithPast", type("Output", (), {}), raising=False)
-    module = importlib.import_module("verl.trainer.sft_trainer")
+    module: Any = importlib.import_module("verl.trainer.sft_trainer")
     monkeypatch.setattr(module.torch.distributed, "barrier", lambda: None)
     for name in ("log_gpu_memory_usage", "aggressive_empty_cache", "log_with_rank"):  # of GPUs, and of several ranks
         monkeypatch.setattr(module, name, lambda *args, **kwargs: None)
