@@ -9,7 +9,7 @@ from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
-from declog.language.nodes import BUILTIN, LEAVES, METRIC, SIGNAL, Node
+from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import MetricOp
 
@@ -237,6 +237,7 @@ def _observed(draft: Draft, name: str) -> Node:
     type = Type(spec.type, axis, bool(spec.family), phase)
     mask = mask_of(draft, name) if axis is Axis.TOKEN else frozenset()
     declared: dict[str, Any] = {"members": spec.members} if spec.members else {}
+    declared |= {ALONE: True} if spec.any or (spec.family and axis is Axis.STEP) else {}
     return draft.graph.make(SIGNAL, type=type, mask=mask, name=name, **declared)
 
 

@@ -126,7 +126,8 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
         kept = missing
         cells.values = np.where(missing, np.nan, cells.values)
     else:
-        kept = missing & ~there & (alone(op.args) or not counted.any())
+        came_at_all = counted.any((1, 2), keepdims=True) if alone(op.args) else counted.any()
+        kept = missing & ~there & ~came_at_all
     broken = int(cells.skipped) if kept.any() else 0
     if odd is not None:
         kept = kept | odd

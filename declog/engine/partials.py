@@ -19,7 +19,7 @@ from declog.engine.evaluator import View
 from declog.language.absence import either
 from declog.language.dtypes import Axis
 from declog.language.moments import NEUTRAL, STATS, Moments, Stat
-from declog.language.nodes import LOGGED, SIGNAL, Node
+from declog.language.nodes import ALONE, Node
 from declog.language.segmented import Segments, present
 from declog.plans.ops import MetricOp
 
@@ -216,8 +216,13 @@ def _expected(op: MetricOp, view: View, axis: Axis) -> Array:
 
 
 def alone(args: Sequence[Node]) -> bool:
-    """Whether members come each for itself, as the names of ``log_metric`` do, and not as one value of a batch."""
-    return any(node.op == SIGNAL and node.param("name") == LOGGED for node in args)
+    """Whether members come each for itself, as numbers by name do, and not as one value of a batch."""
+    return any(map(_alone, (node for node in args if node.type.family)))
+
+
+def _alone(node: Node) -> bool:
+    families = [arg for arg in node.args if arg.type.family]
+    return all(map(_alone, families)) if families else (ALONE, True) in node.params
 
 
 def elsewhere(args: Sequence[Node], view: View, axis: Axis) -> Array:
@@ -225,7 +230,9 @@ def elsewhere(args: Sequence[Node], view: View, axis: Axis) -> Array:
     gone = view.absent(args[0]) if alone(args) else False
     if not isinstance(gone, np.ndarray) or gone.ndim < 2:
         return np.zeros((0, 0))
-    return view.frame.spread(gone & ~gone.all(0), Axis.STEP, axis).astype(np.float64)
+    own = args[0].type.axis
+    assert own is not None
+    return view.frame.spread(gone & ~gone.all(0), own, axis).astype(np.float64)
 
 
 def known_tokens(op: MetricOp, view: View) -> Array | None:

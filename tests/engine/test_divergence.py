@@ -14,8 +14,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import declog
+from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests import forks
+from tests.running import profile, run
 from tests.sinks.wandb_reader import read_runs
 
 ROOT = Path(__file__).parents[2]
@@ -266,3 +268,46 @@ def test_a_reader_of_answers_is_given_no_counts(tmp_path: Path) -> None:
         answer = log.flush(wait_s=30)
     assert answer is not None
     assert set(answer) == {"x"} and math.isnan(answer["x"])
+
+
+BY_NAME: dict[str, dict[str, Any]] = {
+    "a family per step": {"axis": "step", "family": True},
+    "whatever has a name, per step": {"axis": "step", "family": True, "any": True, "optional": True},
+    "whatever has a name, per completion": {"axis": "completion", "family": True, "any": True, "optional": True},
+}
+
+
+@pytest.mark.parametrize("reduce", ["mean", "last", "max", "p50"])
+@pytest.mark.parametrize("signal", BY_NAME.values(), ids=BY_NAME.keys())
+def test_a_number_by_name_that_is_nan_is_shown_beside_healthy_ones(
+    signal: dict[str, Any], reduce: str, tmp_path: Path
+) -> None:
+    """A loss that is NaN does not vanish because a learning rate is none; one that does not come is not missing."""
+    config = profile({"by_name": signal}, {"by_name": {"reduce": reduce}, "twice": f"{reduce}(2 * by_name)"})
+
+    def observe(log: Recorder, **values: float) -> None:
+        given: dict[str, Any] = values if signal["axis"] == "step" else {key: [one] * 2 for key, one in values.items()}
+        log.observe(given if signal.get("any") else {"by_name": given})
+
+    def steps(log: Recorder) -> None:
+        for loss in (2.0, NAN):
+            with log.step(int(loss != loss)):
+                observe(log, loss=loss, lr=0.5)
+                observe(log, lr=0.5)  # a micro-batch that has less to say
+
+    found = run(config, steps, tmp_path)
+    assert [str(values["by_name/loss"]) for values in found.scalars.values()] == ["2.0", "nan"]
+    assert [str(values["twice/loss"]) for values in found.scalars.values()] == ["4.0", "nan"]
+    assert [values["by_name/lr"] for values in found.scalars.values()] == [0.5, 0.5]
+    assert ["nonfinite/by_name" in values for values in found.scalars.values()] == [False, True]
+
+
+def test_the_first_script_shows_a_loss_that_is_nan(tmp_path: Path) -> None:
+    """Of `declog.start()`, which knows no name: numbers and values per completion, each for itself."""
+    sink = MemorySink()
+    with declog.start("minimal", ["declog.sinks=null"], sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        log.observe(loss=torch.tensor(NAN), grad_norm=1.0, reward=torch.ones(4), advantage=[NAN] * 4)
+    shown = {name: str(value) for name, value in sink.scalars[0].items()}
+    assert (shown["loss"], shown["grad_norm"], shown["reward/mean"], shown["advantage/mean"]) == (
+        "nan", "1.0", "1.0", "nan",
+    )  # fmt: skip

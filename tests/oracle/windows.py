@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.oracle.cases import Case, Point
-from tests.oracle.interpreter import World
+from tests.oracle.interpreter import World, families_of
 from tests.oracle.reductions import Between, Bins, reduced
 from tests.oracle.trees import Tree, family_of
 from tests.oracle.values import ABSENT, OPERATIONS, aggregate, number, there
@@ -171,7 +171,7 @@ class Metrics:
                     continue
                 if weight is None and ABSENT not in values:
                     values = (None,)
-                if ABSENT in values:
+                if ABSENT in values and not self.alone(exprs[0]):
                     others = [world.value(exprs[0], at._replace(member=other)) for other in world.members(exprs[0])]
                     if member and any(other is not ABSENT for other in others):
                         values = (None,)  # a member that a batch lacks, where it has others, is missing
@@ -215,17 +215,18 @@ class Metrics:
                     found.setdefault(member, {}).setdefault(piece, [])
         tokens = world.axis(trees["expr"][0]) == "token"
         window = self.moment.windows[self.every(name)]
-        full = any(
-            all_there(row) for pieces in found.values() for rows in pieces.values() for row in rows
-            if not carried(spec) or row[0].block in window
-        )  # fmt: skip
+        full = {
+            cell for cell, pieces in found.items() for rows in pieces.values() for row in rows
+            if all_there(row) and (not carried(spec) or row[0].block in window)
+        }  # fmt: skip
+        alone = self.alone(trees["expr"][0])
         if goes_on(spec) and not carried(spec) and reduce == "last" and spec.get("nan") == "propagate":
             found = self.last_whole(name, found)
         cells: Cells = {}
         for cell, pieces in found.items():
             for piece, rows in sorted(pieces.items()):
                 plain = {key: each for key, each in spec.items() if key != "empty" or not carried(spec)}
-                value = self.piece(plain, reduce, rows, tokens, full)
+                value = self.piece(plain, reduce, rows, tokens, cell in full if alone else bool(full))
                 if value is not None:
                     cells.setdefault(cell, {})[piece] = value
         self._off[name] = self.tolerance(trees)
@@ -266,6 +267,11 @@ class Metrics:
             of_batches = self.world.axis(trees["expr"][0]) == "batch"
             points = [at for at in points if at.rank == 0 or (of_batches and at in firsts)]
         return list(dict.fromkeys(map(pool, points)))
+
+    def alone(self, tree: Tree) -> bool:
+        """Whether the members of a family are numbers by name, of which each comes for itself."""
+        families = [name for name in families_of(tree) if self.world.signals[name].get("family")]
+        return bool(families) and all(self.world.signals[name]["axis"] == "step" for name in families)
 
     def steps(self, trees: Mapping[str, Any], blocks: list[int], axis: str = "step") -> list[Point]:
         """Each batch of each rank that a metric covers; with ``batch`` each of all ranks."""
