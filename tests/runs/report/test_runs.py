@@ -206,6 +206,53 @@ def test_numbers_of_a_loop_that_logs_by_itself(tmp_path: Path, opened: Open) -> 
     assert found.said == []
 
 
+@pytest.mark.parametrize("sink", ["jsonl", "parquet"])
+def test_conversations(sink: str, tmp_path: Path, opened: Open) -> None:
+    """Each message by who says it, tools with what they are called with; in a group behind the prompt, in one text."""
+    config = {
+        "signals": {
+            "reward": {"axis": "completion"}, "prompt": {"axis": "completion", "type": "object"},
+            "completion": {"axis": "completion", "type": "object"},
+        },
+        "axes": {"group": {"size": 2}}, "sinks": [sink], "tables": {"t": {"schema": "s"}},
+        "schemas": {"s": {"prompt": "object", "completion": "object", "reward": "float"}},
+    }  # fmt: skip
+    asked = [
+        {"role": "system", "content": "<b>Be terse.</b>"},
+        {"role": "user", "content": [{"type": "text", "text": "2 + 3?"}]},
+    ]
+    calls = [
+        {"function": {"name": "add", "arguments": {"a": 2, "b": 3}}},
+        {"name": "halve", "arguments": '{"x": 5}'},
+        "odd",
+    ]
+    answer = [
+        {"role": "assistant", "content": None, "tool_calls": calls[:2]},
+        {"role": "tool", "content": "5", "name": "add"},
+        {"role": "assistant", "content": "It is 5.", "tool_calls": calls[2:]},
+    ]
+    with declog.start(config, output_dir=tmp_path / "run") as log, log.step(0):
+        log.observe(reward=[1.0, 0.0], prompt=[asked] * 2, completion=[answer, [{"role": "assistant", "content": "6"}]])
+    found = opened(written(tmp_path / "run"), "#sample=t/0")
+    page = found.page
+    said = [
+        "<b>Be terse.</b>",
+        "2 + 3?",
+        '\u2192 add({"a":2,"b":3})\n\u2192 halve({"x": 5})',
+        "5\nname: add",
+        'It is 5.\n"odd"',
+    ]
+    assert texts(page, "#detail .txt") == said
+    roles = ["system", "user", "assistant", "tool", "assistant"]
+    assert texts(page, "#detail .field .field .label span:first-child") == roles
+    page.keyboard.press("g")
+    page.wait_for_selector(".side")
+    whole = [f"[{role}]\n{text}" for role, text in zip(roles, said, strict=True)]
+    assert texts(page, "#detail > .field .txt") == ["\n\n".join(whole[:2])]
+    assert texts(page, ".member .txt") == ["\n\n".join(whole[2:]), "[assistant]\n6"]
+    assert found.said == []
+
+
 def test_samples_alone(tmp_path: Path, opened: Open) -> None:
     """A run without a number has a page of its samples."""
     config = {

@@ -301,11 +301,24 @@ function field(name, kind, text, body = null, tools = null) {
 function conversation(name, messages) {
   return el("div", { class: "field", data: { column: name } },
     el("div", { class: "label" }, el("span", { textContent: visible(name) })),
-    messages.map((message) => {
-      const { role, content, ...more } = message;
-      const text = asText(content ?? "") + (Object.keys(more).length ? `\n${JSON.stringify(more, null, 1)}` : "");
-      return field(String(role), role === "assistant" ? "completion" : "prompt", text);
-    }));
+    messages.map((message) => field(String(message.role), message.role === "assistant" ? "completion" : "prompt", said(message))));
+}
+
+/** What a message says: its content, each tool that it calls in a line, and whatever else it has. */
+function said({ role, content, tool_calls: calls, ...more }) {
+  const parts = Array.isArray(content) ? content.map((part) => part?.text ?? JSON.stringify(part)) : [content == null ? "" : asText(content)];
+  for (const call of Array.isArray(calls) ? calls : [calls].filter((one) => one != null)) {
+    const { name, arguments: given } = call?.function ?? call ?? {};
+    parts.push(name == null ? JSON.stringify(call) : `→ ${name}(${typeof given === "string" ? given : JSON.stringify(given ?? {})})`);
+  }
+  parts.push(...Object.entries(more).flatMap(([key, value]) => (value == null ? [] : [`${key}: ${typeof value === "string" ? value : JSON.stringify(value)}`])));
+  return parts.filter(Boolean).join("\n");
+}
+
+/** A value of a row as one text: messages one after the other, each behind who says it. */
+function spokenText(value) {
+  if (isConversation(value)) return value.map((message) => `[${message.role}]\n${said(message)}`).join("\n\n");
+  return isTokens(value) ? value.tokens.join("") : value == null ? "" : asText(value);
 }
 
 /** The rows of the same prompt at other steps, best first in each. */
@@ -335,10 +348,11 @@ async function showGroup(detail, row, texts, mates) {
   const rows = [...mates].sort((a, b) => (scoreOf(b) ?? -Infinity) - (scoreOf(a) ?? -Infinity));
   const all = await Promise.all(rows.map(textsOf));
   if (state.selected !== row) return;
-  for (const name of long) if (kindOf(name) === "prompt" && typeof texts[name] === "string") detail.append(field(name, "prompt", texts[name]));
-  detail.append(groupSummary(rows, all.map((one) => [...textsIn(one[main])].join("\n"))));
-  const cards = rows.map((one, i) => groupCard(one, [...textsIn(all[i][main])].join("\n"), one === row, mean(rows.map(scoreOf))));
-  const short = all.every((one) => [...textsIn(one[main])].join("").length < 200);
+  for (const name of long) if (kindOf(name) === "prompt" && texts[name] != null) detail.append(field(name, "prompt", spokenText(texts[name])));
+  const spoken = all.map((one) => spokenText(one[main]));
+  detail.append(groupSummary(rows, spoken));
+  const cards = rows.map((one, i) => groupCard(one, spoken[i], one === row, mean(rows.map(scoreOf))));
+  const short = spoken.every((text) => text.length < 200);
   detail.append(el("div", { class: short ? "side short" : "side" }, cards));
   for (const text of $$(".side .txt", detail)) text.scrollTop = text.scrollHeight;
 }
