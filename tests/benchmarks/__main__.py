@@ -49,6 +49,8 @@ def main() -> None:
         found[Aims.HEADING] = table(head, [row for row in rows if not row[0].startswith("-")]) + "\n"
         show({Aims.HEADING: found[Aims.HEADING]})
     if chosen.write:
+        if len(chosen.only) < len(PARTS):  # the last table is of all parts
+            found.pop(Aims.HEADING, None)
         for page in PAGES:
             page.write_text(written(page.read_text(encoding="utf-8"), found), encoding="utf-8")
 

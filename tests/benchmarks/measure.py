@@ -148,6 +148,8 @@ class Aims:
         self._add(what, f"at least {limit:g}{unit}", found, sum(value >= limit for value in found), unit)
 
     def _add(self, what: str, aim: str, found: Sequence[float], met: int, unit: str) -> None:
+        if not found:
+            return
         ends = dict.fromkeys(f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in (min(found), max(found)))
         count = f"{met} of {len(found)}" if 0 < met < len(found) else "yes" if met else "no"
         self._rows.append((what, aim, " to ".join(ends) + unit, count))
