@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
+
+os.environ["VERL_USE_EXTERNAL_MODULES"] = "declog.integrations.verl"
 
 import numpy as np
 import pytest
@@ -252,17 +255,16 @@ def test_the_fully_asynchronous_trainer(
 
     class Trainer(own):  # type: ignore[misc]  # verl is not typed here
         def __init__(self) -> None:
+            state: dict[str, Any] = self.__dict__
             off = ("rm", "critic", "reference_policy", "prefix_grouper", "teacher_policy")
-            vars(self).update({f"use_{name}": False for name in off}, config=config)
-            vars(self).update(dict.fromkeys(("prev_step_profile", "curr_step_profile", "is_last_step"), False))
-            vars(self).update(
-                dict.fromkeys(("global_steps", "epoch", "max_steps_duration", "current_param_version"), 0)
-            )
-            vars(self).update(dict.fromkeys(("stale_trajectory_processed", "last_ckpt_version"), 0))
-            vars(self).update(distillation_config=None, dynamic_resource_controller=None, reward_tensor=None)
-            vars(self).update(train_dataset=[], last_val_metrics={}, metrics={}, timing_raw={}, only_hybrid=True)
-            vars(self).update(reward_extra_infos_dict={}, dynamic_schedule_enabled=False, staleness_threshold=1)
-            vars(self).update(required_samples=4, _step_wait_times=[], _step_wait_samples=[], local_trigger_step=1)
+            state.update({f"use_{name}": False for name in off}, config=config)
+            state.update(dict.fromkeys(("prev_step_profile", "curr_step_profile", "is_last_step"), False))
+            state.update(dict.fromkeys(("global_steps", "epoch", "max_steps_duration", "current_param_version"), 0))
+            state.update(dict.fromkeys(("stale_trajectory_processed", "last_ckpt_version"), 0))
+            state.update(distillation_config=None, dynamic_resource_controller=None, reward_tensor=None)
+            state.update(train_dataset=[], last_val_metrics={}, metrics={}, timing_raw={}, only_hybrid=True)
+            state.update(reward_extra_infos_dict={}, dynamic_schedule_enabled=False, staleness_threshold=1)
+            state.update(required_samples=4, _step_wait_times=[], _step_wait_samples=[], local_trigger_step=1)
             self.trigger_parameter_sync_step = mini_batches
             self.logger = Tracking("p", "e", ["console", "file"], OmegaConf.to_container(config, resolve=True))
             self.message_queue_client = SimpleNamespace(get_queue_size_sync=lambda: 0)
