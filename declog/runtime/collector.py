@@ -88,7 +88,9 @@ class Collector:
                     self._failures.report(failure)
                     continue
                 parts[rank] = theirs
-                whole |= {rank} if self.opened(envelope, tail=item.tail) else set()
+                # one that made fewer steps than this one ended before it, though both end here
+                together = item.tail and envelope.count >= item.count
+                whole |= {rank} if self.opened(envelope, tail=together) else set()
                 latest = max(latest, envelope.step)
             if latest > item.step:  # rank 0 ended before the others, without this step
                 item, whole = replace(item, step=latest), whole - {0}
