@@ -164,7 +164,11 @@ class OpenBatch:
         tokens = given.tokens or self._tokens
         if lengths is None or tokens is None or (name not in given.inputs and given.tokens is None):
             return
-        if lengths.is_cpu and len(torch.nonzero(lengths.sum() - tokens[0][0])):
+        if not lengths.is_cpu:
+            return
+        if len(odd := lengths[(lengths >= 0).logical_not()]):  # negative ones, and what is missing
+            raise InputError.of("DL503.token_length", name=name, length=odd[0].item())
+        if len(torch.nonzero(lengths.sum() - tokens[0][0])):
             raise InputError.of("DL503.token_count", name=tokens[1], count=tokens[0][0], lengths=int(lengths.sum()))
 
     def take(self, given: Observation, functions: Functions = DEFAULT) -> None:

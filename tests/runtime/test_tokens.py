@@ -227,6 +227,17 @@ def test_lengths_that_do_not_add_up_are_an_error(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("lengths", "shown"), [(torch.tensor([-1, 6]), "-1"), ([5, None], "nan")])
+def test_lengths_that_are_none_are_an_error(lengths: Any, shown: str, tmp_path: Path) -> None:
+    """Also where they add up to as many tokens as there are: another completion would have them."""
+    config = profile(lengths="lengths") | {"metrics": {"x": "mean(x)"}}
+    with pytest.raises(declog.InputError) as caught:
+        logged(config, tmp_path, x=torch.zeros(5), lengths=lengths)
+    assert str(caught.value) == (
+        f"[DL503] `lengths` holds {shown}, which is no number of tokens\n  fix: check axes.token.lengths"
+    )
+
+
 def test_tokens_of_different_shapes_are_an_error(tmp_path: Path) -> None:
     """Signals of one batch describe the same tokens."""
     value, mask, good = data()

@@ -81,6 +81,7 @@ CODES = {
     "DL503.tensor": ("`{label}` is declared {declared}, and {came} came", "observe a tensor, an array or a list"),
     "DL503.token_count": ("`{name}` has {count} tokens, and the lengths add up to {lengths}",
         "check axes.token.lengths"),
+    "DL503.token_length": ("`{name}` holds {length}, which is no number of tokens", "check axes.token.lengths"),
     "DL503.token_counts": ("`{name}` has {count} tokens in completion {row}, and `{other}` {other_count}",
         "observe signals of the same tokens together"),
     "DL503.token_lists": ("`{label}` is declared {declared}: a list with one list of tokens per completion is expected",
