@@ -110,17 +110,19 @@ class Composed:
 
     def package(self, path: Path) -> str | None:
         """The installed package whose preset sets a key; None where it is declog's or one's own, or nobody knows."""
-        if not team_folders() or self.provenance is None:
-            return None
-        layers = self.provenance.find((*self.prefix, *path))[1]
-        place = layers[-1].place if layers else None
-        return _package(place.file) if isinstance(place, FilePlace) else None
+        file = self._file(path) if team_folders() else None
+        return None if file is None else _package(file)
 
     def home(self, path: Path) -> str | None:
         """The same with its version, declog among them."""
+        file = self._file(path)
+        return None if file is None else package_of(file)
+
+    def _file(self, path: Path) -> str | None:
+        """The file whose value of a key is in effect; None where it is an override's, or nobody knows."""
         layers = () if self.provenance is None else self.provenance.find((*self.prefix, *path))[1]
         place = layers[-1].place if layers else None
-        return package_of(place.file) if isinstance(place, FilePlace) else None
+        return place.file if isinstance(place, FilePlace) else None
 
     def resolved(self) -> dict[str, Any]:
         """The profile; raises ``CompositionError`` with every ``???`` and every interpolation that does not resolve."""

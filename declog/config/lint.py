@@ -253,8 +253,7 @@ def own(config: Composed) -> frozenset[str]:
 
 def _packaged(known: Provenance) -> frozenset[str]:
     """The files that are an installed package's."""
-    folders = [FilePath(place) for place in preset_folders()]
-    return frozenset(file for file in known.texts if any(FilePath(file).is_relative_to(folder) for folder in folders))
+    return frozenset(filter(packaged, known.texts))
 
 
 def packaged(file: str) -> bool:

@@ -139,6 +139,8 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
             "DL503.one_number", label=label, declared=_declared(op), came=describe(value),
             fix=_shape_fix(op, value.ndim if isinstance(value, np.ndarray) else 1),
         )  # fmt: skip
+    if isinstance(value, str) and op.family:
+        raise InputError.of("DL504.family_text", label=label, declared=_declared(op), came=describe(value))
     if isinstance(value, str) or (op.dtype in (DType.INT, DType.BOOL) and isinstance(value, float)):
         kind = "text" if isinstance(value, str) else "float"
         raise InputError.of(
@@ -171,6 +173,11 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     if wrong:
         places = [place for place, item in enumerate(value) if type(item) in wrong]
         at = next((place for place in places if not _one_number(value[place])), places[0])
+        if op.family and isinstance(value[at], Sequence) and not isinstance(value[at], str):
+            raise InputError.of(
+                "DL504.family_rows", label=label, declared=_declared(op), place=at, item=describe(value[at]),
+                name=op.name,
+            )  # fmt: skip
         raise InputError.of(
             "DL504.value", label=label, declared=_declared(op), place=at, item=describe(value[at]), name=op.name
         )
