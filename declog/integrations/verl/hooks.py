@@ -146,7 +146,8 @@ def _stored(found: run.Run, result: Any, keys: Any, partition_id: Any, *args: An
 
 
 def _aggregator(module: ModuleType) -> None:
-    _method(module.MetricsAggregator, "add_step_metrics", _added)
+    if "MetricsAggregator" in vars(module):  # of an experiment of verl's, which may change
+        _method(module.MetricsAggregator, "add_step_metrics", _added)
 
 
 def _added(aggregator: Any, own: Callable[..., Any], metrics: Any, *args: Any, **kwargs: Any) -> None:
