@@ -222,13 +222,13 @@ TEXTS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "cumulative": ({"expr": "x", "reduce": "sum", "cumulative": True}, "m > 5", "{m:g}", "10"),
     "empty": ({"expr": "x", "where": "x > 99", "empty": 7}, "m > 5", "{m:g}", "7"),
     "formula": ({"formula": "other_max * 2"}, "m > 5", "{m:g} {other_max:g}", "20 10"),
-    "several": ({"expr": "f", "name": "m/{column}"}, "max(m, over=column) > 3", "{m:g}", "2"),
+    "several": ({"expr": "f", "name": "m/{column}"}, "max(m, over=column) > 3", "{m:g}", "4"),
 }
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_shows_the_value_that_is_logged_and_that_was_judged(name: str, tmp_path: Path) -> None:
-    """For every way in which a value can be made; of members and labels the first for which the condition holds."""
+    """For every way in which a value can be made; of members and labels what the condition read."""
     metric, when, text, expected = TEXTS[name]
     signals = {"x": ROWS, "f": {**ROWS, "family": True}, "t": {**ROWS, "type": "text"}, "o": {**ROWS, "optional": True}}
     metrics = {"m": metric, "other": "mean(o)", "other_max": {"expr": "x", "pool": "step", "combine": "max"}}

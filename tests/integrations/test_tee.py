@@ -293,7 +293,8 @@ def test_a_call_that_is_no_mapping(tmp_path: Path, caplog: pytest.LogCaptureFixt
             self.calls.append((name, value, step))
 
     own = Own()
-    declog.tee(own, output_dir=tmp_path).log("loss", 0.5, step=3)
+    with declog.tee(own, output_dir=tmp_path) as log:
+        log.log("loss", 0.5, step=3)
     assert own.calls == [("loss", 0.5, 3)]
     assert "`log` is called without a mapping of names to numbers: that is not recorded" in caplog.text
 

@@ -138,7 +138,7 @@ def test_a_run_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                     log.observe(reward=[1.0, 2.0])
                 if step in (2, 4, 7):
                     pattern = rf"step {step} of 40( · \S+ (steps/s|s/step) · \S+ (s|min) left)?"
-                    terminal.wait_for(lambda: bool(re.fullmatch(pattern, terminal.now[-1])))  # noqa: B023
+                    terminal.wait_for(lambda: bool(re.fullmatch(pattern, "".join(terminal.now[-1:]))))  # noqa: B023
                     seen.append("left" in terminal.now[-1])
                 if step == 4:
                     print("...", end="", flush=True)
