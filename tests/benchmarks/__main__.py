@@ -31,15 +31,15 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="into the pages of docs/")
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS)
     chosen = parser.parse_args()
-    found, aims = {"Measured with": measured_with()}, list[str]()
+    found, aims, failed = {"Measured with": measured_with()}, list[str](), list[str]()
     show(found)
     for part in chosen.only:
         rounds = ["--rounds=1"] if chosen.short and part != "report" else []
         command = [sys.executable, "-m", f"tests.benchmarks.bench_{part}", *rounds]
         began = time.monotonic()
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        ended = f" with {done.returncode}" if done.returncode else ""
-        print(f"bench_{part} ended{ended} after {time.monotonic() - began:.0f} s", file=sys.stderr)
+        failed += [f"bench_{part}"] if done.returncode else []
+        print(f"bench_{part} ended after {time.monotonic() - began:.0f} s", file=sys.stderr)
         new = sections(done.stdout)
         aims += [line for line in new.pop(Aims.HEADING, "").splitlines() if line.startswith("|")]
         show(new)
@@ -53,6 +53,8 @@ def main() -> None:
             found.pop(Aims.HEADING, None)
         for page in PAGES:
             page.write_text(written(page.read_text(encoding="utf-8"), found), encoding="utf-8")
+    if failed:
+        sys.exit(f"ended with an error: {', '.join(failed)}")
 
 
 def measured_with() -> str:
