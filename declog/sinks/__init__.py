@@ -29,7 +29,7 @@ class BaseSink:
     """What a sink's class may say of itself beside ``accepts``. Third parties may inherit from it, and need not."""
 
     kind: ClassVar[str] = ""  # its name in YAML: that of its file, for declog's own
-    package: ClassVar[str] = ""  # what it imports beside the standard library
+    package: ClassVar[str] = ""  # what is installed for it, as pip calls it
     extra: ClassVar[str] = ""  # the pip extra of declog that brings the package; "": declog needs it anyway
     in_folder: ClassVar[bool] = False  # it writes into a folder of the run's
     per_rank: ClassVar[bool] = False  # it writes on every rank, each into a folder of its own

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import declog
+from declog.sinks import sink_class
 from tests.cli.conftest import Cli
 from tests.conftest import WritePreset
 
@@ -89,14 +90,18 @@ def test_timings(cli: Cli) -> None:
     assert sorted(timings) == ["declog", "hydra", "imports"]
 
 
-def test_a_sink_that_is_not_installed_is_noted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The profile is right; this machine lacks a package."""
-    found = cli("check", "grpo", "sinks=[trackio]")
-    assert "note:" not in found.out
-    monkeypatch.setitem(sys.modules, "trackio", None)
+def test_a_sink_that_is_not_installed_is_noted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile is right; this machine lacks a package, which may have another name than its module."""
+    assert "note:" not in cli("check", "grpo", "sinks=[trackio]").out
+    monkeypatch.setattr(sink_class("trackio"), "package", "trackio-of-a-test")
     found = cli("check", "grpo", "sinks=[trackio]", "--strict")
     assert found.code == 0
     assert "note: the sink trackio is not installed here: pip install 'declog[trackio]'" in found.out
+    folder = tmp_path / "trackio_of_a_test-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: trackio-of-a-test\nVersion: 1.0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "note:" not in cli("check", "grpo", "sinks=[trackio]").out
 
 
 def test_check_needs_no_torch(write_preset: WritePreset) -> None:

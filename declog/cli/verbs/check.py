@@ -15,11 +15,11 @@ that differs, 2 a profile is wrong, 3 Hydra could not compose one.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser
@@ -200,7 +200,7 @@ def _missing(made: Plan) -> dict[str, str]:
     return {
         kind: found.extra
         for kind, found in sorted(kinds.items())
-        if found.extra and importlib.util.find_spec(found.package) is None
+        if found.extra and not list(metadata.Distribution.discover(name=found.package))
     }
 
 
