@@ -15,7 +15,6 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from declog.config.composed import Composed, node_of, of_config, of_node, of_settled
@@ -151,7 +150,7 @@ def _loaded(origin: Origin) -> DictConfig | dict[str, Any]:
             raise CompositionError([unknown_preset(name, known, directory)])
         try:
             config: DictConfig | dict[str, Any] = (
-                loader.load_configuration(origin.root, origin.lines, RunMode.RUN, from_shell=False)
+                loader.application(origin.root, origin.lines)
                 if origin.application
                 else loader.preset(origin.root, origin.lines)
             )

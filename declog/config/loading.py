@@ -100,16 +100,31 @@ class Loader(ConfigLoaderImpl):
         """
         try:
             found, repo = self._without_hydra(root, lines)
-            with suppress(NotPlain):
-                data = overridden(self._plain(found.defaults, repo), found.config_overrides)
-                if set(data) == {GROUP} and type(data[GROUP]) is dict and settled(data):
-                    return data
+            data = self._settled(found, repo)
+            if data is not None:
+                return data
             config = self._compose_config_from_defaults_list(found.defaults, repo)
             OmegaConf.set_struct(config, True)
             self._apply_overrides_to_config(found.config_overrides, config)
         except HYDRA_ERRORS:  # it asks for something of Hydra's, or is wrong, which Hydra says of the whole
             config = self.load_configuration(root, lines, RunMode.RUN, from_shell=False)
         return config
+
+    def application(self, root: str, lines: list[str]) -> DictConfig | dict[str, Any]:
+        """An application's configuration; of one whose profile asks for nothing that stands elsewhere, that alone."""
+        with suppress(*HYDRA_ERRORS):  # which Hydra says of the whole
+            data = self._settled(*self._without_hydra(root, lines))
+            if data is not None:
+                return data
+        return self.load_configuration(root, lines, RunMode.RUN, from_shell=False)
+
+    def _settled(self, found: DefaultsList, repo: IConfigRepository) -> dict[str, Any] | None:
+        """The profile of a configuration as plain data; None where something in it is to be resolved."""
+        with suppress(NotPlain):
+            data = overridden(self._plain(found.defaults, repo), found.config_overrides)
+            if "hydra" not in data and type(data.get(GROUP)) is dict and settled(data[GROUP]):
+                return {GROUP: data[GROUP]}
+        return None
 
     def defaults(self, root: str | None, lines: list[str]) -> tuple[DefaultsList, IConfigRepository]:
         """What is merged with which overrides, and the files; Hydra's own where one of the others asks for them."""
