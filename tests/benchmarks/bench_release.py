@@ -149,21 +149,23 @@ def main() -> None:
         subprocess.run(["tar", "x", "-C", folder], input=packed.stdout, check=True)
         now, before = stack.enter_context(Process(ROOT)), stack.enter_context(Process(folder, ROOT))
         names = [name for name in loops() if chosen.only in name]
-        rows = [(name, *_row(name, now, before, chosen.rounds)) for name in names]
+        rows = {name: _row(name, now, before, chosen.rounds) for name in names}
     against = "0.1" if chosen.against == RELEASE else chosen.against
     section(
         f"Beside release {against}",
         ("a step of", "us, now", "us, before", "now / before", "between log events", "of rounds"),
         [
             (name, f"{us:.1f}", f"{us_before:.1f}", *(f"{one:.2f}" for one in rest))
-            for name, us, us_before, *rest in rows
+            for name, (us, us_before, *rest) in rows.items()
         ],
         f"A log event each {calls.EVERY} steps; the quickest of {chosen.rounds * WINDOWS} windows of each, which take "
         "turns; `of rounds`: the median of the ratios of each round's medians.",
     )
     aims = Aims()
-    aims.most(f"`observe`, beside release {against}", 1.1, [row[3] for row in rows if row[0] != NOTHING])
-    aims.most(f"a step of nothing, beside release {against}", 1.1, [row[3] for row in rows if row[0] == NOTHING])
+    aims.most(f"`observe`, beside release {against}", 1.1, [row[2] for name, row in rows.items() if name != NOTHING])
+    aims.most(
+        f"a step of nothing, beside release {against}", 1.1, [row[2] for name, row in rows.items() if name == NOTHING]
+    )
     aims.print()
 
 

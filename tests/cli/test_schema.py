@@ -23,7 +23,6 @@ from declog.language.spec import (
     SECTIONS,
     AlertSpec,
     CompletionAxis,
-    FilterSpec,
     GroupAxis,
     LogSpec,
     MetricSpec,
@@ -31,9 +30,9 @@ from declog.language.spec import (
     SelectorSpec,
     SignalSpec,
     SinkSpec,
-    TableSpec,
     TokenAxis,
 )
+from declog.language.spec_of_tables import FilterSpec, TableSpec
 from tests.docs.markdown import ALL, ROOT
 
 CONF = ROOT / "conf" / "declog"

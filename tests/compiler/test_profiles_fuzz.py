@@ -12,10 +12,11 @@ import declog
 from declog.errors import ConfigError
 from declog.errors.catalogue import CODES
 from declog.language import spec
+from declog.language.spec_of_tables import FilterSpec
 from tests.conftest import examples
 
 KEYS = [
-    *(key for model in (spec.LogSpec, spec.MetricSpec, spec.SignalSpec, spec.FilterSpec) for key in model.model_fields),
+    *(key for model in (spec.LogSpec, spec.MetricSpec, spec.SignalSpec, FilterSpec) for key in model.model_fields),
     *(
         "core",
         "reward",

@@ -125,7 +125,7 @@ def take(batch: OpenBatch, **values: torch.Tensor) -> None:
         [signal] = [signal for signal in batch.phase.signals if signal.name == name]
         given.add(signal, value)
     given.copy()
-    given.copies = [(columns, data.as_subclass(OnDevice)) for columns, data in given.copies]
+    given.copies = [(columns, torch.as_tensor(data).as_subclass(OnDevice)) for columns, data in given.copies]
     given.inputs = {name: value.as_subclass(OnDevice) for name, value in given.inputs.items()}
     given.devices = {DEVICE}
     batch.take(given)
