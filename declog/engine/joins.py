@@ -124,8 +124,9 @@ class Carryover:
         for place, (step, rank) in enumerate(batches):
             if rank in pending and pending[rank][0] != step:
                 known.setdefault(rank, deque(maxlen=KEPT)).append(pending.pop(rank))
-            if known.get(rank):
-                column[place], gone[place] = known[rank][-1][1], False
+            earlier = (value for at, value in reversed(known.get(rank, ())) if at < step)  # a flush may cut a step
+            if (value := next(earlier, None)) is not None:
+                column[place], gone[place] = value, False
             if values[place] == values[place]:
                 pending[rank] = (step, float(values[place]))
         for rank, last in pending.items():

@@ -66,6 +66,22 @@ def test_what_follows_is_as_if_the_abandoned_steps_had_not_been(every: int, rank
     assert logged("back", [FIRST, ABANDONED, SECOND]) == logged("straight", [FIRST, SECOND])
 
 
+def test_a_step_that_a_flush_cuts_is_not_before_itself(tmp_path: Path) -> None:
+    """What is logged of its second half has the value of the step before, as the first half has."""
+    config = profile({"beta": SIGNALS["beta"]}, {"drift": METRICS["drift"]}, every="trainer")
+
+    def steps(log: Recorder) -> None:
+        for step, halves in enumerate([(1.0, 2.0), (4.0, 8.0), (16.0, 32.0)]):
+            with log.step(step):
+                for beta in halves:
+                    log.observe(beta=beta)
+                    log.flush()
+
+    found = run(config, steps, tmp_path)
+    shown = [item.value for _, records in found.events for item in records.scalars]
+    assert shown == [1.0 - 0.0, 2.0 - 0.0, 4.0 - 2.0, 8.0 - 2.0, 16.0 - 8.0, 32.0 - 8.0]
+
+
 def test_a_step_that_is_tried_again_counts_in_averages(tmp_path: Path) -> None:
     """Its window ends at the step at which the one that failed did, and is no late one."""
     metrics = {"smooth": {"expr": "x", "ema": 0.5}, "last": {"expr": "x", "reduce": "last", "cumulative": True}}
