@@ -11,6 +11,7 @@ What is no number passes to the logger as it was given. Uses declog's public API
 from __future__ import annotations
 
 import atexit
+import functools
 import inspect
 import logging
 import sys
@@ -29,6 +30,7 @@ __all__ = ["LoggerTee", "RunTee", "WandbTee", "WriterTee", "tee"]
 
 PRESET = "tee"
 COMMITS = ("commit", "step_finished")  # how loggers are told that a step is complete
+ENDS = ("close", "end", "end_run", "end_training", "finalize", "finish", "shutdown")  # and that all is over
 STEPS = ("step", "global_step", "iteration")  # and which it is; else the first whole number is it
 
 log = logging.getLogger("declog")
@@ -118,12 +120,16 @@ class _Tee(_Stands):
     def __exit__(self, *error: Any) -> None:
         self.close()
 
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(self._wraps, name)
+        return functools.partial(self._end, name) if name in ENDS and callable(own) else own
+
     def close(self) -> None:
         """Log what is left, close declog's sinks, then the logger where it has a ``close``."""
         self._end("close")
 
     def finish(self, *args: Any, **kwargs: Any) -> Any:
-        """The same, and the logger's ``finish``."""
+        """The same, and the logger's ``finish``; so it is with whatever other method ends the logger."""
         return self._end("finish", *args, **kwargs)
 
     def _end(self, how: str, *args: Any, **kwargs: Any) -> Any:
@@ -193,11 +199,11 @@ class LoggerTee(_Tee):
         return self._logged(_log if self._wraps is None else self._wraps.log_metrics, args, kwargs)
 
     def _logged(self, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        call = inspect.signature(own).bind(*args, **kwargs)
+        call = _signature(own, args, kwargs).bind(*args, **kwargs)
         given, known = call.arguments, call.signature.parameters
         key = next((name for name, one in given.items() if isinstance(one, Mapping)), None)
         if key is None:
-            log.warning("`%s` is called without a mapping of names to numbers: that is not recorded", own.__name__)
+            log.warning("the logger is called without a mapping of names to numbers: that is not recorded")
             return own(*args, **kwargs)
         numbers = (name for name, one in given.items() if type(one) is int)
         at = next((name for name in (*STEPS, *numbers) if name in known), None)
@@ -225,6 +231,16 @@ class LoggerTee(_Tee):
 
 def _log(values: Any, step: Any = None) -> None:
     """Where there is no logger."""
+
+
+def _signature(own: Callable[..., Any], args: Any, kwargs: Any) -> inspect.Signature:
+    """How a method is called; where a decorator hides its parameters, as this call does it."""
+    found = inspect.signature(own)
+    one = inspect.Parameter
+    if any(each.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for each in found.parameters.values()):
+        return found
+    places = [one(f"_{place}", one.POSITIONAL_ONLY) for place in range(len(args))]
+    return inspect.Signature([*places, *(one(name, one.KEYWORD_ONLY) for name in kwargs)])
 
 
 class WriterTee(_Tee):

@@ -252,8 +252,12 @@ class Shapes:
     def by_keyword(self, step: int, **metrics: Any) -> None:
         self.calls.append((step, metrics))
 
+    def decorated(self, *args: Any, **kwargs: Any) -> None:
+        self.data_and_step(*args, **kwargs)
+
 
 SHAPES = {
+    "decorated": lambda log, step, values: log(values, step=step) if step else log(values, step),
     "data_and_step": lambda log, step, values: log(data=values, step=step),
     "step_first": lambda log, step, values: log(step, values),
     "other_name": lambda log, step, values: log(values, step),
@@ -282,6 +286,24 @@ def test_how_a_logger_is_called(shape: str, tmp_path: Path) -> None:
     assert sink.scalars == {step: {"loss": step / 2, "kl": step} for step in range(3)}
 
 
+def test_whatever_ends_the_logger(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last step is there before the logger is ended, as accelerate's trackers are by ``end_training``."""
+    from accelerate import Accelerator
+
+    found = {}
+    for name in ("own", "teed"):
+        accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(project / name))
+        accelerator.init_trackers("run", config={"lr": 0.1})
+        log = declog.tee(accelerator) if name == "teed" else accelerator
+        assert isinstance(log, Accelerator)
+        for step in range(3):
+            log.log({"loss": torch.tensor(step / 2), "kl": step}, step=step)
+            log.log({"reward": 1.0 + step}, step, log_kwargs={"tensorboard": {}})
+        log.end_training()
+        found[name] = points(project / name)
+    assert (len(found["own"]), found["teed"]) == (9, found["own"])
+
+
 def test_a_call_that_is_no_mapping(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It goes to the logger as it is, which is said."""
 
@@ -296,7 +318,7 @@ def test_a_call_that_is_no_mapping(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with declog.tee(own, output_dir=tmp_path) as log:
         log.log("loss", 0.5, step=3)
     assert own.calls == [("loss", 0.5, 3)]
-    assert "`log` is called without a mapping of names to numbers: that is not recorded" in caplog.text
+    assert "the logger is called without a mapping of names to numbers: that is not recorded" in caplog.text
 
 
 def test_a_logger_of_its_own(tmp_path: Path) -> None:
