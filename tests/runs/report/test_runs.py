@@ -173,6 +173,10 @@ def test_an_evaluation_alone(tmp_path: Path, opened: Open) -> None:
         card.inner_text().split("\n")[0]: card.inner_text().split("\n")[1:] for card in page.locator(".card").all()
     }
     assert cards["Reward"] == ["0.5", "one value"]
+    page.evaluate("location.hash = 'step=x'")
+    page.evaluate("location.hash = 'metric=eval/reward'")
+    page.wait_for_selector(".plot.aimed")
+    assert page.locator("#pin").is_hidden()
     assert page.locator("section:visible").evaluate_all("all => all.map((one) => one.id)") == [
         "overview", "curves", "samples", "logged",
     ]  # fmt: skip

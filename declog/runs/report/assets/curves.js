@@ -142,6 +142,12 @@ function aligned(lines) {
   return [steps, ...columns];
 }
 
+/** Where ticks stand: uPlot's own count never ends where a number is too great to grow by the distance between them. */
+function ticks(plot, axis, low, high, apart) {
+  const [from, to] = [Math.ceil(low / apart), Math.floor(high / apart)];
+  return to - from < 100 ? Array.from({ length: to - from + 1 }, (_, i) => (from + i) * apart) : [];
+}
+
 function tick(value) {
   if (value == null) return "";
   const size = Math.abs(value);
@@ -163,8 +169,8 @@ function draw(box) {
     legend: { show: false },
     scales: { x: { time: false, ...extent(columns[0]) }, y: { distr: log ? 3 : 1, ...(log ? {} : { range: padded }) } },
     axes: [
-      { ...axis, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 28, incrs: WHOLE },
-      { ...axis, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 52, values: (_, all) => all.map(tick) },
+      { ...axis, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 28, incrs: WHOLE, splits: ticks },
+      { ...axis, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 52, values: (_, all) => all.map(tick), splits: log ? undefined : ticks },
     ],
     series: [{}, ...lines.map(({ colour, dash, width, points }) => ({ stroke: colour, dash, width, points, pxAlign: 0 }))],
     bands: bandAt < lines.length ? [{ series: [bandAt + 2, bandAt + 1], fill: faded(cssVariable("--accent"), 0.1) }] : [],

@@ -8,6 +8,7 @@ const ORDERS = { worst: "worst first", best: "best first", step: "by step", late
 
 /** Go to the samples that are nearest to a step, or mark the step where there are none. */
 function goToStep(step) {
+  if (!Number.isFinite(step)) return;
   if (!state.table) return pin(step);
   const steps = [...new Set(state.columns.step)];
   state.step = String(steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), steps[0]));
