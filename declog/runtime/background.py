@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -115,10 +115,13 @@ class Background:
             self._failures.report(RuntimeFailure.of("DL605.slow", seconds=f"{self.wait_s + self.close_s:g}"))
             return
         for runner in self._runners.values():
-            try:
-                runner.flush(self.close_s)
-            except SinkError as error:
-                self._failures.report(error)
+            self._report(partial(runner.flush, self.close_s))
+
+    def _report(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except SinkError as error:
+            self._failures.report(error)
 
     # -- the end
 
@@ -127,6 +130,8 @@ class Background:
         self._worker.finish(short_wait=failed)
         self._join()
         reports = [runner.close(self.close_s) for runner in self._runners.values()]
+        for runner in self._runners.values():
+            self._report(runner.raise_unraised)
         self.comm.close()
         if self._home is not None:
             self._home.end("failed" if failed else "finished", self.failures)

@@ -76,6 +76,7 @@ class SinkRunner:
         self._dropped = 0
         self._failed = 0
         self._first_error: BaseException | None = None
+        self._raised = False
         self._thread: threading.Thread | None = None
         self._opened = threading.Event()
         self._open_error: BaseException | None = None
@@ -212,6 +213,11 @@ class SinkRunner:
             self._raise_failure()
             return idle
 
+    def raise_unraised(self) -> None:
+        """With ``on_error: raise``, a failure that came after the last log event was handed over is raised here."""
+        if not self._raised:
+            self._raise_failure()
+
     def close(self, deadline_s: float) -> CloseReport:
         """Write what is queued, close the sink, and report. Never raises.
 
@@ -347,7 +353,7 @@ class SinkRunner:
 
     def _raise_failure(self) -> None:
         if self._on_error == "raise" and self._first_error is not None:
-            error = self._first_error
+            self._raised, error = True, self._first_error
             raise SinkError.of("DL602.sink", sink=self.id, cause=error_text(error)) from error
 
     def _log_report(self, report: CloseReport) -> None:

@@ -140,6 +140,20 @@ def run_with(sink: MemorySink, folder: Path) -> None:
         body(log)
 
 
+def test_a_failure_after_the_last_log_event_is_one_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `on_error: raise`, also where training is over before the sink has failed: counted, once."""
+    (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.faults.sinks"]\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    sinks = {"bad": {"kind": "tests.faults.sinks:Raising", "on_error": "raise"}}
+    config = {**profile(SIGNALS, {"m": "mean(x)"}), "sinks": sinks, "strict": False}
+    log = declog.start(config, output_dir=tmp_path / "run")
+    with log.step(0):
+        log.observe(x=[1.0, 2.0])
+    log.close()
+    failed = "[DL602] sink `bad` failed: ConnectionRefusedError: the backend is away"
+    assert log.failures == {failed: 1, "[DL602] sink `bad`: log events could not be written": 1}
+
+
 def test_missing_values_are_reported_once_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """NaN among values is worth a word; an optional signal that comes in some batches only, or never, is not."""
     signals = {
