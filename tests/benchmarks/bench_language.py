@@ -6,6 +6,7 @@ Prints Markdown tables; `docs/performance.md` shows them and says what they mean
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -14,6 +15,7 @@ import torch
 import yaml
 
 import declog
+from declog.plans.ops import Plan
 from tests.benchmarks import calls, completions, presets, tokens
 from tests.benchmarks.contestants import Declog
 from tests.benchmarks.measure import Aims, Batch, Contestant, Times, micros, peak_bytes, race, ratio, section
@@ -66,13 +68,17 @@ class Reading:
 
 
 def print_compile(rounds: int, aims: Aims) -> None:
-    """From a profile's mapping to a plan."""
-    rows = []
+    """From a profile's mapping to a plan; each time another one, since a process plans what is equal once."""
+    rows, number = [], itertools.count()
+
+    def compiled(profile: Mapping[str, Any]) -> Plan:
+        return declog.plan({**profile, "name": f"profile_{next(number)}"})
+
     for metrics in completions.SIGNALS:
         profile = completions.profile(metrics, 1)
         text = yaml.safe_dump(profile)
         readers: dict[str, Contestant] = {
-            "compile": Reading(partial(declog.plan, profile)),
+            "compile": Reading(partial(compiled, profile)),
             "yaml": Reading(partial(yaml.safe_load, text)),
         }
         times = race(readers, [{}], steps=1, rounds=max(3, rounds // 3))
