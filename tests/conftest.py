@@ -116,8 +116,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker for each core that this process may use; more than sixteen would only wait for the longest test."""
-    return min(16, len(os.sched_getaffinity(0)))
+    """A worker for each core that this process may use, and one more, since tests wait for processes, too.
+
+    More than sixteen would only wait for the longest test.
+    """
+    return min(16, len(os.sched_getaffinity(0)) + 1)
 
 
 @pytest.hookimpl(optionalhook=True)
