@@ -64,6 +64,8 @@ class TensorboardSink(BaseSink):
         (folder / REWOUND).unlink(missing_ok=True)  # what a kill left
         self._before = sorted(folder.glob("events.out.tfevents.*"))
         self._earlier = [file for file in self._before if file.name.endswith(mine)]
+        while any(file.name.startswith(f"events.out.tfevents.{int(time.time()):010d}.") for file in self._earlier):
+            time.sleep(0.05)  # readers go by names: of one second the second file may be the first
         self._writer = self._writer_class(str(folder), flush_secs=self._flush_secs, filename_suffix=mine)
         config = f"```json\n{json_text(tracker_config(run))}\n```"
         self._add(0, time.time(), [self._text("declog/config", config)])
