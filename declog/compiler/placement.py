@@ -140,10 +140,18 @@ class Placement:
             return self._column(FOLD, node, name, stat=node.op)
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
             return self._column(FOLD, node, self.fold(phase, None, node.mask, ("n",)), stat="count")
-        if any(arg.type.text for arg in node.args) and not node.type.text:
+        of_text = any(arg.type.text for arg in node.args) and not node.type.text
+        if of_text and not self._far(node, split=False):
             return self._local(node, phase)
         args = [self.lower(arg, phase) for arg in node.args]
-        return self.draft.graph.make(node.op, args, type=node.type, **dict(node.params))
+        lowered = self.draft.graph.make(node.op, args, type=node.type, **dict(node.params))
+        if of_text:
+            self._send_texts(lowered, phase)
+        return lowered
+
+    def _far(self, node: Node, *, split: bool) -> bool:
+        """Whether a value depends on rows that its rank does not have; ``split``: a group is spread over ranks."""
+        return any(item.op in (JOIN, "prev") for item in walk(node)) or reads_other_ranks(node, split)
 
     def _local(self, node: Node, phase: str) -> Node:
         """A column of this rank: its text does not travel."""
@@ -213,17 +221,20 @@ class Placement:
         if not node.type.text or node.op == SIGNAL or not texts:
             return self.lower(node, phase)
         split = self.draft.grouping is not None and self.draft.grouping.split == "ranks"
-        far = any(item.op in (JOIN, "prev") for item in walk(node)) or reads_other_ranks(node, split)
-        return self.label(node, phase) if far else self._local(node, phase)
+        return self.label(node, phase) if self._far(node, split=split) else self._local(node, phase)
 
     def label(self, node: Node, phase: str) -> Node:
         """A node whose text leaves every rank must send."""
         phase = node.type.phase or phase
         lowered = self.lower(node, phase)
+        self._send_texts(lowered, phase)
+        return lowered
+
+    def _send_texts(self, lowered: Node, phase: str) -> None:
+        """Every rank sends the texts that a node reads on rank 0."""
         for item in walk(lowered):
             if item.op == SIGNAL and item.type.text:
                 self.sent.add((phase, str(item.param("name"))))
-        return lowered
 
 
 def axis_signal(draft: Draft, name: str, path: str) -> Node | None:

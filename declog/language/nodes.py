@@ -175,10 +175,14 @@ def members_of(*nodes: Node) -> tuple[str, ...] | None:
 
 
 def reads_other_ranks(node: Node, split: bool) -> bool:
-    """Whether a value depends on rows of other ranks: by its batch, by an earlier phase, by a group that is spread."""
+    """Whether a value depends on rows of other ranks: by its batch, by an earlier phase, by a group that is spread.
+
+    The place of a group is its place among the groups of its batch, of all ranks.
+    """
     for item in walk(node):
         within = item.param("within") if item.op == "rank" else item.type.axis
-        if item.op == CARRIED or within is Axis.BATCH or (item.op == "rank" and within is Axis.STEP):
+        of_all_ranks = {"rank": Axis.STEP, "index": Axis.GROUP}.get(item.op, Axis.BATCH)
+        if item.op == CARRIED or within in (Axis.BATCH, of_all_ranks):
             return True
         if split and (within is Axis.GROUP or item.op in ("rank", "index")):
             return True
