@@ -2,8 +2,8 @@
 
 A list per kind in ``tests/data/mistakes``, written before the answers were looked at. A mistake is ``mine`` or
 ``keys``, a profile ``conf/declog/mine.yaml`` (``keys`` stand below ``defaults: [grpo, _self_]``), ``files`` beside
-it, installed packages (``site``), and ``words``, a command line, or ``code``, a training loop; by default the profile
-is checked. It is caught where the command ends with an error or prints a warning or a note, where the loop raises or
+it, installed packages (``site``), and ``words``, a command line, ``code``, a training loop, or ``app``, an override
+of a Hydra application that logs by grpo; by default the profile is checked. It is caught where the command ends with an error or prints a warning or a note, where the loop raises or
 declog logs one; it is answered where each pattern of ``answer`` is found in that. ``python -m tests.config.mistakes``
 prints the score, and what is not answered; words behind it choose mistakes by their ids, whose answers are printed
 too.
@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -33,6 +34,16 @@ from declog.config.provenance import YAML_LOADER
 FOLDER = Path(__file__).parents[1] / "data" / "mistakes"
 MINE = "conf/declog/mine.yaml"
 HEADER = "defaults: [grpo, _self_]\n"
+APP = {
+    "conf/config.yaml": "defaults: [{declog: grpo}, _self_]\nlr: 1e-6\n",
+    "train.py": """\
+import hydra, declog
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    declog.start(cfg, output_dir="outputs").close()
+main()
+""",
+}
 PROFILE: dict[str, Any] = {
     "name": "loop",
     "modes": {"train": {}, "eval": {"prefix": "eval_"}},
@@ -63,6 +74,7 @@ class Mistake:
     site: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     words: str | Sequence[str] = ("check", MINE)
     code: str | None = None
+    app: str | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.id}"
@@ -100,14 +112,20 @@ def answered(mistake: Mistake) -> Answer:
         os.chdir(folder)
         try:
             with _installed(mistake.site, Path(folder) / "site"):
-                found = _run_code(mistake.code) if mistake.code is not None else _run_words(mistake.words)
+                found = _run(mistake)
         finally:
             os.chdir(before)
         return Answer(found.text.replace(f"{folder}/", ""), found.caught)
 
 
+def _run(mistake: Mistake) -> Answer:
+    if mistake.code is not None:
+        return _run_code(mistake.code)
+    return _run_words(mistake.words) if mistake.app is None else _run_app(mistake.app)
+
+
 def _lay_out(mistake: Mistake, folder: Path) -> None:
-    files = dict(mistake.files)
+    files = {**(APP if mistake.app is not None else {}), **mistake.files}
     if mistake.keys is not None or mistake.mine is not None:
         files[MINE] = mistake.mine if mistake.mine is not None else HEADER + str(mistake.keys)
     for name, text in files.items():
@@ -170,6 +188,12 @@ def _run_words(words: str | Sequence[str]) -> Answer:
         return Answer(f"{out.getvalue()}{type(error).__name__}: {error}", False)
     text = out.getvalue()
     return Answer(text, code != 0 or "warning" in text or "note: " in text)
+
+
+def _run_app(override: str) -> Answer:
+    """Run the application, as a process: Hydra's answer ends it."""
+    done = subprocess.run([sys.executable, "train.py", override], capture_output=True, text=True, check=False)
+    return Answer(done.stderr, done.returncode != 0 and "Traceback" not in done.stderr)
 
 
 class _Records(logging.Handler):
