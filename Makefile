@@ -18,6 +18,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "declog needs Python 3.11 or later: make PYTHON=...")'
 	@echo "installing into $(VENV); this takes a minute or two"
 	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip uninstall --yes -qq declog  # what a checkout was called before it was declog-rl
 	@$(PIP) torch
 	@$(PIP) -e '.[demo]'
 	@touch $@

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from declog.distribution import VERSION as _VERSION
 from declog.imports import after as _after
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ _HOMES = {
     }.items()
     for name in names.split()
 }
+
+__version__ = _VERSION
 
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",

@@ -4,7 +4,7 @@
     python examples/ray_actors.py kill_at=30         an actor dies: training and the log go on without it
 
 Actors share no process group. Each takes a few gradient steps on a rollout of its own, and the driver averages their
-weights. What is logged is said in `conf/ray_actors.yaml`. Install with `pip install 'declog[ray]'`.
+weights. What is logged is said in `conf/ray_actors.yaml`. Install with `pip install 'declog-rl[ray]'`.
 """
 
 from __future__ import annotations

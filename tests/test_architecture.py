@@ -38,7 +38,7 @@ class Room:
 ANYBODY = "*"
 # From the ground up: a room stands above all that it imports.
 ROOMS = (
-    Room("errors imports registry records"),  # what everybody may know
+    Room("errors distribution imports registry records"),  # what everybody may know
     Room("sinks", "errors", lazily="PIL numpy pydantic rich"),
     Room("runs", "errors sinks", "numpy", lazily="pyarrow yaml"),
     Room("language", "errors", "numpy pydantic pydantic_core"),
@@ -191,7 +191,7 @@ def test_the_table_is_the_folders() -> None:
 def test_no_arrow_between_rooms_runs_back_up() -> None:
     """No circle, so that each has a floor; few enough to be seen at once; what executes is below what composes."""
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert len(folders) <= 12 and len(list(PACKAGE.glob("*.py"))) <= 7
+    assert len(folders) <= 12 and len(list(PACKAGE.glob("*.py"))) <= 8
     heights = floors(arrows({module: imports(module) for module in MODULES}))
     way = ("language", "plans", "engine", "runtime", "api", "replay", "cli")
     assert sorted(way, key=heights.__getitem__) == list(way)

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 from pathlib import Path
 
@@ -100,7 +99,8 @@ class Environment:
         venv.create(home / "env", with_pip=False, symlinks=True)
         self.python = home / "env" / "bin" / "python"
         (site,) = (home / "env").glob("lib/python*/site-packages")
-        (site / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n{REPOSITORY}\n")
+        shared = [*(path for path in sys.path if path.endswith("site-packages")), str(REPOSITORY)]
+        (site / "shared.pth").write_text("".join(f"{path}\n" for path in shared))
 
     def install(self, *wheels: Path) -> None:
         """As pip would, without looking for dependencies."""

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from pathlib import Path
@@ -46,7 +45,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A directory that a .pth file adds is searched last and its own .pth files are not read, so that the
     # editable install of the checkout is not among what is shared.
     (site,) = home.glob("lib/python*/site-packages")
-    (site / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (site / "shared.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("site-packages")))
     return interpreter
 
 

@@ -23,6 +23,7 @@ from declog.cli import suggestions
 from declog.cli import verbs as _verbs
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_error, write_json
+from declog.distribution import NAME, VERSION
 from declog.errors import CompositionError, ConfigError, DeclogError
 
 OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
@@ -61,9 +62,7 @@ def _run(words: list[str]) -> int:
         print(_help())
         return OK if words else INVALID
     if words[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"declog {version('declog')}")
+        print(f"{NAME} {VERSION}")
         return OK
     if words[0] not in verbs():
         raise Wrong(f"there is no verb `{words[0]}`", suggestions.verb(words[0], verbs()))

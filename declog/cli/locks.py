@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from declog import distribution
 from declog.cli import facts
 from declog.cli.arguments import Wrong
 from declog.cli.output import BOLD, YELLOW, paint
@@ -96,7 +97,8 @@ def packages(made: Plan, config: Composed) -> dict[str, str]:
     registries = (functions.DEFAULT, reductions.DEFAULT, row_functions.DEFAULT)
     homes += [registry.home(name) for registry in registries for name in made.functions if name in registry]
     named = {name: made_version for home in homes for name, _, made_version in [home.partition(" ")] if made_version}
-    for name in ["declog", *config.packages()]:
+    named[distribution.NAME] = distribution.VERSION
+    for name in config.packages():
         try:
             named[name] = version(name)
         except PackageNotFoundError:

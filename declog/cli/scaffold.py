@@ -14,7 +14,7 @@ name = "$name"
 version = "0.1.0"
 description = "What our runs log."
 requires-python = ">=3.11"
-dependencies = ["declog>=$declog"]
+dependencies = ["$declog"]
 
 # Where the presets are: the package whose folder `declog` has them.
 [project.entry-points."declog.presets"]

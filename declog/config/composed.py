@@ -27,6 +27,7 @@ from declog.config.plain import settled
 from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, package_of, team_folders
 from declog.config.source_map import FilePlace, Provenance
+from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
 from declog.language.shorthand import Long, long
 from declog.language.spec import LogSpec
@@ -226,7 +227,7 @@ def _of_package(problem: Problem) -> Problem:
     home = package_of(str(FilePath(where.file).absolute()))
     fix = problem.fix
     if problem.code == "DL201":
-        fix = f"{fix}\nor it is written for a later declog: pip install -U declog"
+        fix = f"{fix}\nor it is written for a later declog: pip install -U {NAME}"
     return replace(problem, where=replace(where, package=home), fix=fix)
 
 

@@ -20,6 +20,7 @@ from hydra.plugins.config_source import ConfigSource
 from declog.config.compose import project_folder
 from declog.config.provenance import YAML_LOADER, source_file
 from declog.config.search_path import GROUP, PROVIDER, config_loader, current_hydra, preset_folders
+from declog.distribution import NAME, VERSION
 from declog.errors import Problem
 from declog.language.shorthand import long
 
@@ -79,12 +80,14 @@ def home_of(source: ConfigSource, file: str | None) -> Home:
     package = source.path.partition(".")[0] if source.scheme() == "pkg" else None
     if package is None and source.provider != PROVIDER:
         return Home(source.path or source.provider, None, file)
+    if PROVIDER in (source.provider, package):
+        return Home(NAME, VERSION, file)
     for name in (source.provider, package):  # the presets of an entry point are provided by their distribution
         try:
             return Home(str(name), version(str(name)), file)
         except PackageNotFoundError:
             continue
-    return Home(package or PROVIDER, "", file)
+    return Home(str(package), "", file)
 
 
 def _first_comment(file: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.long_form import lengthened
+from declog.distribution import NAME, VERSION
 
 if TYPE_CHECKING:
     from declog.config.loading import Loader
@@ -130,10 +131,9 @@ def package_of(file: str) -> str | None:
     parents = Path(file).parents
     folders = [*((PROVIDER, folder) for folder in _shipped_folders()), *team_folders()]
     name = next((name for name, folder in folders if Path(folder) in parents), None)
-    try:
-        return None if name is None else f"{name} {version(name)}"
-    except PackageNotFoundError:  # declog from a checkout that is not installed
-        return name
+    if name == PROVIDER:
+        return f"{NAME} {VERSION}"
+    return None if name is None else f"{name} {version(name)}"
 
 
 class FileConfigSource(file_config_source.FileConfigSource):

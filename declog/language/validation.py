@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
 from declog.errors.catalogue import MESSAGES
 from declog.language.shorthand import GROUPS, long
@@ -208,7 +209,7 @@ def _problem(item: Any) -> Problem | None:
         close = nearest(str(item["input"])[:80], names)
         fix = f"did you mean `{close}`?" if close is not None else None
         if path == ("spec",) and isinstance(item["input"], int) and item["input"] > 1:
-            fix = "it is of a later language, which a later declog reads: pip install -U declog"
+            fix = f"it is of a later language, which a later declog reads: pip install -U {NAME}"
         if fix is None:
             fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
         return Problem.of(

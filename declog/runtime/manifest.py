@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from declog.distribution import VERSION
 from declog.language.origins import packages_of
 from declog.plans.described import described
 from declog.plans.ops import Plan
@@ -40,7 +41,7 @@ def facts(
     """
     found: dict[str, Any] = {
         "run_id": run_id, "name": made.name, "started": now(), "host": socket.gethostname(), "pid": getpid(),
-        "world_size": world_size, "fingerprint": made.fingerprint, "declog": version_of("declog") or "0",
+        "world_size": world_size, "fingerprint": made.fingerprint, "declog": VERSION,
         "python": platform.python_version(), "torch": version_of("torch"),
         "packages": _packages(made, frozenset(modules), packages), "overrides": list(overrides),
     }  # fmt: skip

@@ -6,6 +6,7 @@ be; ``declog.api`` calls it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from declog import sinks as sink_kinds
+from declog.distribution import VERSION, namesake
 from declog.engine.publish import CODE, Route
-from declog.errors import PlanMismatchError, Problem, SinkError, UsageError, error_text
+from declog.errors import PlanMismatchError, Problem, RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import Functions
 from declog.plans import fingerprint
 from declog.plans.ops import Plan, SinkOp
@@ -79,6 +81,8 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
     runners, routes, run, home = _open(channel, made, given.sinks, chosen, run_id, start_s)
     folder = None if run is None else run.output_dir
     if channel.collects:
+        if (version := namesake()) is not None:
+            _warn_of_namesake(version)
         for warning in made.warnings:
             log.warning("%s", warning)
         for what, why in made.inactive:
@@ -107,6 +111,11 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
             recorder.close(failed=True)
             raise
     return recorder
+
+
+@functools.cache  # once in a process
+def _warn_of_namesake(version: str) -> None:
+    log.warning("%s", RuntimeFailure.of("DL610", version=version))
 
 
 def connect(
@@ -188,7 +197,7 @@ def _calls(
 
 def agree(channel: Comm, made: Plan, start_s: float) -> None:
     """Refuse on every rank alike where plans differ, or the versions of declog that made them."""
-    mine = {"declog": manifest.version_of("declog") or "0", **made.canonical}
+    mine = {"declog": VERSION, **made.canonical}
     if len(set(channel.agree("plan", fingerprint.digest(mine), start_s))) == 1:
         return
     plans = [json.loads(text) for text in channel.agree("parts", json.dumps(mine), start_s)]
@@ -315,5 +324,5 @@ def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str | None = None
         config=made.config,
         run_config=made.run_config,
         plan=made.explain(),
-        version=manifest.version_of("declog") or "0",
+        version=VERSION,
     )

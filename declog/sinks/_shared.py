@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from declog.distribution import install
 from declog.errors import SinkError
 from declog.records import Column, DType, Number, RunInfo, Table
 from declog.sinks.locks import Held, Lock
@@ -44,7 +45,7 @@ def _missing(module: str, kind: str, extra: str | None, reason: str) -> SinkErro
     package = module.partition(".")[0]
     return SinkError.of(
         "DL601.package", kind=kind, package=package, reason=reason,
-        fix=f"pip install 'declog[{extra}]'" if extra else f"pip install {package}",
+        fix=install(extra) if extra else f"pip install {package}",
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from declog.distribution import VERSION
 from tests.benchmarks.measure import Aims, table
 
 ROOT = Path(__file__).parents[2]
@@ -59,9 +60,10 @@ def main() -> None:
 
 def measured_with() -> str:
     """Versions and the machine."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("declog", "torch", "numpy", "torchmetrics"))
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "torchmetrics"))
     return (
-        f"{packages}, Python {platform.python_version()}; {os.cpu_count()} cores of {_processor()}, with a load of "
+        f"declog {VERSION}, {packages}, "
+        f"Python {platform.python_version()}; {os.cpu_count()} cores of {_processor()}, with a load of "
         f"{os.getloadavg()[0]:.1f} at the start; torch.set_num_threads(1), gloo on loopback.\n"
     )
 

@@ -96,7 +96,7 @@ def test_a_sink_that_is_not_installed_is_noted(cli: Cli, tmp_path: Path, monkeyp
     monkeypatch.setattr(sink_class("trackio"), "package", "trackio-of-a-test")
     found = cli("check", "grpo", "sinks=[trackio]", "--strict")
     assert found.code == 0
-    assert "note: the sink trackio is not installed here: pip install 'declog[trackio]'" in found.out
+    assert "note: the sink trackio is not installed here: pip install 'declog-rl[trackio]'" in found.out
     folder = tmp_path / "trackio_of_a_test-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: trackio-of-a-test\nVersion: 1.0\n", encoding="utf-8")

@@ -86,7 +86,7 @@ def test_the_program_is_installed() -> None:
 
 def test_the_version(cli: Cli) -> None:
     """That of the package."""
-    assert cli("--version").out.startswith("declog 0.")
+    assert cli("--version").out.startswith("declog-rl 0.")
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import declog
+from declog.distribution import NAME, VERSION
 from tests.cli.conftest import SMALL, Cli
 from tests.conftest import WritePreset
 from tests.docs.markdown import ROOT
@@ -205,7 +205,7 @@ def test_presets_of_installed_packages(team: Path, cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("preset", "owners"),
-    [("both", "acme-logging 2.1 and by zeta 0.3"), ("rloo", f"declog {metadata.version('declog')} and by zeta 0.3")],
+    [("both", "acme-logging 2.1 and by zeta 0.3"), ("rloo", f"{NAME} {VERSION} and by zeta 0.3")],
 )
 def test_two_packages_with_one_preset(team: Path, cli: Cli, preset: str, owners: str) -> None:
     """Nobody could say which it stands for: an error that names both, of the command line and of a run alike."""
@@ -222,6 +222,6 @@ def test_ls_says_what_shadows_what(team: Path, write_preset: WritePreset, cli: C
     rows = {line.split("  ")[0]: line for line in cli("ls", "presets", "--config-dir", ".").out.splitlines()}
     assert rows["acme_full"].endswith("  Of acme-logging")
     assert "acme-logging 2.1, shadows zeta 0.3" in rows["both"]
-    assert f"{team}, shadows declog 0." in rows["grpo"]
+    assert f"{team}, shadows declog-rl 0." in rows["grpo"]
     assert ", shadows zeta 0.3" in rows["rloo"]
     assert cli("check", "grpo", "--config-dir", ".", "--strict").code == 0

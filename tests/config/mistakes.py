@@ -3,10 +3,10 @@
 A list per kind in ``tests/data/mistakes``, written before the answers were looked at. A mistake is ``mine`` or
 ``keys``, a profile ``conf/declog/mine.yaml`` (``keys`` stand below ``defaults: [grpo, _self_]``), ``files`` beside
 it, installed packages (``site``), and ``words``, a command line, ``code``, a training loop, or ``app``, an override
-of a Hydra application that logs by grpo; by default the profile is checked. It is caught where the command ends with an error or prints a warning or a note, where the loop raises or
-declog logs one; it is answered where each pattern of ``answer`` is found in that. ``python -m tests.config.mistakes``
-prints the score, and what is not answered; words behind it choose mistakes by their ids, whose answers are printed
-too.
+of a Hydra application that logs by grpo; by default the profile is checked. It is caught where the command or the
+application ends with an error or prints a warning or a note, where the loop raises or declog logs one; it is answered
+where each pattern of ``answer`` is found in that. ``python -m tests.config.mistakes`` prints the score, and what is not
+answered; words behind it choose mistakes by their ids, whose answers are printed too.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ def test_run_json_and_the_profile_in_effect(tmp_path: Path, monkeypatch: pytest.
         "run_id": log.run_id, "name": "grpo", "fingerprint": log.plan.fingerprint, "overrides": overrides,
         "world_size": 1, "state": "finished",
     }  # fmt: skip
-    assert (found["declog"], found["torch"]) == (manifest.version_of("declog") or "0", manifest.version_of("torch"))
+    assert (found["declog"], found["torch"]) == (declog.__version__, manifest.version_of("torch"))
     assert found["packages"]["pyarrow"] == manifest.version_of("pyarrow")
     effective = yaml.safe_load((tmp_path / found["config"]).read_text())
     assert declog.plan(effective).fingerprint == log.plan.fingerprint

@@ -73,7 +73,7 @@ print(sorted(loaded & {"wandb", "trackio", "pyarrow", "rich", "tensorboard"}))
 def test_every_built_in_kind_is_a_sink(kind: str) -> None:
     """Each kind's class follows the protocol and can be made from its defaults, or says which extra it needs."""
     if find_spec(kind) is None and kind in ("mlflow", "swanlab"):
-        with pytest.raises(SinkError, match=rf"pip install 'declog\[{kind}\]'"):
+        with pytest.raises(SinkError, match=rf"pip install 'declog-rl\[{kind}\]'"):
             make_sink(kind, {})
     else:
         assert isinstance(make_sink(kind, {}), Sink)
@@ -196,5 +196,5 @@ for kind, package in json.loads(sys.argv[1]):
 """
     found = [(kind, traits(kind)) for kind in built_in() if traits(kind).extra]
     given = json.dumps([(kind, each.package) for kind, each in found])
-    expected = [f"{kind} DL601 pip install 'declog[{each.extra}]'" for kind, each in found]
+    expected = [f"{kind} DL601 pip install 'declog-rl[{each.extra}]'" for kind, each in found]
     assert expected and python(code, given).splitlines() == expected

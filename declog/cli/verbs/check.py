@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser
 from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, counted, paint, wrapped, write_error, write_json
-from declog.errors import CompositionError, ConfigError, Problem
+from declog.distribution import install, namesake
+from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure
 from declog.errors.visible import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def run(given: argparse.Namespace) -> int:
             if result.plan is not None and result.config is not None:
                 result.changes = locks.changes(locked, result.words, locks.entry(result.plan, result.config))
                 result.code = result.code or (DIFFERENT if result.changes else OK)
+    if (version := namesake()) is not None:
+        print(f"warning: {RuntimeFailure.of('DL610', version=version)}", file=sys.stderr)
     _shown(results, given)
     codes = [result.code or int(given.strict and bool(result.warnings)) for result in results]
     return max(codes)
@@ -171,7 +174,7 @@ def _report(result: Checked, given: argparse.Namespace, *, several: bool) -> Non
     for note in result.notes if given.format == "text" else ():
         print(wrapped(note, "note: ", len("note: ")))
     for kind, extra in _missing(made).items():
-        print(f"note: the sink {kind} is not installed here: pip install 'declog[{extra}]'")
+        print(f"note: the sink {kind} is not installed here: {install(extra)}")
     if made.inactive and not several:
         shown = ", ".join(what for what, _ in made.inactive[:3]) + (", ..." if len(made.inactive) > 3 else "")
         print(paint(f"inactive: {shown}:\n  `declog show --inactive` says why", DIM))

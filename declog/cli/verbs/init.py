@@ -16,6 +16,7 @@ from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, paint
+from declog.distribution import NAME, VERSION
 from declog.errors.visible import visible
 
 SUMMARY = "begin a package of presets, or a profile in a project"
@@ -49,13 +50,11 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _package(name: str, module: str, preset: str) -> int:
-    from importlib.metadata import version
-
     from declog.cli.scaffold import PACKAGE_FILES, filled
 
     short = module.removesuffix("_logging")
     facts = {"name": name, "module": module, "preset": preset, "profile": f"{short}_{preset}", "prefix": short,
-             "declog": ".".join(version("declog").split(".")[:2])}  # fmt: skip
+             "declog": f"{NAME}>={'.'.join(VERSION.split('.')[:2])}"}  # fmt: skip
     _write(Path(name), filled(PACKAGE_FILES, facts))
     print(f"next: cd {name} && pip install -e . && declog test {facts['profile']}")
     return 0

@@ -1,5 +1,6 @@
 """DL6xx: sinks, ranks, captures and integrations."""
 
+from declog.distribution import NAME, install
 from declog.errors.catalogue.code import Code, Known
 
 # fmt: off
@@ -279,7 +280,7 @@ CODES = {
     "DL607.log": ("{what} {path}",
         "a wandb run's folder or .wandb file, a .jsonl log, a trainer_state.json, or a .txt with a name in each line"),
     "DL607.no_number": ("{file} has no number under a name", "give a run that has logged something"),
-    "DL607.wandb": ("reading {file} takes wandb's package", "pip install 'declog[wandb]'"),
+    "DL607.wandb": ("reading {file} takes wandb's package", install("wandb")),
     "DL607.no_run": ("there is no run to read in {path}", "{fix}"),
     "DL607.package": ("`{package}` is not installed", "pip install {package}, or take `arrow()` or `rows()`"),
     "DL607.run_id": ("{path} has no run {run_id}", "{fix}"),
@@ -343,5 +344,33 @@ CODES = {
         "give this run another `output_dir`, or none; or resume that run; or say `append: true`"),
     "DL609.in_use": ("the folder {path} is in use by {held}", "{fix}"),
     "DL609.sinks": ("the sinks `{other}` and `{sink}` would write to one folder, `{folder}`", "dir: {sink}"),
+}),
+"DL610": Code("another project's package is called declog, too", """
+    declog is installed as `declog-rl`. The distribution `declog` on the package index belongs to another project, a
+    logger of functions, and its package has the same name: the two write into one folder, and `import declog` brings
+    whichever was installed last. `declog check` and `declog.start` say so once. Remove the other one, and install
+    declog-rl again, because removing it takes files that both had.
+
+    ```python
+    import logging
+    import sys
+    from pathlib import Path
+
+    import declog
+
+    handler = logging.StreamHandler(sys.stdout)
+    logging.getLogger("declog").addHandler(handler)
+    info = Path("site/declog-0.5.0.dist-info")  # as pip leaves it
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\\nName: declog\\nVersion: 0.5.0\\n")
+    sys.path.append("site")
+    with declog.start("minimal", ["sinks=[jsonl]"], output_dir="runs") as log, log.step(0):
+        log.observe(loss=0.5)
+    sys.path.remove("site")
+    logging.getLogger("declog").removeHandler(handler)
+    ```
+    """, {
+    "DL610": ("declog {version} is installed, too: another project's, whose package has the same name",
+        f"pip uninstall -y declog && pip install --force-reinstall --no-deps {NAME} (in a checkout `-e .`)"),
 }),
 }

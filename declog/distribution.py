@@ -1,0 +1,37 @@
+"""What pip calls this project: the distribution ``declog-rl``, whose package is ``declog``.
+
+On the package index the name ``declog`` belongs to another project, whose package has the same name. Our name is
+written here and in pyproject.toml, which reads the version from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from importlib import metadata
+
+NAME = "declog-rl"
+VERSION = "0.1.0"
+
+_PACKAGE = "declog"
+_SCRIPT = "declog.cli:main"  # an entry point of ours, under whichever name an older checkout was installed
+
+
+def install(extra: str) -> str:
+    """What to type for an extra."""
+    return f"pip install '{NAME}[{extra}]'"
+
+
+def namesake() -> str | None:
+    """The version of the other distribution ``declog`` where that is installed; None where it is not."""
+    return _namesake(tuple(sys.path))
+
+
+@functools.cache  # the folders of sys.path are searched for it, and a process starts many runs
+def _namesake(path: tuple[str, ...]) -> str | None:
+    versions = (
+        each.version
+        for each in metadata.distributions(name=_PACKAGE, path=list(path))
+        if all(entry.value != _SCRIPT for entry in each.entry_points)
+    )
+    return next(versions, None)
