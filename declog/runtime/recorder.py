@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from declog.engine.publish import Route
 from declog.errors import InputError, UnknownSignalError, UsageError, nearest
@@ -108,6 +108,16 @@ class Recorder(InTrainer):
         if self._session.close(failed=failed):
             atexit.unregister(self.close)
             self._background.close(failed=failed)
+
+    def __copy__(self) -> Recorder:
+        """A run has one recorder: what holds a copy of it, such as a copied trainer, records into the same run."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Recorder:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError.of("DL510.pickle")
 
     @property
     def failures(self) -> Mapping[str, int]:

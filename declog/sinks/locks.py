@@ -18,6 +18,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
 
@@ -79,6 +80,10 @@ class Lock:
 
     def __del__(self) -> None:
         self.release()
+
+    def __reduce__(self) -> NoReturn:
+        """A copy would have the same descriptor, and close it and remove the file when it is collected."""
+        raise TypeError("a lock cannot be copied")
 
     def forget(self) -> None:
         """In a fork: let it go there, so that it ends with the process that took it."""

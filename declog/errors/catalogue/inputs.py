@@ -324,6 +324,8 @@ CODES = {
     "DL510.other_state": ("rank {rank} was given the state of rank {of}",
         "every rank saves and loads a state of its own; one that the run had not before has none"),
     "DL510.outside": ("`{what}` is called outside a step", "with log.step(step): ..."),
+    "DL510.pickle": ("a recorder stays in its process: it holds the run's files and threads",
+        "record where declog.start was called; in another process call declog.start(..., role=...)"),
     "DL510.rank": ("rank {rank} is not below world_size {world_size}", "pass the data-parallel rank and size"),
     "DL510.resume": "rank {rank} cannot resume: {error}",
     "DL510.rewind": ("`rewind` is called inside step {step}", "end the step first"),

@@ -1,0 +1,62 @@
+"""Writes the run beside this file, with the code of the commit that the folder is named after: python make.py FOLDER.
+
+`run` is the folder of a run of eight steps; `state.pt` is its state after step 5, with rows in an open window.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import torch
+
+import declog
+
+PROFILE = {
+    "name": "earlier",
+    "every": 4,
+    "axes": {"group": {"size": 2}, "token": {"mask": "mask"}},
+    "signals": {
+        "reward": {"axis": "completion"}, "answer": {"axis": "completion", "type": "text"},
+        "logprobs": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"},
+        "lr": {"axis": "step"}, "parts": {"axis": "completion", "family": True},
+    },
+    "metrics": {
+        "reward": {"expr": "reward", "reduce": ["mean", "max", "p50"]}, "spread": "mean(std(reward, over=completion))",
+        "logprob": "mean(logprobs)", "lr": {"expr": "lr", "reduce": "last"},
+        "parts": "mean(parts)", "best": {"expr": "reward", "reduce": "max", "cumulative": True},
+        "lengths": {"expr": "sum(mask, over=token)", "reduce": "histogram"},
+    },
+    "schemas": {"rows": {"answer": "text", "reward": "float"}},
+    "tables": {"samples": {"schema": "rows", "filter": {"kind": "top_bottom", "top": 1, "bottom": 1, "key": "reward"}}},
+    "alerts": {"high": {"metric": "reward.max", "above": 6, "text": "the greatest reward is {reward.max}"}},
+    "modes": {"eval": {"prefix": "eval/"}},
+    "sinks": {"jsonl": {}, "parquet": {}},
+}
+
+
+def observe(log: declog.Recorder, step: int) -> None:
+    """The rows of one step: four completions of three tokens."""
+    log.observe(
+        reward=[float(step), 1.0, 2.0, -step], answer=[f"{step}-{row}" for row in range(4)], lr=1 / (1 + step),
+        logprobs=torch.full((4, 3), -0.5 * step), mask=torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]).bool(),
+        parts={"format": [1.0, 0.0, 1.0, 0.0], "length": [0.5] * 4},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    socket.gethostname = lambda: "host"
+    with declog.start(PROFILE, output_dir=folder) as log:
+        for step in range(8):
+            with log.step(step):
+                observe(log, step)
+            if step == 3:
+                with log.mode("eval"):
+                    observe(log, step)
+            if step == 5:
+                torch.save(log.state_dict(), "state.pt")
+    shutil.copy("state.pt", Path(__file__).parent)
+    shutil.copytree(folder, Path(__file__).parent / "run")
