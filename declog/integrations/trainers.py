@@ -7,7 +7,9 @@ The callback knows the trainer by what callbacks are given: a step is an optimiz
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from numbers import Real
@@ -192,10 +194,14 @@ class _Loop:
         log.scalars({name: value for name, value in numbers.items() if main and name not in known})
 
     def _checkpoint(self, args: Any, step: int) -> Path:
-        """Where the training that is resumed was saved."""
-        named = args.resume_from_checkpoint
-        here = Path(args.output_dir) / f"checkpoint-{step}"
-        return Path(named) if isinstance(named, str) and not here.exists() else here
+        """Where the training that is resumed was saved: what ``train`` was given, which it tells no callback."""
+        frame = inspect.currentframe()
+        while frame is not None:
+            folder = frame.f_locals.get("resume_from_checkpoint")
+            if isinstance(folder, str | os.PathLike):
+                return Path(folder)
+            frame = frame.f_back
+        return Path(args.output_dir) / f"checkpoint-{step}"
 
     def _evaluates(self, log: declog.Recorder, control: Any) -> None:
         """A step or an epoch has ended: where the trainer evaluates now, what its batches observe is of that."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from declog.language.dtypes import Axis
@@ -34,6 +35,7 @@ OWN: Mapping[str, str] = {
     "Plan.capture": "each rank keeps its own calls",
     "Plan.given": "what an adapter offers; what is used of it is in the expressions",
     "Plan.requested": "which profiles code requested; what they show is in the ops",
+    "Plan.in_code": "ranks agree on it before they make their plans",
     "Plan.defaulted": "what `metric_defaults` are for; what they made is in the ops",
     "TokensOp.pieces": "rank 0 makes the texts",
     "MetricOp.about": "words, and what is healthy",
@@ -42,6 +44,33 @@ OWN: Mapping[str, str] = {
     "RowFunction.help": "words",
     "Node.index": "the order in which this process met the expressions",
     "Node.names": "what the profile calls an expression",
+}
+
+# What may differ between a run and its continuation, besides ``OWN``: an open window has the same rows and states.
+SHOWN: Mapping[str, str] = {
+    "Plan.name": "a word",
+    "Plan.formulas": "computed from finished metrics",
+    "Plan.alerts": "computed from finished metrics",
+    "Plan.profiles": "what a sink shows of what is computed",
+    "Plan.via": "how ranks reach rank 0",
+    "Plan.blocking": "whether the training thread waits",
+    "Plan.known": "signals that nothing reads are not recorded",
+    "Plan.homes": "as `known`",
+    "Plan.extras": "as `known`",
+    "Plan.known_phases": "as `known`",
+    "ModeOp.prefix": "a name",
+    "MetricOp.names": "names",
+    "MetricOp.tags": "what profiles select by",
+    "MetricOp.shown": "as `profiles`",
+    "MetricOp.when": "as `profiles`",
+    "MetricOp.empty": "stands for a finished value",
+    "TableOp.name": "a name",
+    "TableOp.sinks": "where rows go",
+    "TableOp.local": "as `sinks`",
+    "TableOp.as_trace": "how trackers show rows",
+    "TableOp.max_bytes": "how much of a finished table sinks take",
+    "ColumnOp.template": "a name",
+    "ColumnOp.role": "as `as_trace`",
 }
 
 # where the field's name is not the profile's word for it
@@ -55,13 +84,21 @@ _IDENTITY = ("key", "id", "name", "template")  # the field that says which of se
 THERE, ABSENT = "there", "not there"
 
 
-def canonical(plan: Any) -> dict[str, str]:
-    """The plan as text by place, such as ``metrics.reward.every``: equal on two ranks if their plans are."""
-    found = _Parts()
+def canonical(plan: Any, besides: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The plan as text by place, such as ``metrics.reward.every``: equal on two ranks if their plans are.
+
+    Fields that ``besides`` names are left out, as those of ``OWN`` are.
+    """
+    found = _Parts(OWN.keys() | besides.keys())
     by_name = {item.name: item for item in fields(plan)}
     for name in dict.fromkeys((*_FIRST, *by_name)):  # what a user wrote comes before what was made of it
         found.add_field("", plan, by_name[name])
     return found.parts
+
+
+def windows(plan: Any) -> str:
+    """A digest of what the rows and states of an open window depend on: equal where a run may go on inside one."""
+    return digest(canonical(plan, SHOWN))
 
 
 def digest(parts: Mapping[str, str]) -> str:
@@ -113,16 +150,17 @@ def _ranks(ranks: list[int]) -> str:
 
 
 class _Parts:
-    """The parts of one plan, as they are found."""
+    """The parts of one plan, as they are found; fields of ``without`` are not among them."""
 
-    def __init__(self) -> None:
+    def __init__(self, without: Set[str]) -> None:
+        self._without = without
         self.parts: dict[str, str] = {}
         self._types: dict[Node, str] = {}
 
     def add_field(self, place: str, op: Any, item: Field[Any]) -> None:
         """A field of an op, unless it is a rank's own or made of the others."""
         label = f"{type(op).__name__}.{item.name}"
-        if item.init and label not in OWN:
+        if item.init and label not in self._without:
             word = _WORDS.get(label, item.name)
             self.add(f"{place}.{word}" if place else word, getattr(op, item.name))
 

@@ -551,6 +551,11 @@ class Plan:
         return fingerprint.digest(self.canonical)
 
     @cached_property
+    def windows(self) -> str:
+        """A digest of what an open window depends on: a run goes on inside one where it is equal."""
+        return fingerprint.windows(self)
+
+    @cached_property
     def canonical(self) -> dict[str, str]:
         """What ranks must agree on, as text by place: equal on two ranks if their plans are."""
         return fingerprint.canonical(self)

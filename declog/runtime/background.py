@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from declog.engine.frame import Frame
@@ -28,7 +27,7 @@ from declog.runtime.local_tables import LocalTables
 from declog.runtime.sender import Sender
 from declog.runtime.window_item import WindowItem
 from declog.runtime.worker import Task, Worker
-from declog.sinks.run_folder import RunFolder
+from declog.sinks.run_folder import Choice, Origin, RunFolder
 from declog.sinks.runner import CloseReport, SinkRunner
 
 log = logging.getLogger("declog")
@@ -37,13 +36,13 @@ log = logging.getLogger("declog")
 class Background:
     """``close_s`` is how long each sink may take at the end, ``wait_s`` how long rank 0 waits for other ranks' rows.
 
-    ``fresh``: nobody named the run's folder, so a run that goes on moves to its own.
+    ``choice`` is what the caller said of the run's folder.
     """
 
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route], failures: Failures, *,
         functions: Functions = DEFAULT, close_s: float, wait_s: float, home: RunFolder | None, run: RunInfo | None,
-        fresh: bool,
+        choice: Choice,
     ) -> None:  # fmt: skip
         self.comm = comm
         self.close_s = close_s
@@ -53,7 +52,8 @@ class Background:
         self._runners = dict(runners)
         self._home = home
         self._run = run
-        self._fresh = fresh
+        self._choice = choice
+        self._branch = False  # of another run, whose rows are its own
         self._collector = None
         if comm.collects:
             dispatcher = Dispatcher(plan, routes, functions)
@@ -201,31 +201,39 @@ class Background:
             self._worker.call(
                 partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self.close_s
             ).check()
+        if self._branch:
+            return
         for runner in self._runners.values():
             runner.rewind(step, self.close_s)
         if self._home is not None:
             self._home.resumed(step)
 
     def go_on(self, state: Mapping[str, Any]) -> RunInfo | None:
-        """Take the id of the run that goes on and, where nobody named a folder, its folder, if it is there."""
-        folder, run_id = state.get("output_dir"), state.get("run_id")
-        if self._run is None or not run_id:
-            return self._run
-        path = Path(folder) if self._fresh and folder and Path(folder).is_dir() else self._run.output_dir
-        run = replace(self._run, output_dir=path, run_id=run_id)
-        if run == self._run:
+        """Take the id and the folder of the run that goes on, or say of which run this one is a branch.
+
+        Every rank decides alike: what rank 0 has seen of the folders is in ``choice``.
+        """
+        run, home = self._run, self._home
+        if run is None or not state.get("run_id"):
             return run
-        before, home = self._run, self._home
-        if home is not None and path != before.output_dir:
+        origin = Origin(state["run_id"], state["output_dir"], state["step"])
+        self._branch = self._choice.branches(origin, run.output_dir)
+        run_id = run.run_id if self._branch else origin.run_id
+        path, run_id = self._choice.target(origin) or (run.output_dir, run_id)
+        if home is not None and path != run.output_dir:
             self._home = home.moved(path, run_id)
-        elif home is not None:
+        elif home is not None and run_id != run.run_id:
             home.renamed(run_id)
-        for runner in self._runners.values():
-            runner.move(run, self.close_s)
+        if self._home is not None and self._branch:
+            self._home.branched(origin)
+            log.info("the run %s is a branch of %s, behind its step %d", run_id, origin.run_id, origin.step)
+        self._run = replace(run, output_dir=path, run_id=run_id)
+        if self._run != run:
+            for runner in self._runners.values():
+                runner.move(self._run, self.close_s)
         if home is not None and home is not self._home:
             home.abandon()
-        self._run = run
-        return run
+        return self._run
 
     # -- actors
 

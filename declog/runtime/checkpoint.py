@@ -18,10 +18,11 @@ from declog.engine.frame import Frame
 from declog.errors import CommError, UsageError
 from declog.plans.ops import Plan
 from declog.runtime.comm import Comm
+from declog.runtime.manifest import version_of
 from declog.runtime.message import decode, encode
 
 log = logging.getLogger("declog")
-VERSION = 3
+FORMATS = (3, 4)  # of states that can be read; 4 says which windows it goes with, and by which declog it was saved
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,10 @@ def pack(
     """The state as numbers, texts and one uint8 tensor. Frames have names like ``window/train/rollout``."""
     data = encode(frames, {"recorder": asdict(mine), "collected": collected})
     return {
-        "version": VERSION,
+        "version": FORMATS[-1],
+        "declog": version_of("declog") or "0",
         "fingerprint": plan.fingerprint,
+        "windows": plan.windows,
         "rank": comm.rank,
         "world_size": comm.world_size,
         "step": mine.step,
@@ -62,6 +65,7 @@ def place(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
     mine, frames, _ = _read(plan, state, rank)
     rows = any(len(frame.batches) for name, frame in frames.items() if name.startswith("window/"))
     run = {"run_id": state["run_id"], "world_size": state["world_size"], "fingerprint": state["fingerprint"]}
+    run["windows"] = state.get("windows")
     return {**run, **asdict(replace(mine, order=0)), "open": rows}
 
 
@@ -100,15 +104,17 @@ def _too_few(before: int, now: int) -> UsageError:
 def joined(plan: Plan, comm: Comm, first: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a rank that the run had not before, given rank 0's place: it begins where the others go on."""
     mine = RecorderState(**{item.name: first[item.name] for item in fields(RecorderState)})
-    return {**pack(plan, comm, mine, {}, None, None, first["run_id"]), "fingerprint": first["fingerprint"]}
+    state = pack(plan, comm, mine, {}, None, None, first["run_id"])
+    return {**state, "fingerprint": first["fingerprint"], "windows": first["windows"]}
 
 
 def unpack(
     plan: Plan, comm: Comm, state: Mapping[str, Any]
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None, bool]:
-    """A rank's place in its run, frames by name, rank 0's data, and whether they are of the plan of now."""
+    """A rank's place in its run, frames by name, rank 0's data, and whether its windows go on under the plan of now."""
     mine, frames, collected = _read(plan, state, comm.rank)
-    equal = state["fingerprint"] == plan.fingerprint
+    windows = state.get("windows")  # None of format 3
+    equal = windows == plan.windows if windows is not None else state["fingerprint"] == plan.fingerprint
     if not equal:
         log.warning(
             "the state is of another profile: totals are continued, the rows of windows that were open are dropped"
@@ -126,8 +132,9 @@ def _read(
         raise UsageError.of("DL510.state", came=state)
     try:
         version, of, data = state["version"], state["rank"], bytes(state["data"].cpu().numpy().tobytes())
-        if version != VERSION:
-            raise UsageError.of("DL510.version", version=version, own=VERSION)
+        if version not in FORMATS:
+            by = state.get("declog", "another version")
+            raise UsageError.of("DL510.version", version=version, known=" to ".join(map(str, FORMATS)), by=by)
         read, meta = decode(data, plan.grouping)
         mine, collected = RecorderState(**meta["recorder"]), meta["collected"]
     except (KeyError, TypeError, AttributeError, CommError) as error:

@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.sinks import Sink, run_folder
 from declog.sinks._shared import below
-from declog.sinks.run_folder import RunFolder
+from declog.sinks.run_folder import Choice, Origin, RunFolder
 from declog.sinks.runner import SinkRunner
 
 log = logging.getLogger("declog")
@@ -74,11 +74,11 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
     agree(channel, made, start_s)
     resume = _resumed(channel, made, given.resume, start_s)
     before = 0 if given.resume is None else given.resume.get("world_size", 0)  # ranks of the run that is continued
-    run_id = None if resume is None else resume.get("run_id")
-    named = given.output_dir or _resumed_folder(resume) or (made.output_dir if given.base_dir is None else None)
-    own = given.base_dir or given.application
-    chosen = partial(_folder, made, named, own, resume=resume is not None)
-    runners, routes, run, home = _open(channel, made, given.sinks, chosen, run_id, start_s)
+    origin = None
+    if resume is not None and resume.get("run_id"):
+        origin = Origin(resume["run_id"], resume["output_dir"], resume["step"])
+    chosen = partial(_folder, made, given, origin)
+    runners, routes, run, home, choice = _open(channel, made, given.sinks, chosen, start_s)
     folder = None if run is None else run.output_dir
     if channel.collects:
         if (version := namesake()) is not None:
@@ -99,14 +99,15 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
         raise
     recorder = Recorder(
         made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=given.functions,
-        wait_s=given.wait_s, locate=given.locate, calls=calls, home=home, run=run, fresh=named is None,
+        wait_s=given.wait_s, locate=given.locate, calls=calls, home=home, run=run, choice=choice,
         commits=given.commits,
     )  # fmt: skip
     if resume is not None:
         try:
             recorder.load_state_dict(resume)
-            if run is not None and channel.collects:
-                _rewind_others(channel, made, run, range(channel.world_size, before), resume["step"], start_s)
+            others = range(channel.world_size, before)
+            if run is not None and channel.collects and not (origin and choice.branches(origin, run.output_dir)):
+                _rewind_others(channel, made, run, others, resume["step"], start_s)
         except BaseException:
             recorder.close(failed=True)
             raise
@@ -164,12 +165,6 @@ def _rewind_others(channel: Comm, made: Plan, run: RunInfo, gone: Iterable[int],
                 runner.close(start_s)
 
 
-def _resumed_folder(state: Mapping[str, Any] | None) -> str | None:
-    """The folder of the run that is continued, where it is still there."""
-    folder = None if state is None else state.get("output_dir")
-    return folder if folder is not None and Path(folder).is_dir() else None
-
-
 def _calls(
     channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float
 ) -> CallLog | None:
@@ -205,36 +200,49 @@ def agree(channel: Comm, made: Plan, start_s: float) -> None:
     raise PlanMismatchError([Problem.of("DL604.ranks", difference=fingerprint.difference(plans))])
 
 
-def _folder(made: Plan, named: str | Path | None, own: str | Path | None, *, resume: bool) -> RunFolder:
-    """The run's folder: the one that is named, or else a new one: Hydra's own, or under outputs/."""
+def _folder(made: Plan, given: Start, origin: Origin | None) -> tuple[RunFolder, Choice, str]:
+    """The run's folder, what the caller said of it, and the run's id.
+
+    The folder is the one that is named, that of the run which goes on, or a new one: Hydra's own, or under outputs/.
+    """
+    named = given.output_dir or (made.output_dir if given.base_dir is None else None)
+    own = given.base_dir or given.application
+    folder = None if named is None else Path(named).absolute()
+    base = Path(own) if own else Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
+    new = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     try:
-        if named is not None:
-            return run_folder.named(Path(named).absolute(), resume=resume, append=made.append)
-        base = Path(own) if own else Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
-        return run_folder.fresh(base.absolute(), beside=own is None)
+        choice = run_folder.choice(folder, None if given.base_dir is None else Path(given.base_dir).absolute())
+        target = None if origin is None else choice.target(origin)
+        if target is not None:
+            return run_folder.named(target[0], resume=True, append=made.append), choice, target[1]
+        if folder is not None:
+            home = run_folder.named(folder, resume=False, append=made.append)
+        else:
+            home = run_folder.fresh(base.absolute(), beside=own is None)
     except OSError as error:
         raise SinkError.of("DL601.run_folder", error=error) from error
+    return home, choice, origin.run_id if origin is not None and choice.replaces(origin, home.path) else new
 
 
 def _open(
     channel: Comm,
     made: Plan,
     extra: Sequence[Sink],
-    chosen: Callable[[], RunFolder],
-    run_id: str | None,
+    chosen: Callable[[], tuple[RunFolder, Choice, str]],
     start_s: float,
-) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None, RunFolder | None]:
+) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None, RunFolder | None, Choice]:
     """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
     runners: dict[str, SinkRunner] = {}
     routes: list[Route] = []
     run: RunInfo | None = None
     home: RunFolder | None = None  # rank 0 has it for all
+    choice = Choice()
     each = {sink for table in made.tables for sink in table.local} if _gathers(channel) else set()
 
     def rank_0() -> None:
-        nonlocal run, home
+        nonlocal run, home, choice
         until = time.monotonic() + start_s  # all sinks together
-        home = chosen()
+        home, choice, run_id = chosen()
         run = _run_info(channel, made, home.path, run_id)
         for op in made.sinks:
             _open_sink(op, made, run, runners, routes, _left(until), gathers=bool(each))
@@ -244,9 +252,10 @@ def _open(
             routes.append(Route(CODE, min(made.requested), 1, "", sink.accepts, runner.submit))
 
     def others() -> None:
-        nonlocal run
+        nonlocal run, choice
         until = time.monotonic() + start_s
-        folder, run_id = json.loads(opened)
+        folder, run_id, chosen = json.loads(opened)
+        choice = Choice(**chosen)
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -260,14 +269,14 @@ def _open(
     try:
         _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
         if each:
-            place = "" if run is None else json.dumps([str(run.output_dir), run.run_id])
+            place = "" if run is None else json.dumps([str(run.output_dir), run.run_id, asdict(choice)])
             opened = channel.agree("folder", place, start_s)[0]
             _all_or_none(channel, "each", None if channel.collects or replica else others, runners, 2 * start_s)
     except BaseException:
         if home is not None:
             home.abandon()
         raise
-    return runners, routes, run, home
+    return runners, routes, run, home, choice
 
 
 def _left(until: float) -> float:
@@ -313,10 +322,10 @@ def _all_or_none(
         raise failure or SinkError.of("DL601.rank", rank=failed, cause=answers[failed].removeprefix("[DL601] "))
 
 
-def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str | None = None) -> RunInfo:
+def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str) -> RunInfo:
     return RunInfo(
         name=made.name,
-        run_id=run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
+        run_id=run_id,
         output_dir=folder,
         fingerprint=made.fingerprint,
         rank=channel.rank,

@@ -37,7 +37,7 @@ from declog.runtime.reported import Reported
 from declog.runtime.scopes import Origin, Scope, here, origin
 from declog.runtime.session import Session
 from declog.runtime.window_item import Answer
-from declog.sinks.run_folder import RunFolder
+from declog.sinks.run_folder import Choice, RunFolder
 from declog.sinks.runner import SinkRunner
 
 P = ParamSpec("P")
@@ -57,7 +57,7 @@ class Recorder(InTrainer):
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
         output_dir: Path | None, *, run_id: str = "", functions: Functions = DEFAULT, close_s: float = 30.0,
         wait_s: float = 30.0, locate: Locate | None = None, calls: CallLog | None = None, home: RunFolder | None = None,
-        run: RunInfo | None = None, fresh: bool = False, commits: bool = False,
+        run: RunInfo | None = None, choice: Choice | None = None, commits: bool = False,
     ) -> None:  # fmt: skip
         self.output_dir = output_dir
         self.run_id = run_id
@@ -65,7 +65,7 @@ class Recorder(InTrainer):
         self._failures = Failures()
         self._background = Background(
             plan, comm, runners, routes, self._failures, functions=functions, close_s=close_s, wait_s=wait_s,
-            home=home, run=run, fresh=fresh,
+            home=home, run=run, choice=choice or Choice(),
         )  # fmt: skip
         calls = CallLog() if calls is None else calls
         super().__init__(Session(plan, calls, self._failures, self._background, functions=functions, locate=locate))
@@ -478,8 +478,9 @@ class Recorder(InTrainer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a run where ``state_dict`` was called: windows, totals, files. Before the first step.
 
-        Files lose the rows of later steps, so that none is there twice. Where the profile was changed since, totals
-        are continued and open windows are dropped, with a warning.
+        Files lose the rows of later steps, so that none is there twice. Where another folder was named than that of
+        the run, this one is a branch of it: that run's files stay as they are. Where the profile was changed since,
+        totals are continued and open windows are dropped, with a warning.
         """
         self._alive()
         if self._session.begun:

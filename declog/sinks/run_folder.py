@@ -11,8 +11,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,51 @@ from declog.sinks.locks import Held, Lock
 
 log = logging.getLogger("declog")
 
+FORMAT = 2  # of `run.json` and the files beside it: 2 has `format` and `parent`
 RUN, LOCK, CONFIG, PLAN = "run.json", "run.lock", "config.yaml", "plan.json"
 KIND = "declog-run"  # what `run.json` says of itself, so that nobody else's file of that name is taken for one
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a state was saved: in which run and folder, and after which step."""
+
+    run_id: str
+    output_dir: str | None
+    step: int
+
+    @property
+    def key(self) -> str:
+        """What a run that was branched off here is called among the ``Choice.runs`` of its folder."""
+        return f"{self.run_id}@{self.step}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the caller said of the run's folder, and the runs that are in the folders that it named.
+
+    ``runs`` are pairs of folder and run id by run id, and those of branches by the key of their origin, too. A folder
+    that was not named is not touched: a state of a run that is in none of them begins a branch of it.
+    """
+
+    named: bool = False
+    runs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def target(self, origin: Origin) -> tuple[Path, str] | None:
+        """The folder in which the run of a state goes on, and its id; None where no folder holds that run."""
+        if self.named:
+            pair = self.runs.get(origin.run_id) or self.runs.get(origin.key)
+            return None if pair is None else (Path(pair[0]), pair[1])
+        folder = Path(origin.output_dir or "")
+        return (folder, origin.run_id) if origin.output_dir and _holds(folder, origin.run_id) else None
+
+    def replaces(self, origin: Origin, folder: Path) -> bool:
+        """Whether a new folder stands for the run's own: where that is gone, or where nobody named another."""
+        return not self.named or str(folder) == origin.output_dir
+
+    def branches(self, origin: Origin, folder: Path) -> bool:
+        """Whether a run in this folder is a branch of the state's run."""
+        return self.target(origin) is None and not self.replaces(origin, folder)
 
 
 class RunFolder:
@@ -42,8 +86,9 @@ class RunFolder:
         earlier = dict(self._earlier or {})
         runs = [*earlier.pop("earlier", []), earlier] if earlier else []
         self._facts = {
-            "kind": KIND, **facts, "config": self._keep(CONFIG, profile), "plan": self._keep(PLAN, plan),
-            "state": "running", "ended": None, "files": sorted(files | set(earlier.get("files", ()))), "earlier": runs,
+            "kind": KIND, "format": FORMAT, **facts, **self._parent_of(str(facts["run_id"])),
+            "config": self._keep(CONFIG, profile), "plan": self._keep(PLAN, plan), "state": "running", "ended": None,
+            "files": sorted(files | set(earlier.get("files", ()))), "earlier": runs,
         }  # fmt: skip
         self._write()
 
@@ -58,7 +103,12 @@ class RunFolder:
 
     def renamed(self, run_id: str) -> None:
         """Say that the run is one that goes on, under its own id."""
-        self._facts["run_id"] = run_id
+        self._facts |= {"run_id": run_id, **self._parent_of(run_id)}
+        self._write()
+
+    def branched(self, origin: Origin) -> None:
+        """Say from which run, and behind which of its steps, this one begins."""
+        self._facts["parent"] = asdict(origin)
         self._write()
 
     def resumed(self, step: int) -> None:
@@ -85,6 +135,12 @@ class RunFolder:
         if self._made:
             with suppress(OSError):
                 self.path.rmdir()  # if the sinks left nothing there
+
+    def _parent_of(self, run_id: str) -> dict[str, Any]:
+        """Where a run that goes on here was branched off, as its earlier processes said."""
+        mine = [facts for facts in segments(self._earlier) if facts["run_id"] == run_id]
+        parents = [facts["parent"] for facts in mine if "parent" in facts]
+        return {"parent": parents[-1]} if parents else {}
 
     def _keep(self, name: str, text: str) -> str:
         """The name of the file that holds a text: never over one that is there and says something else."""
@@ -155,6 +211,33 @@ def _candidates(base: Path, *, beside: bool) -> Iterator[Path]:
     yield base
     for number in itertools.count(2):
         yield base.with_name(f"{base.name}-{number}") if beside else base / str(number)
+
+
+def choice(named: Path | None, base: Path | None) -> Choice:
+    """The folder that somebody named, or ``base`` and those with a number inside it, with the runs that they hold."""
+    if named is not None:
+        held = segments(run_of(named))
+        branches = {Origin(**facts["parent"]).key: facts["run_id"] for facts in held if "parent" in facts}
+        ids = branches | {facts["run_id"]: facts["run_id"] for facts in held}
+        return Choice(named=True, runs={key: (str(named), run_id) for key, run_id in ids.items()})
+    if base is None:
+        return Choice()
+    folders = [base, *(path for path in base.glob("*") if path.name.isdecimal())]
+    pairs = [(str(folder), facts["run_id"]) for folder in folders for facts in segments(run_of(folder))]
+    return Choice(named=True, runs={run_id: (folder, run_id) for folder, run_id in pairs})
+
+
+def _holds(path: Path, run_id: str) -> bool:
+    """Whether a folder is the run's: it says so, or nobody else does."""
+    if not path.is_dir():
+        return False
+    earlier = run_of(path)
+    return earlier is None or any(facts["run_id"] == run_id for facts in segments(earlier))
+
+
+def segments(facts: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """What ``run.json`` says of each process that wrote there, the oldest first."""
+    return [] if facts is None else [*facts.get("earlier", ()), facts]
 
 
 def run_of(path: Path) -> dict[str, Any] | None:

@@ -221,3 +221,23 @@ def test_a_profile_that_is_wrong_is_an_error_before_training() -> None:
     """Where the callback is made."""
     with pytest.raises(declog.ConfigError, match="unknown signal `nothing`"):
         declog.callback("trainer", ["+declog.metrics.mine='mean(nothing)'"])
+
+
+def test_a_run_that_goes_on_in_another_folder(tmp_path: Path) -> None:
+    """A branch: the window goes on, and not a byte of the first run's files is another."""
+    from tests.integrations import training
+
+    settings = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "no", "logging_steps": 4}
+    first, other = tmp_path / "first", tmp_path / "other"
+    _, callback = training.line(first, [], ["declog/sinks=[jsonl,parquet]"], settings=settings)
+    callback.close()
+    files = {path: path.read_bytes() for path in (first / "declog").rglob("*") if path.is_file()}
+    resume = str(first / "checkpoint-6")
+    _, branch = training.line(other, [], ["declog/sinks=[jsonl]"], resume_from_checkpoint=resume, settings=settings)
+    branch.close()
+    assert {path: path.read_bytes() for path in (first / "declog").rglob("*") if path.is_file()} == files
+    runs = [declog.read(folder / "declog", sink="jsonl") for folder in (first, other)]
+    steps = [{row["step"]: row["value"] for row in run.scalars.rows() if row["name"] == "worst"} for run in runs]
+    assert steps[0].keys() == {4, 8, 12} and steps[1] == {step: steps[0][step] for step in (8, 12)}
+    parent = {"run_id": runs[0].id, "output_dir": str(first / "declog"), "step": 6}
+    assert runs[1].info["parent"] == parent and runs[1].id != runs[0].id

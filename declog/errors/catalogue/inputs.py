@@ -343,7 +343,8 @@ CODES = {
         "a tokenizer, or a function from a list of ids to a list of texts"),
     "DL510.unnamed": ("a value without a name was given: {type}",
         "observe(name=value), or a mapping of names to values"),
-    "DL510.version": ("the state has version {version}, and this declog reads {own}", "use the same declog"),
+    "DL510.version": ("the state has format {version}, and this declog reads {known}",
+        "resume with declog {by}, which saved it, or a later one"),
     "DL510.wrap": ("`wrap` cannot use what `{name}` returns: {type}", "{fix}"),
 }),
 "DL511": Code("rows of two phases cannot be matched", """

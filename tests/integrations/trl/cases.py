@@ -258,7 +258,9 @@ RESUMABLE = Case(
 )  # fmt: skip
 
 
-def resumable(model: Path, folder: Path, *, until: int | None = None, resume: bool = False) -> list[dict[str, Any]]:
+def resumable(
+    model: Path, folder: Path, *, until: int | None = None, resume: bool | str = False
+) -> list[dict[str, Any]]:
     """A run whose windows are longer than the way to a checkpoint; what its files hold at the end, on rank 0."""
     from transformers import TrainerCallback
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import declog
 from tests.integrations.trl import cases
 from tests.integrations.trl.jobs import job, two_ranks
 
@@ -36,10 +37,20 @@ def compare(whole: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
 
 
 def test_a_run_that_is_resumed_inside_a_window(model: Path, tmp_path: Path) -> None:
-    """Its files are those of a run without a break: no step twice, none missing, windows whole."""
+    """Its files are those of a run without a break: no step twice, none missing, windows whole.
+
+    Resumed in another folder it is a branch, and nothing of the first run's files changes.
+    """
     whole = cases.resumable(model, tmp_path / "whole")
     cases.resumable(model, tmp_path / "parts", until=7)
     compare(whole, cases.resumable(model, tmp_path / "parts", resume=True))
+    kept = {path: path.read_bytes() for path in (tmp_path / "whole" / "declog").rglob("*") if path.is_file()}
+    cases.resumable(model, tmp_path / "branch", resume=str(next((tmp_path / "whole").glob("checkpoint-*"))))
+    assert {path: path.read_bytes() for path in (tmp_path / "whole" / "declog").rglob("*") if path.is_file()} == kept
+    first, branch = (declog.read(tmp_path / name / "declog") for name in ("whole", "branch"))
+    assert branch.info["parent"]["run_id"] == first.id != branch.id
+    steps = {row["step"] for row in branch.scalars.rows()}
+    assert steps and min(steps) > branch.info["parent"]["step"] and max(steps) == 8
 
 
 def test_a_job_that_is_resumed_inside_a_window(model: Path, tmp_path: Path) -> None:
