@@ -29,6 +29,7 @@ PROFILE: dict[str, Any] = {
     "sinks": {"jsonl": {}, "parquet": {}, "tensorboard": {}, "trackio": {"dir": "tracked"}},
 }  # fmt: skip
 FILES: dict[str, Any] = {**PROFILE, "sinks": {"jsonl": {}, "parquet": {}, "tensorboard": {}}}
+TITLED = {"expr": "x", "reduce": "sum", "title": "X", "tags": ["core"]}
 ON = range(3, 8)  # the steps after the state
 
 
@@ -190,7 +191,7 @@ def test_a_tracker_keeps_the_parent_s_steps(tmp_path: Path) -> None:
 def ranks(path: Path, how: str, state: Mapping[int, Any], steps: range, save_after: int | None = None) -> list[Any]:
     def rank(comm: Comm) -> Any:
         resume = state.get(comm.rank)
-        more = {"base_dir": path} if how == "base" else {"output_dir": path}
+        more: dict[str, Any] = {"base_dir": path} if how == "base" else {"output_dir": path}
         with declog.start(FILES, comm=comm, resume=resume if how == "resume" else None, **more) as log:
             if how == "base" and resume is not None:
                 log.load_state_dict(resume)
@@ -227,7 +228,7 @@ def test_ranks_branch_and_go_on_together(how: str, tmp_path: Path) -> None:
         ({}, {"config": {"sinks": {"parquet": {}}}}),
         ({}, {"config": {"sinks": {}}}),
         ({}, {"config": {"alerts": {"high": {"metric": "x", "above": 1, "text": "high"}}}}),
-        ({}, {"config": {"metrics": {**PROFILE["metrics"], "x": {"expr": "x", "reduce": "sum", "title": "X", "tags": ["core"]}}}}),
+        ({}, {"config": {"metrics": {**PROFILE["metrics"], "x": TITLED}}}),
         ({}, {"config": {"tables": {"t": {"schema": "s", "to": ["jsonl"], "max_bytes": 1000}}}}),
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "twice": {"formula": "x * 2"}}}}),
         ({}, {"config": {"signals": {"x": {"axis": "completion"}, "y": {"axis": "completion", "optional": True}}}}),

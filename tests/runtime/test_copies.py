@@ -1,4 +1,4 @@
-"""Copies of objects that hold a recorder, a sink or a lock close nothing, and share no descriptor that somebody closes."""
+"""A copy of an object that holds a recorder, a sink or a lock closes nothing that is open."""
 
 from __future__ import annotations
 

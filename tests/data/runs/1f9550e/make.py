@@ -47,7 +47,8 @@ def observe(log: declog.Recorder, step: int) -> None:
     """The rows of one step: four completions of three tokens."""
     log.observe(
         reward=[float(step), 1.0, 2.0, -step], answer=[f"{step}-{row}" for row in range(4)], lr=1 / (1 + step),
-        logprobs=torch.full((4, 3), -0.5 * step), mask=torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]).bool(),
+        logprobs=torch.full((4, 3), -0.5 * step),
+        mask=torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]).bool(),
         parts={"format": [1.0, 0.0, 1.0, 0.0], "length": [0.5] * 4},
     )  # fmt: skip
 
