@@ -80,7 +80,7 @@ def test_a_recorder_is_not_pickled(tmp_path: Path) -> None:
 def test_a_copy_of_an_open_sink_or_folder(how: str, tmp_path: Path) -> None:
     """Copying stops, or leaves two that are apart: the folder stays held, and what is written is all there."""
     run = RunInfo(name="r", run_id="r-1", output_dir=tmp_path, fingerprint="f00d")
-    sinks = [JsonlSink(), ParquetSink()]
+    sinks: list[JsonlSink | ParquetSink] = [JsonlSink(), ParquetSink()]
     folder = named(tmp_path, resume=False, append=False)
     for sink in sinks:
         sink.open(run)
