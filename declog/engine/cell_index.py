@@ -102,8 +102,9 @@ def labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[Lab
     whole = op.by.type.dtype is DType.INT
     raw = np.asarray(view.picked(op.by, axis, np.arange(len(keep))) if whole else view.judged(op.by, axis))
     rows = np.flatnonzero(present(raw) & keep)
-    if op.by.op == BUILTIN and op.by.param("name") == "rank":  # a rank is there though none of its rows counts
+    if by_rank(op):  # a rank is there though none of its rows counts
         known = np.unique(view.frame.batches.rank)
+        known = known if op.ranks == "all" else known[known == 0]
         return tuple(known.tolist()), rows, np.searchsorted(known, raw[rows])
     if whole or raw.dtype.kind != "O":
         distinct, label = np.unique(raw[rows].astype(np.int64) if whole else raw[rows], return_inverse=True)
@@ -116,6 +117,11 @@ def labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[Lab
         texts = [str(item) for item in raw[rows]]
     place = {text: at for at, text in enumerate(sorted(set(texts)))}
     return tuple(place), rows, np.array([place[text] for text in texts], np.int64)
+
+
+def by_rank(op: MetricOp) -> bool:
+    """Whether the labels are the ranks."""
+    return op.by is not None and op.by.op == BUILTIN and op.by.param("name") == "rank"
 
 
 def pooled(labels: Iterable[str]) -> str:

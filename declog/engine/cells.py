@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names
 from declog.engine.evaluator import View
-from declog.engine.partials import Piece, State, alone, elsewhere, fold_states, known_tokens, state_of
+from declog.engine.partials import Piece, State, alone, fold_states, here, known_tokens, state_of
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
@@ -35,8 +35,9 @@ WHOLE: tuple[Piece, ...] = ((),)  # the only piece of a window that is not cut
 class Cells:
     """A metric's values over a window: ``values[members, labels, pieces]``, NaN for none.
 
-    ``kept`` marks a NaN that is a value: of nothing but missing values, or under ``nan: propagate``. ``skipped`` counts
-    missing values, ``broken`` those that made a NaN, and the values that are infinite. ``histograms`` holds
+    ``kept`` marks a NaN that is a value: of nothing but missing values, or under ``nan: propagate``, or of infinities,
+    which ``infinite`` marks, too. ``skipped`` counts missing values, ``broken`` those that made a NaN, and the values
+    that are infinite. ``histograms`` holds
     (counts, edges) instead, by (member, label). ``pieces`` names each piece: by step, batch and rank, as far as `pool`
     distinguishes them.
     """
@@ -45,6 +46,7 @@ class Cells:
     members: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     kept: Array | None = None
+    infinite: Array | None = None
     skipped: int = 0
     broken: int = 0
     histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
@@ -56,11 +58,21 @@ class Cells:
         """Which values there are, of the shape of ``values``."""
         return present(self.values) if self.kept is None else present(self.values) | self.kept
 
+    @property
+    def counted(self) -> Array:
+        """Which values come of values that were there: all but those that are NaN for a missing one."""
+        return present(self.values) if self.infinite is None else present(self.values) | self.infinite
+
+    @property
+    def infinities(self) -> Array:
+        """Which values are infinite, or NaN of infinities."""
+        return np.isinf(self.values) if self.infinite is None else np.isinf(self.values) | self.infinite
+
     def of_labels(self, places: list[int]) -> Cells:
         """Those of some labels."""
-        kept = None if self.kept is None else self.kept[:, places]
+        kept, infinite = (None if marks is None else marks[:, places] for marks in (self.kept, self.infinite))
         labels = tuple(self.labels[place] for place in places)
-        return replace(self, values=self.values[:, places], labels=labels, kept=kept)
+        return replace(self, values=self.values[:, places], labels=labels, kept=kept, infinite=infinite)
 
     def hidden(self) -> Cells:
         """The same pieces without any value."""
@@ -112,11 +124,12 @@ class Found(MutableMapping[str, Cells]):
         self.cells |= other.cells
 
 
-def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Array | None = None) -> Cells:
-    """The cells, with what `nan` and `empty` say about missing values; ``odd`` is NaN though nothing is missing.
+def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, infinite: Array, came: Array) -> Cells:
+    """The cells, with what `nan` and `empty` say about missing values; ``infinite`` is NaN of infinities.
 
-    What is missing here and there may be left out. Where nothing else came it is NaN, and not absent: `empty` is for
-    what nothing came for. ``counted``: where a value came; of a single one a deviation is absent.
+    What is missing here and there may be left out. Where nothing else came it is NaN, and not absent. `empty` is for
+    cells in pieces in which they ``came`` and nothing counted: an absent member or label is left out. ``counted``:
+    where a value came; of a single one a deviation is absent.
     """
     there = present(cells.values)
     if op.reduction.of_missing is not None and op.nan != "propagate":
@@ -129,12 +142,13 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, odd: Arr
         came_at_all = counted.any((1, 2), keepdims=True) if alone(op.args) else counted.any()
         kept = missing & ~there & ~came_at_all
     broken = int(cells.skipped) if kept.any() else 0
-    if odd is not None:
-        kept = kept | odd
-        broken += int(odd.sum())
-    came = cells.members or not op.family  # a family that never came has no cell
-    if op.empty is not None and op.over_run is None and came:  # a total is not added to by what did not count
-        cells.values = np.where(there | kept, cells.values, op.empty)
+    if infinite.any():
+        kept = kept | infinite
+        cells.infinite = infinite & ~missing if op.nan == "propagate" else infinite
+        broken += int(infinite.sum())
+    if op.empty is not None and op.over_run is None and (cells.members or not op.family):
+        # a total is not added to by what did not count, and a family that never came has no cell
+        cells.values = np.where(there | kept | ~came, cells.values, op.empty)
     if kept.any():
         cells.kept = kept
     cells.broken = broken + int(np.isinf(cells.values).sum())
@@ -176,14 +190,14 @@ def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = 
     ``ever`` is how many values were missing up to now, where the state goes on: a count of nothing else stays 0.
     """
     moments = state.moments
-    lacking = state.lacking if state.came else np.zeros_like(state.lacking)  # it is absent, not missing
+    lacking = state.lacking
     result = np.asarray(op.reduction.run(moments), np.float64)
     if state.weights is not None and op.reduction.name == "mean":  # of no weight in all NaN, though rows count
         with np.errstate(invalid="ignore"):
             result = np.where(state.weights == 0, np.nan, moments.total / (state.weights + (state.weights == 0)))
     names = tuple(map(str, state.labels))
     cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces, rest=rest)
-    cells = settled(op, cells, lacking > 0, moments.n > 0, enough(op, moments.n) & np.isnan(result))
+    cells = settled(op, cells, lacking > 0, moments.n > 0, enough(op, moments.n) & np.isnan(result), state.here)
     if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
         cells.values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
     return cells
@@ -194,11 +208,14 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
     axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
     chosen, label = placed.rows, placed.label
     labels: tuple[str, ...] = ()
-    rest = None
+    rest, came = None, here(op, view)
     if op.by is not None:
         shown = tuple(cell_index.shown(item, op.by.type.dtype) for item in placed.labels)
         names, place = cell_index.named(shown, np.bincount(label, minlength=len(shown)), op.max_labels, run)
         labels, label, rest = names.all, place[label], names.rest
+        of_labels, came = came, np.zeros((len(came), len(labels), len(placed.pieces)), bool)
+        for raw, at in enumerate(place.tolist()):
+            came[:, at] |= of_labels[:, raw]
     shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
     cell = label * max(shape[1], 1) + placed.piece
     columns = [np.asarray(view.judged(node, axis)) for node in op.args]
@@ -216,19 +233,19 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
     gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
-    expected = np.full(len(chosen), gone is not True) if isinstance(gone, bool) else ~gone[chosen]
+    asked = ~np.broadcast_to(gone, (height, view.frame.count(axis)))[:, chosen]
     between = np.zeros(missing.shape, bool)  # NaN, of infinities
-    skipped, outside, away = 0, 0, elsewhere(op.args, view, axis)  # infinities are outside of all bins
+    skipped, outside = 0, 0  # infinities are outside of all bins
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])
-        asked = expected & (away[member][chosen] == 0) if len(away) else expected
-        skipped += int((~ok & asked).sum())
+        lacking = ~ok & asked[member]
+        skipped += int(lacking.sum())
         for index in range(shape[0] * shape[1]):
             mine = cell == index
             rows = np.flatnonzero(mine & ok)
             at = divmod(index, max(shape[1], 1))
-            missing[(member, *at)] = bool((mine & ~ok & asked).any())
+            missing[(member, *at)] = bool((mine & lacking).any())
             counted[(member, *at)] = bool(len(rows))
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
@@ -243,7 +260,7 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
             elif odd and result != result:
                 between[(member, *at)] = True
     cells = Cells(values, members, labels, skipped=skipped, histograms=histograms, pieces=placed.pieces, rest=rest)
-    made = settled(op, cells, missing, counted, between)
+    made = settled(op, cells, missing, counted, between, np.broadcast_to(came, values.shape))
     made.broken += outside
     return made
 
@@ -276,7 +293,7 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
                 values[0, 0, place] = result
     missing = np.maximum(sought - found, 0)
     cells = Cells(values, skipped=int(missing.sum()), histograms=histograms, pieces=tuple(pieces))
-    between = (found > 0) & np.isnan(values) if op.reduction.level is not None else None
-    made = settled(op, cells, missing > 0, found > 0, between)
+    between = (found > 0) & np.isnan(values) & (op.reduction.level is not None)
+    made = settled(op, cells, missing > 0, found > 0, between, np.ones(values.shape, bool))
     made.broken += outside
     return made

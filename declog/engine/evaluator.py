@@ -76,12 +76,12 @@ class View:
         return self.frame.spread(values, own, axis)
 
     def lost(self, node: Node, axis: Axis) -> Absence:
-        """The rows of ``axis`` in which a value is absent; of a family where no member is there."""
+        """The rows of ``axis`` in which a value is absent: ``[rows]``, or by member ``[members, rows]``."""
         gone = self.absent(node)
         if gone is True or gone is False:
             return gone
         assert node.type.axis is not None
-        return self.frame.spread(gone if gone.ndim == 1 else gone.all(0), node.type.axis, axis)
+        return self.frame.spread(gone, node.type.axis, axis)
 
     def judged(self, node: Node, axis: Axis) -> Array:
         """The value over ``axis`` as it is reduced: a comparison of a missing value is missing, neither true nor false.

@@ -68,14 +68,21 @@ class Sheet:
             known = self._known[node.index] = (values if gone is False else np.where(gone, np.nan, values)), gone
         return known
 
-    def broken(self, expr: Node, shape: tuple[int, ...]) -> Array:
-        """Where a metric that an expression reads is NaN or infinite: what it makes of that is no gap."""
-        found = np.zeros(shape, bool)
+    def broken(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Where a metric that an expression reads is NaN or infinite: what it makes of that is no gap.
+
+        And where an infinity is the cause, and no missing value.
+        """
+        found, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
         for node in walk(expr):
             if node.op == METRIC and (read := self.value(node))[1] is not True:
                 odd = ~np.isfinite(read[0]) & ~np.asarray(read[1])
                 found |= odd if len(odd) <= shape[0] else odd.any(0, keepdims=True)
-        return found
+                cells = self._cells.get(str(node.param("name")))
+                if cells is not None:
+                    marks = odd & self._laid(cells, cells.infinities, False)
+                    infinite |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
+        return found, infinite
 
     def _compute(self, node: Node) -> tuple[Array, Absence]:
         if node.op == CONST:
@@ -121,11 +128,15 @@ class Sheet:
         values, there = found.values, found.there
         if self._unlike and found.labels:
             there = there & np.array([label not in self._unlike for label in found.labels])[:, None]
-        axes = ((found.members, self.members), (found.labels, self.labels), (found.pieces, self.pieces))
+        return self._laid(found, values, np.nan), ~self._laid(found, there, False)
+
+    def _laid(self, cells: Cells, values: Array, nothing: float | bool) -> Array:
+        """A metric's values among the members, labels and pieces of all."""
+        axes = ((cells.members, self.members), (cells.labels, self.labels), (cells.pieces, self.pieces))
         for axis, (own, whole) in enumerate(axes):
             if own != whole and (own or not values.shape[axis]):  # without names it is one for all of them
-                values, there = laid(values, axis, own, whole, np.nan), laid(there, axis, own, whole, False)
-        return values, ~there
+                values = laid(values, axis, own, whole, nothing)
+        return values
 
 
 def _union(parts: Iterable[Names]) -> Names:
@@ -157,7 +168,9 @@ def formula(
     lacking = np.broadcast_to(gone, shape) | ~present(result)
     made = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
     if lacking.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
-        made.kept = lacking & ~np.broadcast_to(gone, shape) & sheet.broken(op.expr, shape)
+        broken, infinite = sheet.broken(op.expr, shape)
+        made.kept = lacking & ~np.broadcast_to(gone, shape) & broken
+        made.infinite = made.kept & infinite
         lacking = lacking & ~made.kept
     if op.empty is not None and (sheet.labels or not op.labels):  # without labels it has no cell
         made.values = np.where(lacking, op.empty, result)
@@ -211,6 +224,6 @@ def _logged(cells: Mapping[str, Cells], keys: Sequence[str], combine: Mapping[st
             kept = there & ~present(values)
             made[key] = Cells(
                 np.where(there, values, np.nan), whole.members, whole.labels, kept if kept.any() else None,
-                whole.skipped, pieces=WHOLE, rest=whole.rest,
+                skipped=whole.skipped, pieces=WHOLE, rest=whole.rest,
             )  # fmt: skip
     return made

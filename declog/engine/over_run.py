@@ -19,7 +19,6 @@ from declog.engine.cells import Cells, cells_of
 from declog.engine.formulas import laid
 from declog.engine.partials import State
 from declog.language.moments import FORMULAS, Moments
-from declog.language.segmented import present
 from declog.plans.ops import FormulaOp, MetricOp
 
 log = logging.getLogger("declog")
@@ -34,7 +33,7 @@ class OverRun:
     def __init__(self) -> None:
         self._names: dict[Key, Names] = {}  # that labels keep: as many as the metric has in a window
         self._states: dict[Key, State] = {}
-        self._values: dict[Key, dict[Cell, float]] = {}
+        self._values: dict[Key, dict[Cell, float | None]] = {}  # None: a cell came, and no value of it
         self._steps: dict[Key, int] = {}  # of the latest window that counted
         self._reported: set[Key] = set()
 
@@ -89,8 +88,9 @@ class OverRun:
             here = replace(whole, lacking=np.zeros_like(whole.lacking)) if state is None else _latest(whole, state)
             return cells_of(op, here.among(names.all), names.rest, whole.among(names.all).lacking)
         whole = whole.among(names.all)
-        values = FORMULAS[op.combine].of(whole.moments)
-        return _shown(op, values, whole.members, names, window, some=whole.moments.n > 0)
+        values, n = FORMULAS[op.combine].of(whole.moments), whole.moments.n
+        infinite = np.isnan(values) & (n > (1 if op.combine == "var" else 0))
+        return _shown(op, Cells(values, whole.members, names.all, rest=names.rest), infinite, n > 0, window)
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
         """The latest values, or their moving averages, piece by piece in the order of the steps."""
@@ -103,20 +103,21 @@ class OverRun:
             )  # fmt: skip
         elif window is not None and _named(op, window):
             self._steps[key] = step
-            for member, label, piece in np.argwhere(present(window.values)).tolist():
+            for member, label, piece in np.argwhere(window.counted).tolist():
                 cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
-                value = float(window.values[member, label, piece])
-                past = values.get(cell, np.nan)
-                values[cell] = value if op.ema is None or np.isnan(past) else op.ema * past + (1 - op.ema) * value
+                value, past = float(window.values[member, label, piece]), values.get(cell)
+                values[cell] = value if op.ema is None or past is None else op.ema * past + (1 - op.ema) * value
             if op.empty is not None:  # whoever came without a value is logged as that from then on
                 for cell in itertools.product(window.members or [""], window.labels or [""]):
-                    values.setdefault(cell, np.nan)
+                    values.setdefault(cell, None)
         if window is None and not values:
             return None
         names = self.names(op, mode)
         members = dict.fromkeys([*(member for member, _ in values), *(window.members if window is not None else ())])
-        table = [[[values.get((member, label), np.nan)] for label in names.all or [""]] for member in members or [""]]
-        return _shown(op, np.array(table), tuple(members) if op.family else (), names, window)
+        table = [[[values.get((member, label))] for label in names.all or [""]] for member in members or [""]]
+        counted: Array = np.array([[[value is not None for value in cell] for cell in row] for row in table])
+        cells = Cells(np.array(table, np.float64), tuple(members) if op.family else (), names.all, rest=names.rest)
+        return _shown(op, cells, counted & np.isnan(cells.values), counted, window)
 
     def rewind(self, mode: str, step: int) -> None:
         """The windows of a mode go on after an earlier step: they are no late ones."""
@@ -165,39 +166,34 @@ def _named(op: MetricOp | FormulaOp, cells: Cells) -> bool:
 
 def _latest(whole: State, state: State) -> State:
     """All rows, of which those are missing that are so in the window that came last."""
-    empty = replace(whole, lacking=np.zeros_like(whole.lacking), expected=np.zeros_like(whole.expected))
-    nothing = replace(empty, moments=Moments.empty(whole.lacking.shape), rows=np.zeros_like(whole.rows))
+    empty = replace(whole, lacking=np.zeros_like(whole.lacking), rows=np.zeros_like(whole.rows))
+    nothing = replace(empty, moments=Moments.empty(whole.lacking.shape))
     return replace(whole, lacking=nothing.merge(state).among(tuple(map(str, whole.labels))).lacking)
 
 
 def _of_pieces(window: Cells) -> State:
     """The values of a window's pieces as rows of a state."""
-    moments = Moments.of(window.values, there=present(window.values)).map(lambda array, _: array[..., None])
+    moments = Moments.of(window.values, there=window.counted).map(lambda array, _: array[..., None])
     nothing, rows = np.zeros(moments.n.shape), moments.n.sum((0, 2))
-    return State(window.members, window.labels, ((),), moments, nothing, rows, np.zeros(nothing.shape[1:]), True)
+    return State(window.members, window.labels, ((),), moments, nothing, rows, moments.n > 0)
 
 
-def _shown(
-    op: MetricOp | FormulaOp,
-    values: Array,
-    members: tuple[str, ...],
-    names: Names,
-    window: Cells | None,
-    some: Array | None = None,
-) -> Cells:
-    """The cells of values. What was missing in the window that came last is NaN where nothing else came.
+def _shown(op: MetricOp | FormulaOp, cells: Cells, infinite: Array, counted: Array, window: Cells | None) -> Cells:
+    """The cells of the run. What was missing in the window that came last is NaN where nothing else came.
 
-    ``some`` is where something came, also where it makes no value: the variance of one.
+    ``infinite`` marks a NaN that infinities made, ``counted`` where values came, though they may make none: the
+    variance of one.
     """
-    cells = Cells(values, members, names.all, rest=names.rest)
+    kept = infinite
     if window is not None:
         cells.skipped = window.skipped
     if window is not None and window.kept is not None:
-        gone: Array = np.asarray((window.kept & ~present(window.values)).any(-1, keepdims=True))
-        for axis, (own, whole) in enumerate(((window.members, members), (window.labels, cells.labels))):
+        gone: Array = np.asarray((window.kept & ~window.counted).any(-1, keepdims=True))
+        for axis, (own, whole) in enumerate(((window.members, cells.members), (window.labels, cells.labels))):
             gone = laid(gone, axis, own, whole, False) if whole else gone
         shows = isinstance(op, MetricOp) and op.nan == "propagate"
-        gone = gone if shows else gone & ~(present(values) if some is None else some)
-        cells.kept, cells.values = gone, np.where(gone, np.nan, values)
-    cells.broken = int(np.isinf(cells.values).sum()) + (0 if cells.kept is None else int(cells.kept.sum()))
+        kept = infinite | (gone if shows else gone & ~counted)
+        cells.values = np.where(kept, np.nan, cells.values)
+    cells.kept, cells.infinite = (marks if marks.any() else None for marks in (kept, infinite))
+    cells.broken = int(np.isinf(cells.values).sum() + kept.sum())
     return cells

@@ -31,10 +31,10 @@ Piece = tuple[int, ...]
 class State:
     """The moments of a metric's cells, ``[members, labels, pieces]``; all labels, however many.
 
-    ``expected`` counts the rows (or tokens) of each cell, ``lacking`` those without a value, ``rows`` the rows of each
-    label; nothing lacks where the signal never ``came``, nor a member of those that come each ``alone``. Without `by`
-    there is one label, without a family one member, both without a name. With `weight` sums are of weighted values, and
-    ``weights`` has what the weights come to, which may be nothing though rows count: they may be negative.
+    ``lacking`` counts the rows (or tokens) of each cell that came without a value, ``rows`` the rows of each label,
+    ``here`` says in which pieces a cell came. What is absent lacks nothing. Without `by` there is one label, without a
+    family one member, both without a name. With `weight` sums are of weighted values, and ``weights`` has what the
+    weights come to, which may be nothing though rows count: they may be negative.
     """
 
     members: tuple[str, ...]
@@ -43,9 +43,7 @@ class State:
     moments: Moments
     lacking: Array
     rows: Array
-    expected: Array
-    came: bool
-    alone: bool = False
+    here: Array
     weights: Array | None = None
 
     def merge(self, other: State) -> State:
@@ -56,7 +54,7 @@ class State:
         one, two = (state._within(members, labels, pieces) for state in (self, other))
         return State(
             members, labels, pieces, one.moments.merge(two.moments), one.lacking + two.lacking, one.rows + two.rows,
-            one.expected + two.expected, one.came or two.came, self.alone,
+            one.here | two.here,
             None if one.weights is None or two.weights is None else one.weights + two.weights,
         )  # fmt: skip
 
@@ -80,31 +78,18 @@ class State:
             empty = False
         index = np.ix_(*(np.array(list(place), np.int64) for place in places))
 
-        def spread(values: Array, neutral: float | Array) -> Array:
+        def spread(values: Array, neutral: float) -> Array:
             whole = np.full(shape, neutral)
             if not empty:
                 whole[index] = values
             return whole
 
-        moments = self.moments.map(spread)
         rows = np.zeros(shape[1])
         rows[np.array(list(places[1]), np.int64)] = self.rows
-        expected = np.zeros(shape[1:])
-        expected[np.ix_(*(np.array(list(place), np.int64) for place in places[1:]))] = self.expected
-        lacking = spread(self.lacking, 0.0 if self.alone else expected)  # of a member that had not come, each row's
-        weights = None if self.weights is None else spread(self.weights, 0.0)
         return State(
-            tuple(members),
-            tuple(labels),
-            tuple(pieces),
-            moments,
-            lacking,
-            rows,
-            expected,
-            self.came,
-            self.alone,
-            weights,
-        )
+            tuple(members), tuple(labels), tuple(pieces), self.moments.map(spread), spread(self.lacking, 0.0), rows,
+            spread(self.here, False), None if self.weights is None else spread(self.weights, 0.0),
+        )  # fmt: skip
 
     def pooled(self, names: tuple[str, ...], place: Array) -> State:
         """The state by fewer labels; ``place`` is that of each label among ``names``."""
@@ -113,12 +98,13 @@ class State:
         def summed(values: Array) -> Array:  # [..., labels, pieces]
             return np.swapaxes(parts.apply(np.add, np.swapaxes(values, -1, -2)), -1, -2)
 
-        def turned(values: Array, _: float | Array = 0.0) -> Array:
+        def turned(values: Array, _: float = 0.0) -> Array:
             return np.swapaxes(values, 1, 2)
 
         return replace(
             self, labels=names, moments=self.moments.map(turned).pooled(parts).map(turned),
-            lacking=summed(self.lacking), rows=parts.apply(np.add, self.rows), expected=summed(self.expected),
+            lacking=summed(self.lacking), rows=parts.apply(np.add, self.rows),
+            here=summed(self.here.astype(np.int64)) > 0,
             weights=None if self.weights is None else summed(self.weights),
         )  # fmt: skip
 
@@ -127,8 +113,7 @@ class State:
         arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in STATS}
         return {
             "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.lacking.shape,
-            "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "expected": self.expected.tolist(),
-            "came": self.came, "alone": self.alone,
+            "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "here": self.here.tolist(),
             "weights": None if self.weights is None else self.weights.tolist(), **arrays,
         }  # fmt: skip
 
@@ -142,7 +127,7 @@ class State:
         weights = data.get("weights")
         return cls(
             tuple(data["members"]), tuple(data["labels"]), pieces, moments, lacking, np.array(data["rows"], np.float64),
-            np.array(data["expected"], np.float64).reshape(shape[1:]), data["came"], data.get("alone", False),
+            np.array(data["here"], bool).reshape(shape) if "here" in data else np.ones(shape, bool),
             None if weights is None else np.array(weights, np.float64).reshape(shape),
         )  # fmt: skip
 
@@ -184,35 +169,56 @@ def states_of(ops: Sequence[MetricOp], view: View) -> list[State]:
     ends = np.cumsum(heights).tolist()
     spans = {one: slice(end - height, end) for one, height, end in zip(sources, heights, ends, strict=True)}
     rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
-    asked: dict[Any, tuple[Array, Array]] = {}  # of how many rows or tokens there should be a value, and is none
+    lacks: dict[Any, Array] = {}  # in how many rows, or of how many tokens, a value came without being there
     made = []
     for op in ops:
         source = op.args[0] if op.fold is None else op.fold
         mine = found[spans[source]]
-        if (source, op.tokens) not in asked:
-            sought = _expected(op, view, axis) if op.fold is None else known_tokens(op, view)
-            expected = np.zeros(shape) if sought is None else counted(sought[chosen])
-            lacking = np.zeros_like(mine) if sought is None else np.maximum(expected - mine, 0.0)
-            for member, row in enumerate(elsewhere(op.args, view, axis)):
-                lacking[member] -= counted(row[chosen])
-            asked[source, op.tokens] = expected, lacking
-        expected, lacking = asked[source, op.tokens]
-        members = view.members(op.args[0]) if op.family else ()
-        came = op.fold is not None or view.came(op.args[0])
+        if (source, op.tokens) not in lacks:
+            asked = _asked(op, view, axis) if op.fold is None else known_tokens(op, view)
+            there_should_be = 0.0 if asked is None else np.array([counted(row[chosen]) for row in np.atleast_2d(asked)])
+            lacks[source, op.tokens] = np.maximum(there_should_be - mine, 0.0)
         part = Moments(*(getattr(moments, stat)[spans[source]] for stat in STATS))
         made.append(
             State(
-                members, placed.labels, placed.pieces, part, lacking, rows, expected, came, alone(op.args),
+                view.members(op.args[0]) if op.family else (), placed.labels, placed.pieces, part,
+                lacks[source, op.tokens], rows, np.broadcast_to(here(op, view), mine.shape),
                 None if weights is None else weights[spans[source]],
             )
         )  # fmt: skip
     return made
 
 
-def _expected(op: MetricOp, view: View, axis: Axis) -> Array:
-    """1 for each row that is asked for a value, 0 where that is absent: of what did not come nothing is missing."""
+def _asked(op: MetricOp, view: View, axis: Axis) -> Array:
+    """1 where a row is asked for a value, 0 where that is absent: ``[rows]``, of a family ``[members, rows]``."""
     gone = either(*(view.lost(node, axis) for node in op.args))
-    return np.where(np.broadcast_to(gone, (view.frame.count(axis),)), 0.0, 1.0)
+    return np.where(np.broadcast_to(gone, (*np.shape(gone)[:-1], view.frame.count(axis))), 0.0, 1.0)
+
+
+def here(op: MetricOp, view: View) -> Array:
+    """In which pieces each cell came: a label with its rows, a member with its values; ``[members, labels, pieces]``.
+
+    Of what has no members, or one member like another, there is one row for all.
+    """
+    axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
+    count = len(placed.pieces)
+    came = np.ones((1, 1, count), bool)
+    if op.by is not None:
+        label, piece = placed.label, placed.piece
+        if cell_index.by_rank(op):  # a rank is there with each of its batches
+            _, piece = cell_index.pieces(op, view, Axis.STEP)
+            ranks = view.frame.batches.rank
+            piece = np.where(np.isin(ranks, placed.labels), piece, -1)
+            label = np.searchsorted(placed.labels, ranks)
+        cells = (label * count + piece)[piece >= 0]
+        came = np.bincount(cells, minlength=len(placed.labels) * count).reshape(1, -1, count) > 0
+    gone = view.lost(op.args[0], axis) if op.family else False
+    if isinstance(gone, np.ndarray):
+        _, piece = cell_index.pieces(op, view, axis)
+        rows = np.bincount(piece[piece >= 0], minlength=count)
+        lost = np.array([np.bincount(piece[row & (piece >= 0)], minlength=count) for row in np.atleast_2d(gone)])
+        came = came & ((lost < rows) | (rows == 0))[:, None]  # of a piece without rows nobody can say
+    return came
 
 
 def alone(args: Sequence[Node]) -> bool:
@@ -223,16 +229,6 @@ def alone(args: Sequence[Node]) -> bool:
 def _alone(node: Node) -> bool:
     families = [arg for arg in node.args if arg.type.family]
     return all(map(_alone, families)) if families else (ALONE, True) in node.params
-
-
-def elsewhere(args: Sequence[Node], view: View, axis: Axis) -> Array:
-    """Where members that come alone did not, in rows in which others did: ``[members, rows]`` of 0 and 1; or none."""
-    gone = view.absent(args[0]) if alone(args) else False
-    if not isinstance(gone, np.ndarray) or gone.ndim < 2:
-        return np.zeros((0, 0))
-    own = args[0].type.axis
-    assert own is not None
-    return view.frame.spread(gone & ~gone.all(0), own, axis).astype(np.float64)
 
 
 def known_tokens(op: MetricOp, view: View) -> Array | None:

@@ -17,7 +17,7 @@ from declog.engine import cell_index
 from declog.engine.cell_index import Placed, place_key, row_axis
 from declog.engine.cells import WHOLE, Cells, Found, enough, finished, reduce_one, settled
 from declog.engine.evaluator import View, alike
-from declog.engine.partials import elsewhere, fold_states, requested_tokens, states_of
+from declog.engine.partials import fold_states, here, requested_tokens, states_of
 from declog.language.moments import Moments, Stat
 from declog.language.nodes import Node
 from declog.language.reductions import quantiles
@@ -158,7 +158,7 @@ class _Picked(_Together):
         if op.empty is not None or not np.isfinite(values).all():
             counted = np.broadcast_to(np.bincount(placed.piece, minlength=len(placed.pieces)) > 0, values.shape)
             odd = counted & np.isnan(cells.values)  # between infinities
-            settled(op, cells, np.zeros(cells.values.shape, bool), counted, odd)
+            settled(op, cells, np.zeros(cells.values.shape, bool), counted, odd, here(op, view))
         return cells
 
     def _by_level(self, matrix: Array, placed: Placed) -> dict[float, Array]:
@@ -226,7 +226,8 @@ class _Fused(_Together):
                     gaps = missing[part.index][start:end]
                 cells.skipped = int(gaps.sum())
                 odd = enough(op, n[start:end])[:, None, None] & np.isnan(cells.values)  # infinities against each other
-                found[op.key] = settled(op, cells, (gaps > 0)[:, None, None], (n[start:end] > 0)[:, None, None], odd)
+                counted = (n[start:end] > 0)[:, None, None]
+                found[op.key] = settled(op, cells, (gaps > 0)[:, None, None], counted, odd, np.ones_like(counted))
 
     def _missing_tokens(self, view: View, rows: Array | None, n: Array) -> Array:
         """How many tokens each pair of a fold and of what counts its tokens lacks, of those that are asked for."""
@@ -239,10 +240,9 @@ class _Fused(_Together):
 
     def _lost(self, view: View, node: Node, members: int, rows: Array | None) -> Array:
         """In how many rows each of a node's members is absent."""
-        gone = np.broadcast_to(view.lost(node, self._axis), (view.frame.count(self._axis),))
-        lost = np.full(members, np.count_nonzero(gone if rows is None else gone[rows]), np.float64)
-        away = elsewhere([node], view, self._axis)
-        return np.asarray(lost + (away if rows is None else away[:, rows]).sum(1)) if len(away) else lost
+        gone = np.broadcast_to(view.lost(node, self._axis), (members, view.frame.count(self._axis)))
+        lost: Array = np.count_nonzero(gone if rows is None else gone[:, rows], 1)
+        return lost.astype(np.float64)
 
     def _moments(self, matrix: Array, heights: Sequence[int]) -> Moments:
         """The moments of all rows, a block at a time."""

@@ -16,6 +16,7 @@ from tests.oracle.values import ABSENT, OPERATIONS, aggregate, number, there
 
 Piece = tuple[Any, ...]
 Cells = dict[str, dict[Piece, Any]]  # by member or label: by piece of a pool: a value
+GAP = float("nan")  # this very one is of missing values; another NaN is of infinities
 
 
 @dataclass(frozen=True)
@@ -159,24 +160,36 @@ class Metrics:
         axis = world.axis(exprs[0])
         for block in blocks:
             for at in world.points(axis, event, block, read):
-                at = at._replace(member=member)
-                if self.spec_ranks == "main" and at.rank != 0 and axis != "batch":
-                    continue
-                if "where" in trees and world.value(trees["where"], at) is not True:
-                    continue
-                weight = world.value(trees["weight"], at) if "weight" in trees else 1
-                label = world.judged(trees["by"], at) if "by" in trees else ""
-                values = tuple(world.judged(tree, at) for tree in exprs)
-                if weight is ABSENT or weight == 0 or not there(label):
-                    continue
-                if weight is None and ABSENT not in values:
-                    values = (None,)
-                if ABSENT in values and not self.alone(exprs[0]):
-                    others = [world.value(exprs[0], at._replace(member=other)) for other in world.members(exprs[0])]
-                    if member and any(other is not ABSENT for other in others):
-                        values = (None,)  # a member that a batch lacks, where it has others, is missing
-                for each in label if isinstance(label, list) else [label]:  # a row counts for each of its tags
-                    yield at, values, weight, each
+                yield from self.counted(trees, exprs, at._replace(member=member), of_all=axis == "batch")
+
+    def counted(
+        self, trees: Mapping[str, Any], exprs: Sequence[Tree], at: Point, *, of_all: bool = False
+    ) -> Iterator[tuple[Point, Any, Any, Any]]:
+        """A row, where it counts, once for each of its labels; ``of_all``: it is a value of all ranks."""
+        world = self.world
+        if self.spec_ranks == "main" and at.rank != 0 and not of_all:
+            return
+        if "where" in trees and world.value(trees["where"], at) is not True:
+            return
+        weight = world.value(trees["weight"], at) if "weight" in trees else 1
+        label = world.judged(trees["by"], at) if "by" in trees else ""
+        values = tuple(world.judged(tree, at) for tree in exprs)
+        if weight is ABSENT or weight == 0 or not there(label):
+            return
+        if weight is None and ABSENT not in values:
+            values = (None,)
+        for each in label if isinstance(label, list) else [label]:  # a row counts for each of its tags
+            yield at, values, weight, each
+
+    def completions(self, trees: Mapping[str, Any], blocks: list[int]) -> Iterator[tuple[Point, Any, Any, Any]]:
+        """The completions of a metric over tokens: how frequent a label is, they say."""
+        first = {key: trees[key] for key in ("weight", "by") if key in trees}
+        if "where" in trees and self.world.axis(trees["where"]) != "token":
+            first["where"] = trees["where"]
+        event = self.event(trees)
+        for block in blocks:
+            for at in self.world.points("completion", event, block, []):
+                yield from self.counted(first, (), at)
 
     spec_ranks = "all"
 
@@ -194,26 +207,25 @@ class Metrics:
         if "ema" in spec and spec.get("pool") == "window":  # of the values of log events
             ends = {block: window[-1] for window in self.past(name) for block in window}
             pool = lambda at: (ends[at.block],)  # noqa: E731
+        tokens = world.axis(trees["expr"][0]) == "token"
         found: dict[str, dict[Piece, list[Any]]] = {}
         for member in members:
-            known = self.with_member(name, trees["expr"][0], member) if family and carried(spec) else blocks
-            rows = [row for row in self.rows(trees, blocks, member) if row[0].block in known]
+            rows = list(self.rows(trees, blocks, member))
             kept: dict[Any, str] = {}
             for window in [blocks] if not goes_on(spec) else self.past(name):
-                labels = [label for at, *_, label in rows if at.block in window]
+                counted = self.completions(trees, window) if tokens else rows
+                labels = [label for at, *_, label in counted if at.block in window]
                 kept = frequent(labels, spec.get("max_labels", 64), kept)
             self._labels[name] = set(kept.values()) if "by" in trees else set()
             for at, values, weight, label in rows:
                 cell = kept[label] if "by" in trees else member
                 found.setdefault(cell, {}).setdefault(pool(at), []).append((at, values, weight))
         if trees.get("by") == ("name", "rank"):  # each rank that there is, though none of its rows counts
-            for at in self.steps(trees, blocks):
+            for at in self.batches(trees, blocks):
                 found.setdefault(str(at.rank), {})
         if "empty" in spec and not carried(spec):
-            for member in found if "by" in trees else members:
-                for piece in self.pieces(trees, blocks, pool):
-                    found.setdefault(member, {}).setdefault(piece, [])
-        tokens = world.axis(trees["expr"][0]) == "token"
+            for cell, piece in self.here(trees, blocks, pool, members):
+                found.setdefault(cell, {}).setdefault(piece, [])
         window = self.moment.windows[self.every(name)]
         full = {
             cell for cell, pieces in found.items() for rows in pieces.values() for row in rows
@@ -238,16 +250,6 @@ class Metrics:
             if (pieces := over_run(spec, cells.get(cell, {}), window))
         }  # fmt: skip
 
-    def with_member(self, name: str, tree: Tree, member: str) -> list[int]:
-        """The steps of the windows in which a member comes."""
-        whole, found = self.world.window, list[int]()
-        for window in self.past(name):
-            self.world.window = window
-            if member in self.world.members(tree):
-                found += window
-        self.world.window = whole
-        return found
-
     def last_whole(self, name: str, found: dict[str, dict[Piece, list[Any]]]) -> dict[str, dict[Piece, list[Any]]]:
         """The rows without those of earlier windows in which a value was missing: these have no last value."""
         passed = self.past(name)[:-1]
@@ -259,14 +261,34 @@ class Metrics:
                 kept.setdefault(cell, {})[piece] = [row for row in rows if row[0].block not in broken]
         return kept
 
+    def here(self, trees: Mapping[str, Any], blocks: list[int], pool: Any, members: list[str]) -> Iterator[Any]:
+        """In which pieces each cell came beside those of rows that count: what is `empty` there, and not absent."""
+        if trees.get("by") == ("name", "rank"):
+            yield from ((str(at.rank), pool(at)) for at in self.batches(trees, blocks))
+        elif "by" not in trees:
+            expr = trees["expr"][0]
+            event = self.event(trees)
+            rows = [at for block in blocks for at in self.world.points(self.world.axis(expr), event, block, [expr])]
+            of_all = self.spec_ranks == "all" or self.world.axis(expr) == "batch"
+            for piece in self.pieces(trees, blocks, pool):
+                inside = [at for at in rows if pool(at) == piece and (of_all or at.rank == 0)]
+                for member in members:
+                    values = [self.world.value(expr, at._replace(member=member)) for at in inside]
+                    if not member or not values or any(value is not ABSENT for value in values):
+                        yield member, piece
+
     def pieces(self, trees: Mapping[str, Any], blocks: list[int], pool: Any) -> list[Piece]:
         """The pieces of a window that there are, whether or not anything counts in them."""
+        return list(dict.fromkeys(map(pool, self.batches(trees, blocks))))
+
+    def batches(self, trees: Mapping[str, Any], blocks: list[int]) -> list[Point]:
+        """Each batch of each rank that counts."""
         points = self.steps(trees, blocks)
         if self.spec_ranks == "main":
             firsts = self.steps(trees, blocks, "batch")
             of_batches = self.world.axis(trees["expr"][0]) == "batch"
             points = [at for at in points if at.rank == 0 or (of_batches and at in firsts)]
-        return list(dict.fromkeys(map(pool, points)))
+        return points
 
     def alone(self, tree: Tree) -> bool:
         """Whether the members of a family are numbers by name, of which each comes for itself."""
@@ -275,9 +297,13 @@ class Metrics:
 
     def steps(self, trees: Mapping[str, Any], blocks: list[int], axis: str = "step") -> list[Point]:
         """Each batch of each rank that a metric covers; with ``batch`` each of all ranks."""
-        event = self.world.event_of(*trees["expr"], *(trees[key] for key in ("where", "weight", "by") if key in trees))
-        event = event or self.case.trees["events"][0]
+        event = self.event(trees)
         return [at for block in blocks for at in self.world.points(axis, event, block, [])]
+
+    def event(self, trees: Mapping[str, Any]) -> str:
+        """The event of a metric: the latest that it reads."""
+        first: str = self.case.trees["events"][0]
+        return self.world.event_of(*self.case_trees(trees)) or first
 
     def piece(self, spec: Mapping[str, Any], reduce: str, rows: list[Any], tokens: bool, full: bool) -> Any:
         """The value of one piece."""
@@ -289,7 +315,7 @@ class Metrics:
             window = [at.block for at, *_ in rows]  # the value of a piece is NaN whenever it came
         missing = any(None in values and ABSENT not in values for at, values, _ in rows if at.block in window)
         if missing and (spec.get("nan") == "propagate" or not full):  # nothing but missing values is NaN
-            return math.nan
+            return GAP
         if reduce == "last":  # of the latest step and batch, and there of the lowest rank
             counted.sort(key=lambda row: (row[0].block, row[0].batch, -row[0].rank, row[0].row, row[0].token))
         value = reduced(reduce, [row for _, row in counted], tokens=tokens)
@@ -486,8 +512,8 @@ def goes_on(spec: Mapping[str, Any]) -> bool:
 
 def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int]) -> dict[Piece, Any]:
     """The one value of what goes on over the run; ``window``: the steps that came last."""
-    values = [value for _, value in sorted(pieces.items()) if not is_nan(value)]
-    gone = any(is_nan(value) and piece[0] in window for piece, value in pieces.items())
+    values = [value for _, value in sorted(pieces.items()) if value is not GAP]
+    gone = any(value is GAP and piece[0] in window for piece, value in pieces.items())
     if gone and (not values or spec.get("nan") == "propagate"):
         return {(): math.nan}
     if not values:
@@ -497,14 +523,21 @@ def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int
         for value in values[1:]:
             average = spec["ema"] * average + (1 - spec["ema"]) * value
         return {(): average}
-    found = aggregate(spec.get("combine", "mean"), values)
+    found = together(spec.get("combine", "mean"), values)
     found = spec.get("empty") if found is None else found
     return {} if found is None else {(): found}
 
 
-def is_nan(value: Any) -> bool:
-    """Whether a value is a NaN that `nan: propagate` left."""
-    return isinstance(value, float) and math.isnan(value)
+def together(how: str, values: Sequence[Any]) -> Any:
+    """One value of several, of which NaN and infinities are some."""
+    if how == "last":
+        return values[-1]
+    if how == "var" and len(values) == 1:
+        return None
+    if any(isinstance(value, float) and math.isnan(value) for value in values):
+        return math.nan
+    found = aggregate(how, values)
+    return math.nan if found is None else found  # of infinities
 
 
 def is_odd(value: Any) -> bool:
@@ -574,17 +607,9 @@ def combine(spec: Mapping[str, Any], pieces: dict[Piece, Any]) -> Any:
     values = [value for _, value in sorted(pieces.items())]
     if not values:
         return None
-    how = spec.get("combine", "mean")
     if isinstance(values[0], Between | Bins):
         raise TypeError("not combined here")
-    if any(isinstance(value, float) and math.isnan(value) for value in values):
-        if how == "var" and len(values) == 1:
-            return None
-        return math.nan if how != "last" else values[-1]
-    found = aggregate(how, values)
-    if found is None and (len(values) > 1 or how != "var") and any(map(math.isinf, values)):
-        return math.nan  # of infinities
-    return found
+    return together(spec.get("combine", "mean"), values)
 
 
 def chosen(case: Case, name: str, suffix: str) -> bool:
