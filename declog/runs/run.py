@@ -139,6 +139,12 @@ class Run:
         """The profile's run metadata."""
         return dict(self.config.get("run_config") or {})
 
+    @cached_property
+    def trainer_config(self) -> dict[str, Any]:
+        """How the trainer was configured, as far as declog was told, as plain data; empty where it was not."""
+        name = self.info.get("trainer_config")
+        return _yaml_of(self.path / str(name)) if name else {}
+
     @property
     def redactions(self) -> dict[str, dict[str, list[str]]]:
         """By table schema and column the keys of the texts that were taken out before anything was written."""
@@ -297,9 +303,12 @@ def _segments(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _config_of(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    return _yaml_of(path / str(facts.get("config", CONFIG)))
+
+
+def _yaml_of(file: Path) -> dict[str, Any]:
     import yaml
 
-    file = path / str(facts.get("config", CONFIG))
     loaded = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
     return loaded if isinstance(loaded, dict) else {}
 

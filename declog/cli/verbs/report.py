@@ -4,7 +4,7 @@ Works while the run goes on, and after it was killed. RUN is the run's folder, w
 folder above it, where there is no other run.
 
   declog report outputs/grpo/2026-11-21_10-00-00
-  declog report runs/a --compare runs/b
+  declog report runs/a --compare runs/b runs/c
   declog report runs/a --no-samples --output a.html
 """
 
@@ -20,12 +20,13 @@ from declog.cli.output import write_json
 
 SUMMARY = "write a run as one HTML file to look at"
 FILE = "report.html"
+MOST = 2  # runs beside it
 
 
 def arguments(parser: Parser) -> None:
     """A run, one to compare it with, and where the file goes."""
     parser.add("run", metavar="RUN", help="the run's folder")
-    parser.add("--compare", metavar="RUN2", help="lay another run over it, with what differs in their configurations")
+    parser.add("--compare", metavar="RUN2", nargs="+", default=[], help=f"compare it with other runs, {MOST} at most")
     parser.add("--no-samples", action="store_true", help="leave out the rows of tables")
     parser.add(
         "--run-id", metavar="ID", help="one of several runs that were appended to the folder; the last by default"
@@ -39,15 +40,17 @@ def run(given: argparse.Namespace) -> int:
     from declog.runs.report.page import write
     from declog.runs.run import read
 
+    if len(given.compare) > MOST:
+        raise Wrong(f"--compare: {len(given.compare)} runs", f"name {MOST} at most")
     one = read(given.run, run_id=given.run_id)
-    other = None if given.compare is None else read(given.compare)
+    others = [read(path) for path in given.compare]
     path = Path(given.output or one.path)
     if path.is_dir():
         path /= FILE
     if not path.parent.is_dir():
         raise Wrong(f"--output: there is no folder `{path.parent}`", f"mkdir -p {shlex.quote(str(path.parent))}")
     try:
-        write(path, one, other, samples=not given.no_samples)
+        write(path, one, others, samples=not given.no_samples)
     except OSError as error:
         why = f"{path} cannot be written: {error.strerror or error}"
         raise Wrong(why, "--output FILE, in a folder that can be written to") from error

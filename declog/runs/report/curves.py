@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.runs.report.blobs import Blobs, narrowed, shuffled
+from declog.runs.report.onsets import onsets_by_step
 
 FACTS = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "good", "healthy", "runbook",
          "chart", "log")  # fmt: skip
@@ -78,7 +79,10 @@ class Meanings:
 
 
 def series(scalars: Any, meanings: Meanings, blobs: Blobs) -> dict[str, Any]:
-    """The series of an Arrow table of scalars: ``steps`` and ``values`` are blobs that several of them share."""
+    """The series of an Arrow table of scalars: ``steps`` and ``values`` are blobs that several of them share.
+
+    ``onsets`` are the steps at which series broke, the first one first.
+    """
     names, modes = _codes(scalars, "name"), _codes(scalars, "mode")
     step = scalars["step"].to_numpy()
     value = scalars["value"].to_numpy()
@@ -86,7 +90,7 @@ def series(scalars: Any, meanings: Meanings, blobs: Blobs) -> dict[str, Any]:
     metric = scalars["metric"].to_pylist() if len(scalars) else []
     steps: dict[bytes, int] = {}
     blob_of: list[int] = []
-    found, packed = [], []
+    found, packed, curves = [], [], []
     for rows in _groups(names.index, modes.index):
         rows = rows[np.argsort(step[rows], kind="stable")]
         x, y = step[rows].astype(np.float64), value[rows]
@@ -97,12 +101,15 @@ def series(scalars: Any, meanings: Meanings, blobs: Blobs) -> dict[str, Any]:
         name, mode = names.words[names.index[rows[0]]], modes.words[modes.index[rows[0]]]
         kept = narrowed(y)
         packed.append(shuffled(kept))
+        meaning = _worded(meanings.of(name, mode, metric[rows[-1]]))
+        curves.append({**meaning, "name": name, "mode": mode, "x": x, "y": y})
         found.append({
             "name": name, "mode": mode, "at": steps[raw], "count": len(rows), "size": kept.itemsize,
             "partial": int(partial[rows].sum()), "notFinite": int((~np.isfinite(y)).sum()),
-            **_worded(meanings.of(name, mode, metric[rows[-1]])),
+            **meaning,
         })  # fmt: skip
-    return {"series": found, "steps": blob_of, "values": blobs.add(b"".join(packed))}
+    onsets = onsets_by_step([curve for curve in curves if not curve["name"].startswith("declog/")])
+    return {"series": found, "steps": blob_of, "values": blobs.add(b"".join(packed)), "onsets": onsets}
 
 
 def _worded(facts: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -49,7 +49,8 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
         "alerts": alerts, "rules": len(plan.get("alerts", [])), "failures": run.failures,
         "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
         "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **curves,
-        "profile": _profile(run), "foot": _foot(run), "notes": [*run.problems, *_others(run)],
+        "profile": _profile(run), "configured": bool(run.trainer_config), "foot": _foot(run),
+        "notes": [*run.problems, *_others(run)],
     }  # fmt: skip
 
 
@@ -106,14 +107,12 @@ def _others(run: Run) -> Iterator[str]:
         yield f"the folder holds {len(others)} other run{'s' * (len(others) > 1)}: {', '.join(others)}"
 
 
-def differences(one: Run, other: Run) -> list[dict[str, Any]]:
-    """The keys of two configurations that differ, with both values as YAML or JSON would say them; None: not set."""
-    left, right = dict(_leaves(_settings(one))), dict(_leaves(_settings(other)))
-    return [
-        {"key": key, "values": [left.get(key), right.get(key)]}
-        for key in dict.fromkeys([*left, *right])
-        if left.get(key) != right.get(key)
-    ]
+def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The keys of configurations that differ, with each run's value as YAML or JSON would say it; None: not set."""
+    settings = [dict(_leaves(_settings(run))) for run in runs]
+    keys = dict.fromkeys(key for one in settings for key in one)
+    rows = [{"key": key, "values": [one.get(key) for one in settings]} for key in keys]
+    return [row for row in rows if len(set(row["values"])) > 1]
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -121,7 +120,7 @@ def _settings(run: Run) -> dict[str, Any]:
     info = run.info
     ran = {key: info[key] for key in ("declog", "torch", "python", "world_size") if info.get(key) is not None}
     ran |= {"commit": info["git"]["commit"]} if info.get("git") else {}
-    return {**run.config, "constants": run.constants, "run": ran}
+    return {"trainer": run.trainer_config, **run.config, "constants": run.constants, "run": ran}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

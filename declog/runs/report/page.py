@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import time
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,29 +18,44 @@ from declog.runs.run import Run
 ASSETS = files("declog.runs.report") / "assets"
 STYLES = ("vendor/uPlot.min.css", "page.css")
 LIBRARY = "vendor/uPlot.iife.min.js"
-SCRIPTS = ("dom.js", "data.js", "overview.js", "compare.js", "charts.js", "curves.js", "changes.js", "distributions.js",
-           "tokens.js", "samples.js", "logged.js", "main.js")  # one scope, in this order  # fmt: skip
+SCRIPTS = (
+    "dom.js",
+    "data.js",
+    "cards.js",
+    "onsets.js",
+    "overview.js",
+    "compare.js",
+    "charts.js",
+    "curves.js",
+    "changes.js",
+    "distributions.js",
+    "tokens.js",
+    "samples.js",
+    "logged.js",
+    "main.js",
+)
+# one scope, in this order
 
 
-def write(path: Path, run: Run, other: Run | None = None, *, samples: bool = True) -> None:
+def write(path: Path, run: Run, others: Sequence[Run] = (), *, samples: bool = True) -> None:
     """Write the report of a run to a file, in one step: a reader sees the old file or the whole new one.
 
-    ``other`` is laid over it; ``samples`` says whether the rows of tables are in it. ``OSError`` as the disk says.
+    ``others`` are compared with it; ``samples``: with the rows of tables. ``OSError`` as the disk says.
     """
     draft = path.with_name(f".{path.name}.part")
-    draft.write_text(document(run, other, samples=samples), encoding="utf-8")
+    draft.write_text(document(run, others, samples=samples), encoding="utf-8")
     draft.replace(path)
 
 
-def document(run: Run, other: Run | None = None, *, samples: bool = True) -> str:
+def document(run: Run, others: Sequence[Run] = (), *, samples: bool = True) -> str:
     """The page. What it holds of the run is JSON and digits, which no browser takes for markup."""
     blobs = Blobs()
-    runs = [one for one in (run, other) if one is not None]
+    runs = [run, *others]
     named = zip(runs, labels(runs), strict=True)
     facts = {
         "made": time.time(),
         "runs": [run_facts(one, blobs, label=label, samples=samples) for one, label in named],
-        "differences": [] if other is None else differences(run, other),
+        "differences": differences(runs),
     }
     style = "\n".join(map(_asset, STYLES))
     script = f'{_asset(LIBRARY)}\n(() => {{\n"use strict";\n' + "\n".join(map(_asset, SCRIPTS)) + "\n})();"

@@ -27,9 +27,9 @@ from tests.runs.report.test_page import texts
 TINY = ["sinks=[jsonl]", "axes.group.size=2"]
 
 
-def written(folder: Path, other: Path | None = None, **options: Any) -> Path:
+def written(folder: Path, *others: Path, **options: Any) -> Path:
     """The report of a run, in a file."""
-    reports.write(folder / "report.html", read(folder), None if other is None else read(other), **options)
+    reports.write(folder / "report.html", read(folder), [read(other) for other in others], **options)
     return folder / "report.html"
 
 
@@ -281,7 +281,7 @@ def test_two_runs_compared(tmp_path: Path, opened: Open) -> None:
     changed = [row for row in page.inner_text("#differences").split("\n") if row]
     assert "constants.beta\t0.04\t0.1" in changed
     assert [row.split("\t")[1:] for row in changed if row.startswith("metrics.only.reduce")] == [["not set", "max"]]
-    keys = [difference["key"] for difference in differences(read(one), read(other))]
+    keys = [difference["key"] for difference in differences([read(one), read(other)])]
     assert all(key.startswith(("constants.beta", "metrics.only", "metrics.grad_norm")) for key in keys)
     names = page.eval_on_selector_all(".plot", "all => all.map((one) => one.dataset.name)")
     assert [name for name in names if name == "only"] == ["only"]

@@ -2,26 +2,19 @@
 
 const MOST_CURVES = 8; // in one chart
 
-/** Charts in groups: a map of the group's name to charts {series, labels, band, title, code}. */
+/** Charts in groups: a map of the group's name to charts {lines, band, title, code}; a line is {series, label, colour, dash}. */
 function chartsInGroups() {
-  const all = [...RUN.series];
-  if (OTHER) {
-    for (const series of OTHER.series) {
-      const same = seriesOf(RUN, series.name, series.mode);
-      if (same) same.other = series;
-      else all.push(series);
-    }
-  }
+  const all = [...RUN.series, ...OTHERS.flatMap((run) => run.series.filter(({ name, mode }) => !seriesOf(RUN, name, mode)))];
   const placed = new Set();
   const free = (test) => all.filter((one) => !placed.has(one) && test(one));
   const groups = new Map();
   const order = [...all].sort((a, b) => (a.mode !== "train") - (b.mode !== "train"));
-  const bands = new Map(order.map((series) => [series, bandOf(series, all)]).filter(([, band]) => band));
+  const bands = new Map(OTHERS.length ? [] : order.map((series) => [series, bandOf(series, all)]).filter(([, band]) => band));
   for (const ends of bands.values()) ends.forEach((end) => placed.add(end));
   for (const series of order) {
     if (placed.has(series)) continue;
     const chart = chartOf(series, bands.get(series), free);
-    for (const one of chart.series) placed.add(one);
+    for (const { series: one } of chart.lines) placed.add(one);
     const group = groupOf(series);
     if (!groups.has(group)) groups.set(group, []);
     groups.get(group).push(chart);
@@ -38,22 +31,37 @@ function bandOf(series, all) {
   return ends.every((found) => found.length === 1) && !series.chart ? ends.map(([end]) => end) : null;
 }
 
+/** The dash of each mode's lines: train's are whole. */
+const DASHES = { train: undefined, eval: [5, 4] };
+const dashOf = (mode) => (mode in DASHES ? DASHES[mode] : [2, 3]);
+
+/** The chart of a series: with its family or its chart's other metrics, each in a colour; or its modes, each with a dash. */
 function chartOf(series, band, free) {
-  const alike = (one) => one.run === series.run && one.mode === series.mode;
+  if (OTHERS.length) return comparedChart(series, free);
+  const alike = (one) => one.mode === series.mode;
+  const coloured = (members, labels) => members.map((one, i) => ({ series: one, label: labels[i], colour: i, dash: dashOf(one.mode) }));
   if (series.chart) {
     const members = free((one) => alike(one) && one.chart === series.chart);
-    const names = members.map((one) => one.title || one.name);
-    return { series: members, labels: names, title: series.chart, code: "", shared: true };
+    return { lines: coloured(members, members.map((one) => one.title || one.name)), title: series.chart, code: "", shared: true };
   }
   if (!band && series.member) {
     const family = free((one) => alike(one) && one.key === series.key && one.member && one.template === series.template);
     if (family.length > 1 && family.length <= MOST_CURVES) {
-      return { series: family, labels: family.map((one) => one.member), title: series.title || series.template, code: series.template };
+      return { lines: coloured(family, family.map((one) => one.member)), title: series.title || series.template, code: series.template };
     }
   }
-  const modes = free((one) => one.run === series.run && one.mode !== series.mode && one.base === series.base && !one.chart && !one.member);
-  const curves = [series, ...modes].slice(0, MOST_CURVES);
-  return { series: curves, labels: curves.map((one) => one.mode), band, title: series.title || series.name, code: series.name };
+  const modes = free((one) => !alike(one) && one.base === series.base && !one.chart && !one.member);
+  const lines = [series, ...modes].slice(0, MOST_CURVES).map((one) => ({ series: one, label: one.mode, colour: 0, dash: dashOf(one.mode) }));
+  return { lines, band, title: series.title || series.name, code: series.name };
+}
+
+/** The chart of a series and its modes in all runs: the colour is the run, the dash the mode. */
+function comparedChart(series, free) {
+  const modes = free((one) => one !== series && one.run === series.run && one.mode !== series.mode && one.base === series.base && !one.member);
+  const lines = [series, ...modes].flatMap((mode) => [mode, ...mode.others]).map((one) => ({
+    series: one, label: one.mode === "train" ? one.run.label : `${one.run.label} (${one.mode})`, colour: REPORT.runs.indexOf(one.run), dash: dashOf(one.mode),
+  }));
+  return { lines, title: series.title || series.name, code: series.name };
 }
 
 function groupOf(series) {

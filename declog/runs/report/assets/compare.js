@@ -1,36 +1,79 @@
-// Two runs: what differs in their configurations, and in what came of it.
+// Runs beside this one: what differs in their configurations, and in what came of it at the same steps.
+
+const COMPARED_SHARE = 0.1; // of the steps that all have
+
+/** The steps at which runs are compared: the last tenth of those that all of them have. */
+function comparedSteps() {
+  const spans = REPORT.runs.map((run) => run.span).filter(Boolean);
+  const [from, to] = [Math.max(...spans.map(([first]) => first)), Math.min(...spans.map(([, end]) => end))];
+  return spans.length < REPORT.runs.length || from > to ? null : [Math.ceil(to - COMPARED_SHARE * (to - from)), to];
+}
+
+/** The values of a series at some steps; of what is logged too seldom the last three up to there. */
+function valuesAt({ x, y }, [from, to]) {
+  const upto = Array.from(y).filter((_, i) => x[i] <= to);
+  const within = upto.filter((_, i) => x[i] >= from);
+  return within.length < 3 ? upto.slice(-3) : within;
+}
 
 function compared() {
-  if (!OTHER) return;
+  if (!OTHERS.length) return;
   $("#compare").hidden = false;
   $('nav a[href="#compare"]').hidden = false;
-  for (const [index, run] of REPORT.runs.entries()) {
-    $("#comparedruns").append(
-      el("p", {}, el("i", { class: `swatch ${index ? "other" : ""}` }), el("b", { textContent: visible(run.label) }), ` ${subtitle(run)}`));
+  for (const run of REPORT.runs) $("#comparedruns").append(el("p", {}, swatchOf(run), el("b", { textContent: visible(run.label) }), ` ${subtitle(run)}`));
+  configurations();
+  results();
+}
+
+/** A mark in the colour of a run. */
+function swatchOf(run) {
+  const swatch = el("i", { class: "swatch" });
+  swatch.style.color = `var(${LINES[REPORT.runs.indexOf(run)]})`;
+  return swatch;
+}
+
+function configurations() {
+  const unknown = REPORT.runs.filter((run) => !run.configured).map((run) => visible(run.label));
+  if (unknown.length) {
+    const text = `How the trainer was configured is not recorded for ${unknown.join(", ")}: only what declog was given is compared.`;
+    $("#differences").append(el("p", { class: "out", textContent: text }));
   }
   const value = (one) => (one == null ? el("span", { class: "dim", textContent: "not set" }) : el("code", { textContent: visible(one) }));
   const rows = REPORT.differences.map(({ key, values }) =>
     el("tr", {}, el("td", {}, el("code", { textContent: visible(key) })), ...values.map((one) => el("td", {}, value(one)))));
-  $("#differences").append(rows.length
-    ? table([["Configuration"], [visible(RUN.label)], [visible(OTHER.label)]], rows)
-    : el("p", { textContent: "Their configurations are equal." }));
+  const heads = REPORT.runs.map((run) => [visible(run.label)]);
+  if (rows.length) $("#differences").append(table([["Configuration"], ...heads], rows));
+  else if (!unknown.length) $("#differences").append(el("p", { textContent: "Their configurations are equal." }));
+}
 
-  const both = RUN.series.filter((series) => series.other && !series.name.startsWith("declog/"));
-  const results = both.map((series) => {
-    const [one, two] = [series, series.other].map(lastTenth);
-    const difference = mean(one) - mean(two);
-    return { series, one: mean(one), two: mean(two), difference, effect: Math.abs(difference) / noiseOf(one, two) };
+function results() {
+  const steps = comparedSteps();
+  if (!steps) return void $("#results").append(el("p", { class: "dim", textContent: "They have no step in common." }));
+  const paired = RUN.series.filter((series) => series.others.length && !series.name.startsWith("declog/"));
+  const rows = paired.map((series) => {
+    const own = valuesAt(series, steps);
+    const others = OTHERS.map((run) => series.others.find((one) => one.run === run)).map((other) => {
+      if (!other) return null;
+      const values = valuesAt(other, steps);
+      const difference = mean(values) - mean(own);
+      return { value: mean(values), difference, effect: Math.abs(difference) / noiseOf(own, values) };
+    });
+    return { series, value: mean(own), others, effect: Math.max(...others.filter((one) => one?.difference).map((one) => one.effect)) };
   });
-  const order = (a, b) => Number.isNaN(a.effect) - Number.isNaN(b.effect) || b.effect - a.effect;
-  const told = results.filter((row) => row.difference).sort(order).slice(0, MOST_CHANGES);
-  $("#results").append(told.length
-    ? table([["Last tenth"], ["Course"], [visible(RUN.label), "n"], [visible(OTHER.label), "n"], ["Difference", "n"], ["× noise", "n"]],
-      told.map((row) => el("tr", {},
-        el("td", {}, toChart(row.series)),
-        el("td", {}, sparkline(row.series, 150, 24)),
-        el("td", { class: "n", textContent: shown(row.series, row.one) }),
-        el("td", { class: "n", textContent: shown(row.series, row.two) }),
-        el("td", { class: `n ${better(row.series, row.difference)}`, textContent: signed(shown(row.series, row.difference)) }),
-        el("td", { class: "n", textContent: effectText(row.effect) }))))
-    : el("p", { class: "dim", textContent: "No value that both logged differs at their ends." }));
+  const told = rows.filter((row) => row.others.some((one) => one?.difference)).sort((a, b) => Number.isNaN(a.effect) - Number.isNaN(b.effect) || b.effect - a.effect).slice(0, MOST_CHANGES);
+  const range = `Means over steps ${number(steps[0])} to ${number(steps[1])}: the last tenth of the steps that all of them have. A difference is the other run less ${visible(RUN.label)}.`;
+  $("#results").append(el("p", { class: "dim", textContent: range }));
+  if (!told.length) return void $("#results").append(el("p", { class: "dim", textContent: "No value that they all logged differs there." }));
+  const heads = OTHERS.flatMap((run) => [[visible(run.label), "n"], [`${visible(run.label)} − ${visible(RUN.label)}`, "n"], ["× noise", "n"]]);
+  $("#results").append(table([["Metric"], ["Course"], [visible(RUN.label), "n"], ...heads],
+    told.map(({ series, value, others }) => {
+      const cell = (text, kind = "") => el("td", { class: `n ${kind}`, textContent: text });
+      return el("tr", {},
+        el("td", {}, toChart(series)),
+        el("td", {}, sparkline(series, 150, 24)),
+        cell(shown(series, value)),
+        ...others.flatMap((one) => one
+          ? [cell(shown(series, one.value)), cell(signed(shown(series, one.difference)), better(series, one.difference)), cell(effectText(one.effect))]
+          : [cell("–"), cell("–"), cell("–")]));
+    })));
 }

@@ -33,9 +33,12 @@ const inView = new IntersectionObserver(
   (entries) => entries.filter((entry) => entry.isIntersecting && !drawn.has(entry.target)).forEach((entry) => draw(entry.target)),
   { rootMargin: "400px" });
 
+/** All series of a chart. */
+const seriesIn = ({ lines, band }) => [...lines.map(({ series }) => series), ...(band ?? [])];
+
 /** What a chart says without its picture. */
-function chartLabel({ series, band }) {
-  return [...series, ...(band ?? [])]
+function chartLabel(chart) {
+  return seriesIn(chart)
     .map((one) => {
       const [low, high] = range(one.y);
       const extremes = low <= high ? `least ${number(low)}, greatest ${number(high)}` : "no finite value";
@@ -45,19 +48,16 @@ function chartLabel({ series, band }) {
 }
 
 function chartBox(chart) {
-  const { series, labels, band } = chart;
-  const [first] = series;
-  const single = series.length === 1;
+  const { lines, band } = chart;
+  const [{ series: first }] = lines;
+  const single = lines.length === 1;
   const info = hint(el("button", { class: "info", type: "button", textContent: "i", "aria-label": `About ${chart.title}` }), () =>
-    single || !chart.shared ? about(first) : series.flatMap(about));
-  const legend = [];
-  if (!single) legend.push(...series.map((one, i) => legendEntry(i, labels[i], one)));
-  if (OTHER && single && first.other) legend.push(legendEntry(0, RUN.label, first), legendEntry(1, OTHER.label, first.other));
-  else if (OTHER && first.run === OTHER) legend.push(el("span", { textContent: `only in ${visible(OTHER.label)}` }));
-  else if (series.some((one) => one.other)) legend.push(el("span", { textContent: `dashed: ${visible(OTHER.label)}` }));
+    chart.shared ? lines.flatMap(({ series }) => about(series)) : about(first));
+  const legend = single ? [] : lines.map(legendEntry);
+  if (OTHERS.length && single) legend.push(el("span", { textContent: `only in ${visible(first.run.label)}` }));
   if (band) legend.push(el("span", { textContent: "line: mean, band: least to greatest" }));
   const canvas = el("div", { class: "canvas", role: "img", tabIndex: 0, "aria-label": visible(chartLabel(chart)) });
-  const box = el("div", { class: "plot", data: { name: [...new Set([...series, ...(band ?? [])].map((one) => one.name))].join("\n") } },
+  const box = el("div", { class: "plot", data: { name: [...new Set(seriesIn(chart).map((one) => one.name))].join("\n") } },
     el("div", { class: "head" },
       el("span", { class: "title", textContent: visible(chart.title) }),
       el("code", { textContent: chart.title === chart.code ? "" : visible(chart.code) }),
@@ -72,16 +72,16 @@ function chartBox(chart) {
   return box;
 }
 
-function legendEntry(index, label, series) {
-  const swatch = el("i", { class: "swatch" });
-  swatch.style.backgroundColor = `var(${LINES[index % LINES.length]})`;
+function legendEntry({ series, label, colour, dash }, index) {
+  const swatch = el("i", { class: dash ? "swatch dashed" : "swatch" });
+  swatch.style.color = `var(${LINES[colour % LINES.length]})`;
   return el("span", {}, swatch, `${visible(label)} `, el("b", { textContent: shown(series, last(series)), data: { index } }));
 }
 
 function filterCharts(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   for (const box of $$(".plot")) {
-    const all = box.chart.series.map((one) => `${one.name} ${one.title} ${one.help} ${one.tags.join(" ")}`).join(" ");
+    const all = seriesIn(box.chart).map((one) => `${one.name} ${one.title} ${one.help} ${one.tags.join(" ")}`).join(" ");
     const found = `${box.dataset.name} ${all}`.toLowerCase();
     box.hidden = !words.every((word) => found.includes(word));
   }
@@ -105,18 +105,15 @@ function drawAll() {
 
 // -- one chart
 
-/** The lines of a chart, in the order of its legend: {x, y, colour, width, dash, points}, and where its band is. */
-function linesOf({ series, band }) {
+/** What is drawn of a chart, in the order of its legend: {x, y, colour, width, dash, points}, and where its band is. */
+function linesOf({ lines: drawnLines, band }) {
   const lines = [];
-  const alone = series.length === 1;
-  const others = series.map((one, i) => one.other && { one: one.other, index: alone ? 1 : i, dash: alone ? undefined : [5, 4] });
-  const versus = [...series.map((one, index) => ({ one, index })), ...others.filter(Boolean)];
-  for (const { one, index, dash } of versus) {
+  for (const { series: one, colour: index, dash } of drawnLines) {
     const y = Array.from(one.y, (value) => (Number.isFinite(value) ? value : null));
     const colour = lineColour(index);
     const points = one.count < 40 ? { show: true, size: 5, fill: colour } : { show: false };
     if (view.smoothing) {
-      lines.push({ x: one.x, y, colour: faded(colour, versus.length > 1 ? 0.14 : 0.28), width: 1, points: { show: false } });
+      lines.push({ x: one.x, y, colour: faded(colour, drawnLines.length > 1 ? 0.14 : 0.28), width: 1, points: { show: false } });
       lines.push({ x: one.x, y: smoothed(y, view.smoothing), colour, dash, width: 2, points: { show: false } });
     } else lines.push({ x: one.x, y, colour, dash, width: 1.5, points });
   }
@@ -158,7 +155,7 @@ function tick(value) {
 function draw(box) {
   const { chart } = box;
   const { lines, bandAt } = linesOf(chart);
-  const log = (view.log || chart.series[0].log) && lines.every(({ y }) => y.every((value) => value == null || value > 0));
+  const log = (view.log || chart.lines[0].series.log) && lines.every(({ y }) => y.every((value) => value == null || value > 0));
   const [dim, rule] = [cssVariable("--dim"), cssVariable("--line")];
   const axis = { stroke: dim, font: "11px system-ui, sans-serif" };
   const columns = aligned(lines);
@@ -203,7 +200,8 @@ function padded(_, low, high) {
 }
 
 /** The healthy range, alerts, resumptions, values that are not finite, and the pinned step. */
-function drawMarks(plot, { series }) {
+function drawMarks(plot, { lines }) {
+  const series = lines.map((line) => line.series);
   const context = plot.ctx;
   const { left, top, width, height } = plot.bbox;
   const [first] = series;
@@ -252,14 +250,14 @@ const valueAt = (series, step) => {
 
 /** The values at the cursor, or the last ones. */
 function showValues(plot, box) {
-  const { series } = box.chart;
+  const { lines } = box.chart;
   const step = plot.cursor.left < 0 || plot.cursor.idx == null ? null : plot.data[0][plot.cursor.idx];
   const now = $(".now", box);
   const text = (one) => (step == null ? shown(one, last(one)) : shown(one, valueAt(one, step)));
-  if (series.length === 1) now.textContent = step == null ? text(series[0]) : `step ${step}: ${text(series[0])}`;
+  const [{ series }] = lines;
+  if (lines.length === 1) now.textContent = step == null ? text(series) : `step ${step}: ${text(series)}`;
   else now.textContent = step == null ? "" : `step ${step}`;
-  const listed = series.length === 1 ? [series[0], series[0].other] : series;
-  for (const value of $$(".legend b", box)) value.textContent = text(listed[value.dataset.index]);
+  for (const value of $$(".legend b", box)) value.textContent = text(lines[value.dataset.index].series);
 }
 
 /** Show the same steps in all charts; null: all of them. */

@@ -1,7 +1,7 @@
 // What the file holds: JSON in `#meta`, and behind it blobs of gzip, written as characters, decoded when they are needed.
 
 const REPORT = JSON.parse($("#meta").textContent);
-const [RUN, OTHER = null] = REPORT.runs; // OTHER: the run that this one is compared with
+const [RUN, ...OTHERS] = REPORT.runs; // OTHERS: the runs that this one is compared with
 
 const DIGITS = [...Array(94).keys()].map((i) => i + 33).filter((code) => !"<>&".includes(String.fromCharCode(code)));
 const DIGIT = new Uint8Array(128);
@@ -61,12 +61,21 @@ async function decodeSeries(run) {
     series.y = size === 4 ? Float64Array.from(new Float32Array(buffer)) : new Float64Array(buffer);
     series.x = steps[series.at];
     series.run = run;
+    series.others = []; // the same name and mode in the runs that this one is compared with
     at += count * size;
   }
 }
 
-/** The name of a series; with its mode, where another mode has the same. */
-const spokenName = ({ name, mode, run }) => (run.series.find((one) => one.name === name).mode === mode ? name : `${name} (${mode})`);
+/** Give each series of this run those of the same name and mode of the others; the rest stand alone. */
+function pairSeries() {
+  for (const series of OTHERS.flatMap((run) => run.series)) seriesOf(RUN, series.name, series.mode)?.others.push(series);
+}
+
+/** The name of a series; with its mode, where another mode has the same, and with its run, where it is another. */
+function spokenName({ name, mode, run }) {
+  const spoken = run.series.find((one) => one.name === name).mode === mode ? name : `${name} (${mode})`;
+  return run === RUN ? spoken : `${spoken} of ${visible(run.label)}`;
+}
 
 const seriesOf = (run, name, mode) => run.series.find((one) => one.name === name && (mode == null || one.mode === mode));
 
@@ -137,12 +146,19 @@ const tenth = ({ count }) => Math.min(Math.ceil(count / 2), Math.max(3, Math.flo
 const firstTenth = (series) => series.y.slice(0, tenth(series));
 const lastTenth = (series) => series.y.slice(-tenth(series));
 
-/** Whether the mean of the last tenth lies in the healthy range; true where none is declared. */
+/** The step from which on no value is finite; null where the last value is. */
+function brokenSince({ x, y }) {
+  let at = y.length;
+  while (at && !Number.isFinite(y[at - 1])) at--;
+  return at === y.length ? null : x[at];
+}
+
+/** Whether the mean of the last tenth lies in the healthy range, where one is declared; never where it ends in NaN. */
 function isHealthy(series) {
   if (!series.healthy) return true;
   const [low, high] = series.healthy;
   const value = mean(lastTenth(series));
-  return Number.isNaN(value) || ((low == null || value >= low) && (high == null || value <= high));
+  return brokenSince(series) == null && (low == null || value >= low) && (high == null || value <= high);
 }
 
 /** The healthy range in words. */
@@ -175,21 +191,35 @@ function thinned({ x, y }, count) {
   });
 }
 
-/** A small curve of a series; that of another run behind it, on the same scale. */
+/** A small curve of a series, with a gap where no value is finite; those of other runs behind it, on the same scale. */
 function sparkline(series, width = 260, height = 40) {
-  const curves = [series, series.other].filter(Boolean).map((one) => thinned(one, 120).filter(([, y]) => Number.isFinite(y)));
+  const curves = [series, ...series.others].map((one) => thinned(one, 120));
   const node = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   const points = curves.flat();
-  if (points.length < 2) return node;
+  if (points.filter(([, y]) => Number.isFinite(y)).length < 2) return node;
   const [left, right] = range(points.map(([x]) => x));
   const [low, high] = range(points.map(([, y]) => y));
   const placed = (x, y) => [((x - left) / (right - left || 1)) * width, height - 3 - ((y - low) / (high - low || 1)) * (height - 6)];
   for (const [index, curve] of [...curves.entries()].reverse()) {
-    if (!curve.length) continue;
-    const path = curve.map(([x, y], i) => (i ? "L" : "M") + placed(x, y).map((at) => at.toFixed(1)).join(" ")).join("");
-    const [from, to] = [placed(curve[0][0], 0)[0], placed(curve.at(-1)[0], 0)[0]].map((at) => at.toFixed(1));
-    if (!index) node.append(svg("path", { class: "area", d: `${path}L${to} ${height}L${from} ${height}Z` }));
-    node.append(svg("path", { class: index ? "line other" : "line", d: path, "vector-effect": "non-scaling-stroke" }));
+    for (const piece of pieces(curve)) {
+      const ends = piece.length > 1 ? piece : [piece[0], piece[0]]; // a single point is a dot
+      const path = ends.map(([x, y], i) => (i ? "L" : "M") + placed(x, y).map((at) => at.toFixed(1)).join(" ")).join("");
+      const [from, to] = [placed(ends[0][0], 0)[0], placed(ends.at(-1)[0], 0)[0]].map((at) => at.toFixed(1));
+      if (!index) node.append(svg("path", { class: "area", d: `${path}L${to} ${height}L${from} ${height}Z` }));
+      const line = svg("path", { class: "line", d: path, "vector-effect": "non-scaling-stroke" });
+      line.style.stroke = `var(${LINES[index]})`;
+      node.append(line);
+    }
   }
   return node;
+}
+
+/** The pieces of a curve between its gaps. */
+function pieces(curve) {
+  const runs = [[]];
+  for (const point of curve) {
+    if (Number.isFinite(point[1])) runs.at(-1).push(point);
+    else if (runs.at(-1).length) runs.push([]);
+  }
+  return runs.filter((run) => run.length);
 }

@@ -1,24 +1,30 @@
-// Histograms over steps: one column per log event, dark where most values lie; another run's median and bounds over it.
+// Histograms over steps: one column per log event, dark where most values lie; other runs' medians and bounds over it.
 
 const LEVELS = 48; // rows of the picture
 const WIDTH = 640; // and its columns
-const BOUNDS = [0.1, 0.5, 0.9]; // the quantiles of the run that is laid over the other
+const BOUNDS = [0.1, 0.5, 0.9]; // the quantiles of a run that is laid over this one
 
 async function distributions() {
-  const pairs = RUN.histograms.map((one) => [one, OTHER?.histograms.find((each) => each.name === one.name && each.mode === one.mode)]);
-  const alone = (OTHER?.histograms ?? []).filter((one) => !pairs.some(([, other]) => other === one)).map((one) => [null, one]);
-  if (!pairs.length && !alone.length) return hideSection("distributions");
-  for (const [one, other] of [...pairs, ...alone]) $("#histograms").append(await histogramBox(one, other));
+  const histograms = new Map(); // of each name and mode, those of the runs, null where a run has none
+  for (const [place, run] of REPORT.runs.entries()) {
+    for (const one of run.histograms) {
+      const key = `${one.name}\n${one.mode}`;
+      if (!histograms.has(key)) histograms.set(key, REPORT.runs.map(() => null));
+      histograms.get(key)[place] = one;
+    }
+  }
+  if (!histograms.size) return hideSection("distributions");
+  for (const all of histograms.values()) $("#histograms").append(await histogramBox(all));
 }
 
-/** The histograms of one name, of this run and of the one that it is compared with; either may have none. */
-async function histogramBox(one, other) {
-  const { name, title } = one ?? other;
-  const [data, against] = await Promise.all([one, other].map((each) => each && jsonOf(each.data)));
-  const all = [data, against].filter(Boolean);
+/** The histograms of one name, a place for each run; some runs may have none. */
+async function histogramBox(histograms) {
+  const { name, title } = histograms.find(Boolean);
+  const [data, ...overlays] = await Promise.all(histograms.map((one) => one && jsonOf(one.data)));
+  const all = [data, ...overlays].filter(Boolean);
   const steps = all.flatMap((each) => each.step);
   const [first, end] = range(steps);
-  const view = { extent: range(all.flatMap((each) => each.edges.flat())), places: placesOf(steps), data, against };
+  const view = { extent: range(all.flatMap((each) => each.edges.flat())), places: placesOf(steps), data, overlays };
   const canvas = el("canvas", { role: "img", "aria-label": visible(`${name} over steps ${first} to ${end}`), width: WIDTH, height: LEVELS });
   const lines = svg("svg", { viewBox: `0 0 ${WIDTH} ${LEVELS}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   const [low, high] = view.extent;
@@ -26,23 +32,22 @@ async function histogramBox(one, other) {
   const box = el("figure", { class: "histogram", data: { name } },
     el("figcaption", {}, el("b", { textContent: visible(title || name) }), el("code", { textContent: title ? visible(name) : "" }), el("span", { textContent: course })),
     el("div", { class: "scale" }, el("span", { textContent: number(high) }), el("div", { class: "picture" }, canvas, lines), el("span", { textContent: number(low) })),
-    OTHER ? histogramLegend(data, against) : null);
+    OTHERS.length ? histogramLegend([data, ...overlays]) : null);
   const paint = () => paintHistograms(canvas, view);
   paint();
   onScheme(paint);
-  if (against) drawBounds(lines, view);
+  overlays.forEach((each, i) => each && drawBounds(lines, each, view, LINES[i + 1]));
   canvas.addEventListener("mousemove", (event) => showHistogram(event, canvas, view));
   canvas.addEventListener("mouseleave", hideTip);
   canvas.addEventListener("click", (event) => pin(stepAt(event, canvas, view)));
   return box;
 }
 
-function histogramLegend(data, against) {
-  if (!data) return el("div", { class: "legend" }, el("span", { textContent: `only in ${visible(OTHER.label)}` }));
-  if (!against) return el("div", { class: "legend" }, el("span", { textContent: `only in ${visible(RUN.label)}` }));
-  return el("div", { class: "legend" },
-    el("span", {}, el("i", { class: "swatch" }), visible(RUN.label)),
-    el("span", {}, el("i", { class: "swatch other" }), `${visible(OTHER.label)}: its median, and the bounds of the middle 80 %`));
+function histogramLegend(all) {
+  const shown = REPORT.runs.filter((_, i) => all[i]);
+  if (shown.length === 1) return el("div", { class: "legend" }, el("span", { textContent: `only in ${visible(shown[0].label)}` }));
+  const text = (run) => (run === RUN ? visible(run.label) : `${visible(run.label)}: its median, and the bounds of the middle 80 %`);
+  return el("div", { class: "legend" }, shown.map((run) => el("span", {}, swatchOf(run), text(run))));
 }
 
 /** Where the column of each step begins and ends, as parts of the whole: halfway to the steps beside it. */
@@ -99,13 +104,16 @@ function quantileOf(counts, edges, share) {
   return NaN;
 }
 
-/** The other run's median and bounds, as steps over the picture. */
-function drawBounds(lines, { against, extent, places }) {
-  const spans = columnsOf(against, places);
+/** Another run's median and bounds, as steps over the picture. */
+function drawBounds(lines, overlay, { extent, places }, colour) {
+  const spans = columnsOf(overlay, places);
   for (const share of BOUNDS) {
-    const heights = against.counts.map((counts, i) => LEVELS - levelOf(quantileOf(counts, against.edges[i], share), extent));
+    const heights = overlay.counts.map((counts, i) => LEVELS - levelOf(quantileOf(counts, overlay.edges[i], share), extent));
     const parts = spans.flatMap(([from, to], i) => (Number.isFinite(heights[i]) ? [from, to].map((at) => `${(at * WIDTH).toFixed(1)} ${heights[i].toFixed(2)}`) : []));
-    if (parts.length) lines.append(svg("path", { class: share === 0.5 ? "median" : "bound", d: `M${parts.join("L")}`, "vector-effect": "non-scaling-stroke" }));
+    if (!parts.length) continue;
+    const path = svg("path", { class: share === 0.5 ? "median" : "bound", d: `M${parts.join("L")}`, "vector-effect": "non-scaling-stroke" });
+    path.style.stroke = `var(${colour})`;
+    lines.append(path);
   }
 }
 
@@ -119,12 +127,12 @@ const columnAt = ({ step }, at) => step.reduce((found, one, i) => (one <= at ? i
 
 function showHistogram(event, canvas, view) {
   const at = stepAt(event, canvas, view);
-  const parts = [[RUN, view.data], [OTHER, view.against]].filter(([, data]) => data);
+  const parts = [view.data, ...view.overlays].map((data, i) => [REPORT.runs[i], data]).filter(([, data]) => data);
   const lines = parts.flatMap(([run, data]) => {
     const column = columnAt(data, at);
     const [counts, edges] = [data.counts[column], data.edges[column]];
     const total = counts.reduce((a, b) => a + b, 0);
-    const head = `${OTHER ? `${visible(run.label)}, ` : ""}step ${data.step[column]}`;
+    const head = `${OTHERS.length ? `${visible(run.label)}, ` : ""}step ${data.step[column]}`;
     const said = [el("b", { textContent: head }), el("i", { textContent: `${plural(total, "value")} from ${number(edges[0])} to ${number(edges.at(-1))}` })];
     if (total) {
       const bin = counts.findIndex((count, i) => counts.slice(0, i + 1).reduce((a, b) => a + b, 0) >= total / 2);

@@ -36,8 +36,9 @@ const link = (text, onclick, more = {}) => el("button", { class: "link", type: "
 
 // -- texts of models
 
-// C0 and C1 but tab and newline, zero widths, direction marks and overrides, and the byte order mark
-const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
+// C0 and C1 but tab and newline, direction marks and overrides, the byte order mark, and zero widths but the joiners,
+// which Persian, Hindi and emoji are written with
+const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
 const TAGS = /(<\/?(?:think|answer|tool_call|tool_response|reasoning)>)/;
 
 /** Append a text: control and direction characters are shown as what they are, and obeyed nowhere. */

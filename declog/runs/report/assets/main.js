@@ -62,7 +62,8 @@ function followScroll() {
 
 async function main() {
   for (const run of REPORT.runs) await decodeSeries(run);
-  curves(); // first: it pairs the series of two runs
+  pairSeries();
+  curves();
   overview();
   compared();
   changes();

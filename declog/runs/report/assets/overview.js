@@ -83,6 +83,7 @@ function overview() {
   }
   if (!RUN.series.length && !RUN.tables.length) $("#alerts").append(el("p", { class: "empty", textContent: "Nothing was logged yet." }));
   alerts();
+  onsets();
   $("#cards").append(...RUN.core.map((name) => card(seriesOf(RUN, name, "train") || seriesOf(RUN, name))));
 }
 
@@ -103,22 +104,4 @@ function alerts() {
         el("span", { class: "dim", textContent: visible(name) }),
         el("span", { class: "when" }, steps)));
   }
-}
-
-/** A core value: where it is now, where it came from, its course. */
-function card(series) {
-  const [before, now] = [mean(firstTenth(series)), mean(lastTenth(series))];
-  const rose = now > before;
-  const course = series.good && now !== before ? ((series.good === "up") === rose ? "good" : "bad") : "";
-  const of = series.count === 1 ? "one value" : `from ${number(before)} · last ${number(last(series))}`;
-  const other = series.other && `${OTHER.label}: ${number(mean(lastTenth(series.other)))}`;
-  const out = !isHealthy(series) && el("span", { class: "out", textContent: `healthy: ${healthyText(series)}` });
-  return hint(
-    el("button", { class: "card", type: "button", onclick: () => go({ metric: series.name }) },
-      el("span", { class: "head" }, el("span", { textContent: visible(series.title || series.name) }), out || null),
-      el("span", { class: "value" }, number(now), el("small", { textContent: series.unit })),
-      el("span", { class: `course ${course}`, textContent: of }),
-      other ? el("span", { class: "course versus", textContent: other }) : null,
-      sparkline(series)),
-    () => about(series));
 }

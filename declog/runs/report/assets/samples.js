@@ -10,6 +10,7 @@ const ORDERS = { worst: "worst first", best: "best first", step: "by step", late
 function goToStep(step) {
   if (!Number.isFinite(step)) return;
   if (!state.table) return pin(step);
+  $("#bymode").value = state.mode = ""; // the step may have samples of another mode only
   const steps = [...new Set(state.columns.step)];
   state.step = String(steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), steps[0]));
   $("#bystep").value = state.step;
@@ -23,7 +24,7 @@ async function samples() {
   const tables = REPORT.runs.flatMap((run, index) => run.tables.map((one) => ({ ...one, run, id: index ? `${index + 1}:${one.name}` : one.name })));
   if (!tables.length) return hideSection("samples");
   state.tables = tables;
-  const named = (one) => `${visible(one.name)}${OTHER ? ` · ${visible(one.run.label)}` : ""} (${one.rows})`;
+  const named = (one) => `${visible(one.name)}${OTHERS.length ? ` · ${visible(one.run.label)}` : ""} (${one.rows})`;
   $("#bytable").append(...tables.map((one) => el("option", { value: one.id, textContent: named(one) })));
   $("#bytable").hidden = tables.length < 2;
   $("#bytable").addEventListener("change", (event) => openTable(event.target.value));

@@ -1,0 +1,25 @@
+// What broke first: the curves that left their noise, their healthy range or the numbers, and the alerts, by step.
+
+const CAUSES = { noise: "leaves its own noise", healthy: "leaves its healthy range", finite: "is not finite", alert: "fired" };
+
+/** Onsets and first alerts by step: {step, name, change, cause, hint, level}. */
+function breaks() {
+  const curves = RUN.onsets.map(({ step, name, title, mode, cause, change, members }) => ({
+    step, cause, name: title || name, change: members > 1 ? `${change} (${members} of its curves)` : change,
+    hint: `${name}${mode === "train" ? "" : `, ${mode}`} ${CAUSES[cause]} here`, level: cause === "finite" ? "error" : "warn",
+  }));
+  const names = [...new Set(RUN.alerts.map((alert) => alert.name))];
+  const fired = names.map((name) => RUN.alerts.find((alert) => alert.name === name));
+  const alerts = fired.map(({ step, name, text, level }) => ({ step, cause: "alert", name: `alert ${name}`, change: "", hint: text, level }));
+  return [...curves, ...alerts].sort((a, b) => a.step - b.step || (a.cause === "alert") - (b.cause === "alert"));
+}
+
+function onsets() {
+  if (!RUN.onsets.length) return;
+  $("#onsets").append(
+    el("h3", { textContent: "What broke first" }),
+    el("ol", {}, breaks().map((one) => {
+      const item = el("li", { class: one.level }, link(`step ${one.step}`, () => goToStep(one.step)), ` ${visible(one.name)} `, el("b", { textContent: visible(one.change) }));
+      return hint(Object.assign(item, { tabIndex: 0 }), () => [el("span", { textContent: visible(one.hint) })]);
+    })));
+}

@@ -1,0 +1,149 @@
+"""What broke first: for each curve the step at which it left its own noise, its healthy range, or the numbers.
+
+A curve is compared with its own past only. Each step's next values are compared with a line through the values before
+it; how far such a line was off until then is the curve's noise, so that a trend, a random walk and a sparse curve are
+noise of their own. An onset is farther off than any of that. Imports numpy and nothing of the page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Cause = Literal["noise", "healthy", "finite"]
+
+PAST = 12  # values that the line goes through: two halves, by their medians
+AHEAD = (3, 8)  # values that are compared with it; by their median
+LEAST = 48  # values before the first onset that can be told from noise
+TIMES = 11.0  # the noise that an onset is off by, at least
+RECORD = 2.5  # and the farthest that the curve has been off before
+FLOOR = 1e-3  # the noise of a constant, as a share of it
+STAYS = 3  # values in a row outside the healthy range
+SHORT = 40  # values before an onset that double the noise: of few values little is known
+HEAVY = 4.0  # a curve whose greatest value is so many medians is compared by the logarithm of what is above it
+
+TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
+# numbers that somebody sets, or that only count: their steps are plans, not accidents
+SCHEDULE = re.compile(
+    r"(^|[/_.])(lr|learning_rate|epochs?|steps?|global_step|progress|temperature|beta|\w*coef\w*|num_\w+|total_\w+|\w*_seen)$"
+)
+
+
+@dataclass(frozen=True)
+class Onset:
+    """The first step of a curve that is not like those before it. ``change`` is how it differs, in words."""
+
+    step: float
+    cause: Cause
+    change: str
+
+
+def onsets(
+    name: str, steps: Array, values: Array, *, good: str | None = None, healthy: Sequence[float | None] | None = None
+) -> list[Onset]:
+    """The onsets of one curve by cause, at most one each. ``steps`` and ``values`` are [n], steps rise.
+
+    ``good`` is the direction that is no accident; ``healthy`` the least and the greatest value of a run that is well.
+    """
+    finite = np.isfinite(values)
+    found = []
+    if not finite.all():
+        place = int(np.argmin(finite))
+        found.append(Onset(float(steps[place]), "finite", "NaN" if np.isnan(values[place]) else "infinite"))
+    if SCHEDULE.search(name) or not finite.any():
+        return found
+    steps, values = steps[finite], values[finite]
+    if healthy is not None and (left := _unhealthy(values, healthy)) is not None:
+        found.append(Onset(float(steps[left]), "healthy", f"{values[left]:.4g}, out of its healthy range"))
+    if (change := _change(values, good)) is not None:
+        found.append(Onset(float(steps[change[0]]), "noise", change[1]))
+    return found
+
+
+def onsets_by_step(curves: Sequence[Mapping[str, Any]], limit: int = 12) -> list[dict[str, Any]]:
+    """The onsets of a run's curves by step, each family once. A curve has ``name``, ``template``, ``x``, ``y``, ...
+
+    A curve that is reported as out of its noise is not reported again as out of its healthy range later on.
+    """
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for curve in curves:
+        told = onsets(curve["name"], curve["x"], curve["y"], good=curve["good"], healthy=curve["healthy"])
+        moved = min((onset.step for onset in told if onset.cause == "noise"), default=np.inf)
+        for onset in told:
+            if onset.cause == "healthy" and onset.step >= moved:
+                continue
+            family = (curve["template"] or curve["name"], curve["mode"], onset.cause)
+            row = {"step": onset.step, "cause": onset.cause, "change": onset.change, "name": curve["name"],
+                   "mode": curve["mode"], "title": curve["title"], "members": 1}  # fmt: skip
+            if (known := rows.get(family)) is not None:
+                row = {**min(known, row, key=lambda one: one["step"]), "members": known["members"] + 1}
+            rows[family] = row
+    return sorted(rows.values(), key=lambda row: (row["step"], row["cause"] == "healthy"))[:limit]
+
+
+def _unhealthy(values: Array, healthy: Sequence[float | None]) -> int | None:
+    """Where a curve that was in its healthy range leaves it for several values in a row, or for good."""
+    low, high = (np.nan if bound is None else float(bound) for bound in healthy)
+    out = (values < low) | (values > high)
+    inside = np.flatnonzero(~out)
+    if not len(inside):
+        return None
+    run = 0
+    for place in range(int(inside[0]), len(values)):
+        run = run + 1 if out[place] else 0
+        if run == STAYS:
+            return place - STAYS + 1
+    return None
+
+
+def _change(values: Array, good: str | None) -> tuple[int, str] | None:
+    """Where the values leave the noise of those before, in the direction that is bad, and by how much."""
+    if len(values) < LEAST + AHEAD[-1] or (np.diff(values) > 0).all() or (np.diff(values) < 0).all():
+        return None
+    usual = float(np.median(np.abs(values)))
+    heavy = usual > 0 and float(values.max()) > HEAVY * usual and float(np.median(values)) > 0
+    place = _onset(np.arcsinh(values / usual) if heavy else values, good)  # linear below, logarithmic above
+    if place is None:
+        return None
+    before, after = float(_lines(values)[0][place]), float(np.median(values[place : place + AHEAD[-1]]))
+    if before > 0 and after > 0 and (heavy or abs(after - before) > before / 4):
+        return place, f"{TIMES_SIGN} {after / before:.3g}"
+    return place, f"{after - before:+.3g}".replace("-", "\N{MINUS SIGN}")
+
+
+def _lines(values: Array) -> tuple[Array, Array]:
+    """At each place the line through the values before it: its height there, and its slope. The first have none."""
+    half = PAST // 2
+    windows = np.lib.stride_tricks.sliding_window_view(values, PAST)[:-1]
+    older, newer = np.median(windows[:, :half], axis=1), np.median(windows[:, half:], axis=1)
+    slope = (newer - older) / half
+    lead = np.full(PAST, np.nan)
+    return np.concatenate([lead, newer + slope * (half + 1) / 2]), np.concatenate([lead, slope])
+
+
+def _onset(values: Array, good: str | None) -> int | None:
+    """The first place whose next values are farther off the line before it than noise explains."""
+    base, slope = _lines(values)
+    places = []
+    for ahead in AHEAD:
+        stretches = np.lib.stride_tricks.sliding_window_view(values, ahead)
+        off = stretches - (base[: len(stretches), None] + slope[: len(stretches), None] * np.arange(ahead))
+        middle = np.median(off, axis=1)
+        size = np.nan_to_num(np.abs(middle))
+        record = np.concatenate([np.zeros(ahead), np.maximum.accumulate(size)[:-ahead]])
+        bad = middle < 0 if good == "up" else middle > 0 if good == "down" else np.ones(len(middle), dtype=bool)
+        for place in np.flatnonzero((size > RECORD * record) & bad & (np.arange(len(middle)) >= LEAST)):
+            usual = size[PAST : place - ahead + 1]
+            constant = FLOOR * float(np.median(np.abs(values[:place])))
+            noise = max(1.4826 * float(np.median(usual)), constant) * (1 + SHORT / len(usual))
+            if noise > 0 and size[place] > TIMES * noise:
+                beyond = np.sign(middle[place]) * off[place] > TIMES * noise
+                places.append(int(place) + int(np.argmax(beyond)))
+                break
+    return min(places, default=None)

@@ -1,0 +1,148 @@
+"""What the page says is so: of a run that broke, of runs of other lengths, of configurations that nobody recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import declog
+from declog.runs.report import page as reports
+from declog.runs.run import read
+from tests.runs.report.conftest import Open
+from tests.runs.report.test_page import chart, settled, texts
+
+GOOD, BAD = "course good", "course bad"
+
+
+def train(folder: Path, steps: int, *, seed: int = 0, breaks: bool = False) -> Path:
+    """A run whose reward rises. One that breaks: gradients explode from 178, the reward falls at 180, NaN from 230."""
+    rng = np.random.default_rng(seed)
+    with declog.start("grpo", ["sinks=[parquet]"], output_dir=folder) as log:
+        for step in range(steps):
+            kl = 3e-4 + rng.normal(0, 1e-4) + (0.02 * max(0, step - 180) ** 2 if breaks else 0)
+            late = breaks and step >= 230
+            with log.step(step):
+                log.observe(
+                    reward=rng.normal(min(step, 180) / 100 - (1 if breaks and step >= 180 else 0), 0.05, 16),
+                    prompt=[f"question {step}"] * 16, completion=[f"answer {place}" for place in range(16)],
+                    loss=float("nan") if late else rng.normal(0.1, 0.02), kl=float("nan") if late else kl,
+                    grad_norm=0.5 * 3 ** max(0, (step - 178) / 12) if breaks else 0.5 + rng.random() / 10,
+                )  # fmt: skip
+            if step == steps - 1:
+                with log.mode("eval"):
+                    log.observe(reward=[1.0, 0.0] * 4, prompt=["q"] * 8, completion=["a", "b"] * 4)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs: one that is well, the same again, one that broke, one that has come to its half."""
+    root = tmp_path_factory.mktemp("runs")
+    return {
+        "well": train(root / "well", 250), "broke": train(root / "broke", 250, breaks=True),
+        "half": train(root / "half", 120),
+    }  # fmt: skip
+
+
+def written(*folders: Path) -> Path:
+    """The report of the first of some runs, beside the others."""
+    one, *others = folders
+    reports.write(one / "report.html", read(one), [read(other) for other in others])
+    return one / "report.html"
+
+
+def test_a_run_that_broke_says_when_and_in_which_order(folders: dict[str, Path], opened: Open) -> None:
+    """Class: a headline that hides the end. Cards say NaN and since when; the first onset leads to its step."""
+    page = opened(written(folders["broke"])).page
+    order = [text for text in texts(page, "#onsets li") if "alert" not in text]
+    assert [text.split()[1] for text in order] == ["179", "180", "181", "230", "230"]
+    assert ["gradients" in order[0], "Reward" in order[1], "KL" in order[2]] == [True] * 3
+    assert all(text.endswith("NaN") for text in order[3:])
+    for title in ("Loss", "KL"):
+        card = page.locator(".card", has_text=title)
+        assert card.locator(".value.broken").inner_text() == "NaN since step 230"
+        assert card.locator(".course").get_attribute("class") == BAD
+    reward = page.locator(".card", has_text="Reward").first
+    assert reward.locator(".course").get_attribute("class") == BAD  # above its first value, and far below its best
+    assert "at step 17" in reward.locator(".course").inner_text()
+    page.locator("#onsets .link", has_text="step 180").click()
+    assert page.inner_text("#pin b") == "Step 180"
+
+
+def test_a_run_that_is_well_has_no_onset_and_a_good_course(folders: dict[str, Path], opened: Open) -> None:
+    """No list of what broke; a reward that is at its best is good."""
+    page = opened(written(folders["well"])).page
+    assert texts(page, "#onsets li") == []
+    assert page.locator(".card", has_text="Reward").first.locator(".course").get_attribute("class") == GOOD
+
+
+def test_gaps_are_gaps(folders: dict[str, Path], opened: Open) -> None:
+    """A card's small curve ends where its numbers end, and its area with it."""
+    page = opened(written(folders["broke"])).page
+    ends = page.eval_on_selector_all(".card svg", "all => all.map((one) => one.getBBox().width)")
+    titles = [text.split("\n")[0] for text in page.locator(".card").all_inner_texts()]
+    widths = dict(zip(titles, ends, strict=True))
+    assert widths["Loss"] == pytest.approx(260 * 229 / 249, abs=4)
+    assert widths["Reward"] == pytest.approx(260, abs=2)
+
+
+def test_runs_are_compared_at_the_same_steps(folders: dict[str, Path], opened: Open) -> None:
+    """Class: the end of one run beside the middle of another. Equal runs, one at its half: no difference."""
+    page = opened(written(folders["well"], folders["half"])).page
+    assert "steps 108 to 119" in page.inner_text("#results")
+    assert "No value that they all logged differs there." in page.inner_text("#results")
+
+
+def test_three_runs(folders: dict[str, Path], opened: Open) -> None:
+    """The colour is the run, everywhere; a difference is the other run less this one."""
+    found = opened(written(folders["well"], folders["broke"], folders["half"]))
+    page = found.page
+    heads = texts(page, "#results th")
+    assert heads[2:] == [
+        "well",
+        "broke",
+        "broke \u2212 well",
+        "\u00d7 noise",
+        "half",
+        "half \u2212 well",
+        "\u00d7 noise",
+    ]
+    names = page.locator(f"{chart(page, 'reward')} >> .legend > span").all_inner_texts()
+    assert [text.split()[0] for text in names][:3] == ["well", "broke", "half"]
+    colour = "all => all.map((one) => getComputedStyle(one.querySelector('.swatch')).borderTopColor)"
+    in_chart = page.locator(f"{chart(page, 'reward')} >> .legend > span").evaluate_all(colour)
+    assert page.eval_on_selector_all("#comparedruns p", colour) == in_chart[:3]
+    assert len(set(in_chart[:3])) == 3
+    assert found.said == []
+
+
+def test_configurations_that_nobody_recorded_are_not_equal(folders: dict[str, Path], opened: Open) -> None:
+    """Class: silence taken for equality."""
+    page = opened(written(folders["well"], folders["half"])).page
+    said = page.inner_text("#differences")
+    assert "not recorded for well, half" in said
+    assert "equal" not in said
+
+
+def test_a_link_to_a_step_leaves_the_chosen_mode(folders: dict[str, Path], opened: Open) -> None:
+    """An onset's samples are shown, whatever mode was looked at before."""
+    page = opened(written(folders["broke"])).page
+    page.select_option("#bymode", "eval")
+    page.locator("#onsets .link", has_text="step 180").click()
+    settled(page, "4 of 1004")
+    assert page.input_value("#bymode") == ""
+
+
+def test_joiners_are_part_of_a_text(tmp_path: Path, opened: Open) -> None:
+    """Persian, Hindi and families of emoji need zero-width joiners; what only hides or turns text is shown as marks."""
+    family = "\U0001f469\u200d\U0001f469\u200d\U0001f467"
+    prompt = f"\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 {family} \u0915\u094d\u200d\u0937"
+    with declog.start("grpo", ["sinks=[jsonl]"], output_dir=tmp_path / "run") as log, log.step(0):
+        log.observe(reward=[0.0, 1.0], prompt=[prompt, "a\u200bb\u202ec"], completion=["x", "y"])
+    page = opened(written(tmp_path / "run"), "#sample=samples/0").page
+    assert page.text_content(".prompt .txt") == prompt
+    page.evaluate("location.hash = 'sample=samples/1'")
+    page.wait_for_selector(".prompt .ctl")
+    assert page.text_content(".prompt .txt") == "aU+200BbU+202Ec"
