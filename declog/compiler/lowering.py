@@ -126,15 +126,22 @@ def _groups(work: Placement) -> None:
     grouping = work.draft.grouping
     if grouping is None and work.grouped:  # a signal per group: functions of groups were refused before
         work.draft.report("DL306.per_group", "axes.group")
-    if grouping is None or grouping.of is None or not work.grouped:
+    if grouping is None or not grouping.of:
         return
-    name = grouping.of
-    node = axis_signal(work.draft, name, "axes.group.of")
-    for phase in sorted(work.grouped) if node is not None else ():
-        assert node is not None
-        work.recorded.add(work.place(node, phase))
-        if node.type.dtype is DType.TEXT:
-            work.sent.add((phase, name))
+    active = [name for name in grouping.of if f"signals.{name}" not in work.draft.inactive]
+    required = grouping.size is None and len(grouping.of) == 1
+    if required and not active and work.grouped:
+        axis_signal(work.draft, grouping.of[0], "axes.group.of")  # an error: it is off
+    tables = {table.phase for table in work.draft.tables if table.axis is Axis.COMPLETION}
+    for phase in sorted(work.grouped | tables):
+        for name in active:
+            homes = work.draft.signals[name].phases
+            if not homes or phase in homes:
+                (work.recorded if required and phase in work.grouped else work.if_there).add((phase, name))
+            elif required and phase in work.grouped:
+                node = signal_node(work.draft, name)
+                assert isinstance(node, Node)
+                work.place(node, phase)  # an error: it is of another phase
 
 
 def _logged(draft: Draft) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
-from declog.errors import Problem, nearest
+from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import CONST, LOGGED
@@ -132,19 +132,16 @@ def modes(draft: Draft) -> None:
 def groups(draft: Draft) -> None:
     """What a group is."""
     spec = draft.spec.axes.group
-    if spec.size is not None and spec.of is not None:
-        draft.report("DL202.group_twice", "axes.group")
-    if spec.of is not None:
-        signal = draft.signals.get(spec.of)
+    for place, name in enumerate(spec.sources):
+        path: Path = ("axes", "group", "of", *(() if isinstance(spec.of, str) else (place,)))
+        signal = draft.signals.get(name)
         if signal is None:
-            draft.report("DL302.signal", "axes.group.of", name=spec.of, known=draft.signal_names)
-        elif signal.axis != "completion" or signal.type not in (DType.INT, DType.TEXT) or signal.family:
-            draft.report("DL310.group_of", "axes.group.of", name=spec.of)
-    if spec.size is not None or spec.of is not None:
-        named = None if spec.of is None else draft.signals.get(spec.of)
-        draft.grouping = Grouping(
-            size=spec.size, of=spec.of, split=spec.split, optional=named is not None and named.optional
-        )
+            draft.report("DL302.signal", path, name=name, known=draft.signal_names)
+        elif signal.axis != "completion" or signal.type in (DType.FLOAT, DType.BOOL) or signal.family:
+            draft.report("DL310.group_of", path, name=name)
+    if spec.size is not None or spec.sources:
+        optional = any(draft.signals[name].optional for name in spec.sources if name in draft.signals)
+        draft.grouping = Grouping(size=spec.size, of=spec.sources, split=spec.split, optional=optional)
     ids = draft.spec.axes.completion.ids
     if ids is not None and ids not in draft.signals:
         draft.report("DL302.signal", "axes.completion.ids", name=ids, known=draft.signal_names)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine.frame import UNDECIDED, Block, Frame
+from declog.engine.frame import GROUP_ID, UNDECIDED, Block, Frame
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import QUESTIONS, Absence, either, elementwise
@@ -237,11 +237,11 @@ class View:
     def _ungrouped(self, node: Node) -> Absence:
         """Where a value that reads groups is absent, since what names the groups did not come."""
         grouping, axis = self.frame.grouping, node.type.axis
-        if grouping is None or grouping.of is None or axis is None or not reads_groups(node):
+        if grouping is None or grouping.size is not None or axis is None or not reads_groups(node):
             return False
-        if self.frame.column(grouping.of) is None:
+        if self.frame.column(GROUP_ID) is None:
             return grouping.optional  # else it is an error where groups are made
-        gone = self.frame.absent(grouping.of, Axis.COMPLETION)
+        gone = self.frame.absent(GROUP_ID, Axis.COMPLETION)
         if gone is None or axis is Axis.COMPLETION:
             return False if gone is None else gone
         return _all_of(gone, self.frame.parts(Axis.COMPLETION, axis))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.engine import groups
 from declog.errors import RuntimeFailure
 from declog.language.absence import Absence
 from declog.language.dtypes import Axis, DType
@@ -25,6 +26,7 @@ Array = NDArray[Any]
 Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
 ABSENT = ".absent"  # ends the name of the column that says where another did not come
 UNDECIDED = ".undecided"  # and of the one that says where a bool is neither true nor false
+GROUP_ID = "GROUP"  # the column of what names each completion's group, as digests; no signal can have the name
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,6 @@ class Batches:
 
 
 PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")
-_WITHIN = {"none": ("step", "batch", "rank"), "ranks": ("step", "batch"), "batches": ("step", "rank")}  # is a group
 
 
 @dataclass
@@ -223,37 +224,16 @@ class Frame:
         return Segments(outer.index[inner.index], outer.count)
 
     def _groups(self) -> Segments:
-        grouping = self.grouping
+        grouping, batches = self.grouping, self.batches
         assert grouping is not None
-        batches = self.batches
-        rows = np.repeat(np.arange(len(batches)), batches.rows)
-        within = [batches.__dict__[part][rows] for part in _WITHIN[grouping.split]]
-        if grouping.of is not None:
-            ids = self.column(grouping.of, exact=True)
-            if ids is None and grouping.optional:  # there are no groups: what is computed of them is absent
-                return Segments(np.zeros(len(rows), np.int64), 0)
-            if ids is None:
-                raise RuntimeFailure.of("DL507.unobserved", name=grouping.of, phase=self.phase)
-            if ids.dtype.kind == "O":
-                codes: dict[str | int, int] = {}  # what has no id belongs to nobody's group: it is alone
-                named = [place if item is None else str(item) for place, item in enumerate(ids)]
-                ids = np.array([codes.setdefault(name, len(codes)) for name in named])
-            return Segments.of_keys(*within, ids)
-        size = grouping.size
-        assert size is not None
-        if grouping.split == "none":
-            wrong = np.flatnonzero(batches.rows % size)
-            if len(wrong):
-                at = int(wrong[0])
-                raise RuntimeFailure.of(
-                    "DL507.batch", size=size, step=batches.step[at], rank=batches.rank[at], rows=batches.rows[at]
-                )
-            total = len(rows)
-            return Segments(np.arange(total) // size, total // size, size if total else None)
-        pieces = Segments.of_keys(*within)
-        if (pieces.counts % size).any():
-            raise RuntimeFailure.of("DL507.pieces", size=size, counts=pieces.counts.tolist())
-        return Segments.of_keys(pieces.index, pieces.position // size)
+        pieces = Segments(np.repeat(np.arange(len(batches)), batches.rows), len(batches))  # no group is in two of them
+        if grouping.split != "none":
+            within = ("step", "batch") if grouping.split == "ranks" else ("step", "rank")
+            pieces = Segments.of_keys(*(batches.__dict__[part][pieces.index] for part in within))
+        elif grouping.size is not None and len(wrong := np.flatnonzero(batches.rows % grouping.size)):
+            step, rank, rows = (int(values[wrong[0]]) for values in (batches.step, batches.rank, batches.rows))
+            raise RuntimeFailure.of("DL507.batch", size=grouping.size, step=step, rank=rank, rows=rows)
+        return groups.segments(grouping, self.column(GROUP_ID, exact=True), pieces, self.phase)
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
         """``values[..., coarse]`` repeated over a finer axis."""
@@ -320,6 +300,14 @@ class Frame:
         else:
             block = Block(axis, keys, values if values.ndim > 1 else values[None])
         return replace(self, blocks=[*self.blocks, block])
+
+    def with_group_ids(self) -> Frame:
+        """The frame with what names groups, as digests of the first signal for it that is there."""
+        sources = () if self.grouping is None else self.grouping.of
+        ids = next((ids for name in sources if (ids := self.column(name, exact=True)) is not None), None)
+        if ids is None or (GROUP_ID, None) in self.keys:
+            return self
+        return self.with_column(GROUP_ID, Axis.COMPLETION, groups.digests(ids), DType.INT)
 
     def _sizes(self, axis: Axis) -> NDArray[np.int64]:
         if axis is Axis.STEP:

@@ -18,7 +18,7 @@ import numpy as np
 from declog.engine import filters
 from declog.engine.cells import Cells, finished
 from declog.engine.evaluator import View
-from declog.engine.frame import Frame, merged
+from declog.engine.frame import GROUP_ID, Frame, merged
 from declog.engine.partials import State, state_of
 from declog.engine.tables import EXTRA
 from declog.language.dtypes import Axis
@@ -64,7 +64,7 @@ class WindowState:
         self._folding = [op for op in plan.metrics if op.every == period and op.reduction.foldable]
         others = [op for op in plan.metrics if op.every == period and not op.reduction.foldable]
         tables = [op for op in plan.tables if op.every == period]
-        ids = {name for name in (plan.ids, plan.grouping and plan.grouping.of) if name}
+        ids = {GROUP_ID} if plan.ids is None else {GROUP_ID, plan.ids}
         self._all = _needs([*self._folding, *others], tables, ids)
         self._others = _needs(others, [], ids)
         self._tables = _needs([], tables, ids)

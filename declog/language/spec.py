@@ -48,14 +48,19 @@ class ConstantSpec(Model):
 
 
 class GroupAxis(Model):
-    """What a group is: ``size`` consecutive completions, or the completions of one id."""
+    """What a group is: the completions of one id, or ``size`` consecutive completions."""
 
     size: int | None = Field(None, ge=1)
-    """Completions per group, where groups are consecutive rows."""
-    of: str | None = None
-    """The signal that names each completion's group."""
+    """Completions per group, where groups are consecutive rows; beside `of` it is checked against the ids."""
+    of: str | list[str] | None = None
+    """The signal that names each completion's group; of a list the first that a batch has."""
     split: Literal["none", "batches", "ranks"] = "none"
     """How far a group may be spread: within one batch of one rank, over batches of a rank, or over ranks."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The signals that name groups, the preferred one first."""
+        return (self.of,) if isinstance(self.of, str) else tuple(self.of or ())
 
 
 class CompletionAxis(Model):

@@ -447,7 +447,7 @@ class PhaseOp:
     folds: tuple[FoldOp, ...]
     locals: tuple[LocalOp, ...]
     lengths: str | None = None  # the signal that says how packed tokens belong to completions
-    sent: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels and group ids
+    sent: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels
 
     @cached_property
     def reads(self) -> frozenset[str]:
@@ -457,12 +457,12 @@ class PhaseOp:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """What a group is: ``size`` consecutive rows, or the rows of one value of the signal ``of``."""
+    """What a group is: ``size`` consecutive rows, or the rows of one value of the first signal of ``of`` that came."""
 
     size: int | None = None
-    of: str | None = None
+    of: tuple[str, ...] = ()
     split: str = "none"  # none | batches | ranks
-    optional: bool = False  # the signal `of` may never come
+    optional: bool = False  # the signals `of` may never come
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,7 +150,7 @@ def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
     here = {op.name for phase in plan.phases.values() for op in phase.signals if op.source in given}
     phases = {name for name, phase in plan.phases.items() if any(op.source in given for op in phase.signals)}
     codes = []
-    if plan.grouping is not None and plan.grouping.of is not None and plan.grouping.of not in here:
+    if plan.grouping is not None and plan.grouping.size is None and here.isdisjoint(plan.grouping.of):
         codes.append("[DL507]")
     if any(op.source not in phases for op in plan.joins) or (plan.ids is not None and plan.ids not in here):
         codes.append("[DL511]")

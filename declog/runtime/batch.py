@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
+from declog.engine import groups
 from declog.engine.frame import Key
 from declog.errors import InputError, MissingSignalError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
@@ -225,8 +227,8 @@ class OpenBatch:
             self.counts["completions"] = len(values), column
             self.names.add(column)
         rows = self._rows(grouping)
-        if self.groups is not None:
-            self._grouped(rows, grouping)
+        if grouping is not None and grouping.size is not None and grouping.split == "none":
+            self._grouped(rows, grouping, grouping.size, first is not None)
         for column, values in self.extras.items():
             if misfit := self._misfit(column, len(values), rows):
                 self.misfits.append(misfit)
@@ -319,11 +321,29 @@ class OpenBatch:
             return rows[0]
         return 0 if grouping is None or self.groups is None else self.groups[0] * (grouping.size or 0)
 
-    def _grouped(self, rows: int, grouping: Grouping | None) -> None:
-        if self.groups is None or grouping is None or grouping.size is None or grouping.split != "none":
-            return
-        if self.groups[0] * grouping.size != rows:
+    def _grouped(self, rows: int, grouping: Grouping, size: int, first: bool) -> None:
+        """Raise where values per group, or the ids of a first batch, are not of groups of the size."""
+        if self.groups is not None and self.groups[0] * size != rows:
             raise InputError.of(
-                "DL505.groups", name=self.groups[1], count=self.groups[0], phase=self.phase.name, rows=rows,
-                size=grouping.size,
-            )  # fmt: skip
+                "DL505.groups", name=self.groups[1], count=self.groups[0], phase=self.phase.name, rows=rows, size=size
+            )
+        source = next((name for name in grouping.of if name in self.names), None) if first else None
+        ids = None if source is None else self._on_host(source)
+        if ids is None or not rows or rows % size:
+            return
+        wrong = groups.contradiction(groups.digests(ids), np.arange(rows) // size, np.zeros(rows, np.int64), size)
+        if wrong is not None:
+            names = groups.names_of(grouping)
+            raise InputError.of("DL507.size", size=size, names=names, seen=wrong.seen, fix=wrong.fix)
+
+    def _on_host(self, name: str) -> list[Any] | None:
+        """A column's values; None where they lie on a device, for which nobody waits here."""
+        key: Key = (name, None)
+        if key in self._texts:
+            given = self._texts[key][1]
+            return given if isinstance(given, list) else None if given.device else given.columns()[0].tolist()
+        for (_, _, keys), data in self.copies:
+            if key in keys and not (isinstance(data, Tensor) and data.is_cuda):
+                values: list[Any] = data.reshape(len(keys), -1)[list(keys).index(key)].tolist()
+                return values
+        return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declog.engine.frame import Frame, merged
+from declog.engine.frame import GROUP_ID, Frame, merged
 from declog.engine.joins import Carryover
 from declog.engine.publish import Dispatcher
 from declog.engine.window_state import WindowState
@@ -247,7 +247,7 @@ def fits(mine: WindowItem | Envelope, envelope: Envelope) -> bool:
 
 def _check_columns(phase: PhaseOp, frame: Frame) -> None:
     """Raise where a column that the plan knows is of another axis, or is no number where it should be one."""
-    known: dict[str, tuple[Axis | None, bool]] = {}
+    known: dict[str, tuple[Axis | None, bool]] = {GROUP_ID: (Axis.COMPLETION, False)}
     known |= {op.name: (op.axis, op.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.signals if op.recorded}
     known |= {op.name: (op.expr.type.axis, op.expr.type.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.locals}
     for fold in phase.folds:
@@ -269,6 +269,8 @@ def _print(frames: Frames) -> int | None:
     found, rows = 0, 0
     for frame in frames.values():
         for block in frame.blocks:
+            if block.keys[0][0] == GROUP_ID:  # ranks may sample the same prompts
+                continue
             if block.axis is Axis.COMPLETION and block.data.shape[1] > 1 and (block.data != block.data[:, :1]).any():
                 rows += block.data.shape[1]
                 found = zlib.crc32(block.data.tobytes(), found)

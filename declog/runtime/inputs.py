@@ -293,6 +293,8 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
             raise InputError.of("DL504.came", label=label, declared=_declared(op), came=describe(value))
         return [plain_value(value)] if op.dtype is DType.OBJECT else value
     if op.dtype is DType.OBJECT and isinstance(value, Tensor):
+        if value.ndim == 1 and value.dtype in INTEGERS | FLOATS and not value.is_meta:
+            return _readable(op, label, value)
         value = plain_value(value)
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
         raise InputError.of("DL503.list", label=label, declared=_declared(op), came=describe(value))

@@ -14,9 +14,10 @@ import torch
 
 from declog.engine.frame import Key
 from declog.errors import InputError
-from declog.language.dtypes import Axis
+from declog.language.dtypes import Axis, DType
 from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.inputs import DTYPES, NDIM, Observed, accept, describe, length, listed
+from declog.runtime.packs import Pack
 from declog.runtime.tensors import HALF
 from declog.runtime.timing import Timed
 
@@ -47,7 +48,7 @@ class Observation:
     lists: Lists | None = None
     timed = False
     numbers: Mapping[Key, float | int | Timed] = _NONE
-    texts: Mapping[Key, tuple[Axis, list[Any]]] = _NONE
+    texts: Mapping[Key, tuple[Axis, list[Any] | Pack]] = _NONE
     inputs: Mapping[str, Tensor] = _NONE  # what folds read
     devices: Set[torch.device] = frozenset()  # of CUDA
 
@@ -88,7 +89,7 @@ class ReadObservation(Observation):
     def __init__(self, phase: PhaseOp, names: Set[str]) -> None:
         super().__init__(phase, names)
         self.numbers: dict[Key, float | int | Timed] = {}
-        self.texts: dict[Key, tuple[Axis, list[Any]]] = {}
+        self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         self.inputs: dict[str, Tensor] = {}
         self._columns: dict[Place, tuple[Axis, list[Key], list[Tensor]]] = {}
 
@@ -140,7 +141,10 @@ class ReadObservation(Observation):
                     self.counts[op.counted] = shape[0], label
                 elif counted[0] != shape[0]:
                     raise self.uneven(op.counted, counted, (shape[0], label))
-            if op.recorded:
+            if op.recorded and op.dtype is DType.OBJECT:  # plain data on the host, later
+                copy = checked.float() if checked.dtype in HALF else checked.clone()
+                self.texts[key] = op.axis, Pack(op.axis, [key], [copy])
+            elif op.recorded:
                 place = (op.shape_name, checked.dtype, checked.get_device())
                 columns = self._columns.get(place)
                 if columns is None:

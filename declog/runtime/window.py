@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from declog.engine.frame import Block, Frame, Key, batches_of, texts_of
+from declog.engine.frame import GROUP_ID, Block, Frame, Key, batches_of, texts_of
 from declog.errors import RuntimeFailure, error_text
 from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import Axis, DType
@@ -57,7 +57,7 @@ class Window:
 
         Called by the worker.
         """
-        found = {name: frame for name, frame in self.earlier.items() if name in phases}
+        found = {name: frame.with_group_ids() for name, frame in self.earlier.items() if name in phases}
         for record in itertools.chain.from_iterable(self.batches.values()):
             record.pack()
         for name, records in self.batches.items():
@@ -89,7 +89,7 @@ def _counted(
     """The batches without values per group whose number is not that of the groups that begin in them, reported."""
     if grouping is None or not any(signal.axis is Axis.GROUP for signal in phase.signals):
         return records
-    names = {grouping.of} if grouping.of is not None else set()
+    names = set(grouping.of)
     named = [
         replace(
             record,
@@ -99,7 +99,7 @@ def _counted(
         for record in records
     ]  # fmt: skip
     bare = _frame(phase, named, rank, grouping, lambda error: None)  # it is reported where all columns are read
-    if grouping.of is not None and bare.column(grouping.of) is None:
+    if grouping.size is None and bare.column(GROUP_ID) is None:
         return records
     try:
         sizes = bare._sizes(Axis.GROUP).tolist()
@@ -187,7 +187,7 @@ def _joined(
             found = [sketch.sparse(record.sketches[place].columns()[0]) for record in records]
             texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
     entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
-    return Frame(phase.name, batches_of(entries), blocks, texts, grouping)
+    return Frame(phase.name, batches_of(entries), blocks, texts, grouping).with_group_ids()
 
 
 def _items(values: list[Any] | Pack, key: Key) -> list[Any]:

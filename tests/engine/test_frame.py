@@ -76,7 +76,7 @@ def test_groups_by_id_are_pandas_groups(split: str, kind: str, data: st.DataObje
     What has no id is alone.
     """
     table = data.draw(tables(ids=["a", "None", None] if kind == "text" else [7, -1, 3]))
-    rows = whole(table, grouping=Grouping(of="id", split=split))
+    rows = whole(table, grouping=Grouping(of=("id",), split=split)).with_group_ids()
     table["id"] = [f"alone {place}" if item is None else item for place, item in enumerate(table["id"])]
     expected = table.groupby(IDS[split], sort=False, dropna=False).ngroup()
     assert groups(rows) == expected.tolist()
@@ -85,7 +85,7 @@ def test_groups_by_id_are_pandas_groups(split: str, kind: str, data: st.DataObje
 def test_an_id_that_never_came_is_an_error() -> None:
     """Rows cannot be grouped by a signal that was not observed."""
     with pytest.raises(RuntimeFailure, match="`prompt_id` was not observed in phase `update`"):
-        groups(frame([(0, 0, 0, 2)], {"reward": [1.0, 2.0]}, grouping=Grouping(of="prompt_id")))
+        groups(frame([(0, 0, 0, 2)], {"reward": [1.0, 2.0]}, grouping=Grouping(of=("prompt_id",))))
 
 
 # ---- how axes nest

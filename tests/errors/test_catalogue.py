@@ -109,7 +109,7 @@ def test_the_nearest_of_what_is_known_is_a_fix() -> None:
 
 def test_paths_are_texts_or_keys() -> None:
     """A text is cut at its dots; keys are kept, whatever they hold."""
-    assert Problem.of("DL202.group_twice", "axes.group").path == ("axes", "group")
+    assert Problem.of("DL306.per_group", "axes.group").path == ("axes", "group")
     assert Problem.of("DL203.key", ("metrics", "a.b", 1), key="expr").path == ("metrics", "a.b", 1)
 
 

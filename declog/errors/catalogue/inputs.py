@@ -188,7 +188,12 @@ CODES = {
         "set axes.group.size, or axes.group.split where groups are spread over batches or ranks"),
     "DL507.pieces": ("rows cannot be grouped: groups have {size} completions, and the pieces have {counts}",
         "check axes.group"),
-    "DL507.unobserved": "rows cannot be grouped: `{name}` was not observed in phase `{phase}`",
+    "DL507.unobserved": (
+        "rows cannot be grouped: {names} was not observed in phase `{phase}`",
+        "observe it, or set axes.group.size"),
+    "DL507.size": (
+        "axes.group.size is {size}, and {names} says otherwise: {seen}",
+        "{fix}axes.group.size=null: groups are then told apart by the ids"),
 }),
 "DL508": Code("a run-time name shadows a declared one", """
     A name that is made at run time (a label, a family's member, a number of `log_metric`, a column of `log_extra`) is

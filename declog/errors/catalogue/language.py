@@ -268,7 +268,7 @@ CODES = {
         "`elapsed` for the whole run, or a metric without `cumulative`"),
     "DL310.formula_windows": ("a formula needs metrics of one window and pool",
         "give them the same `every` and `pool`"),
-    "DL310.group_of": ("`{name}` must be an int or a text per completion", "{axis: completion, type: int}"),
+    "DL310.group_of": ("`{name}` must be an int, a text or an object per completion", "{axis: completion, type: int}"),
     "DL310.axis_off": ("`{name}` is off ({reason}), and metrics or tables read what it says of rows",
         "switch it on, or leave this key out"),
     "DL310.instead": ("`{node}` cannot stand for `{name}`: one of them has members or labels that the other has not",

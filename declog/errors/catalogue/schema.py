@@ -61,7 +61,6 @@ CODES = {
         "list the metrics beside `defaults`; those of another file are changed under `metrics`"),
     "DL202.groups": ("groups of metrics are maps", "metric_groups: {control: {defaults: {reduce: last}, lr: step}}"),
     "DL202.metric_twice": ("the metric `{name}` is declared twice", "write it once, in its group or under `metrics`"),
-    "DL202.group_twice": ("a group is given by `size` or by `of`, not by both", "drop one of them (null)"),
     "DL202.healthy": ("`healthy` is the least and the greatest value, in this order", "healthy: [{example}]"),
     "DL202.imports": ("`imports` of [{table}] is a list of modules", 'imports = ["my_package.metrics"]'),
     "DL202.mode_every": ("`every` counts steps and cannot be {every}", "every: end"),

@@ -1,0 +1,123 @@
+"""What a group is: its id, a digest that is made where the rows are and is alike on every rank, and its rows.
+
+An id is a number, a text, or whatever JSON can hold, such as the messages of a prompt. Its digest is that of its
+canonical JSON, so that no text travels for it. Imports numpy, segments and the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.errors import RuntimeFailure
+from declog.language.segmented import Segments, present
+from declog.plans.ops import Grouping
+from declog.records import Image
+
+Array = NDArray[Any]
+
+
+def digests(ids: Iterable[Any]) -> Array:
+    """A digest of 64 bits for each id; None where there is none, and then the array is of objects."""
+    memo: dict[Any, int] = {}  # prompts stand once per completion
+
+    def digest(item: Any) -> int | None:
+        if item is None or item != item:
+            return None
+        if not isinstance(item, str | int):
+            return _digest(item)
+        key = type(item), item
+        if key not in memo:
+            memo[key] = _digest(item)
+        return memo[key]
+
+    numbers = [digest(item) for item in (ids.tolist() if isinstance(ids, np.ndarray) else ids)]
+    return np.array(numbers, object if None in numbers else np.int64)
+
+
+def _digest(item: Any) -> int:
+    text = json.dumps(_canonical(item), sort_keys=True, separators=(",", ":"), default=str)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def _canonical(item: Any) -> Any:
+    """Equal for what is the same id: a whole number in any dtype, a map in any order; an image by its content."""
+    if isinstance(item, np.generic):
+        item = item.item()
+    if isinstance(item, float) and item.is_integer():
+        return int(item)
+    if isinstance(item, Image):
+        content = item.encoded()
+        return {**item, "content": None if content is None else hashlib.blake2b(content).hexdigest()}
+    if isinstance(item, Mapping):
+        return {str(key): _canonical(value) for key, value in item.items()}
+    if isinstance(item, list | tuple | np.ndarray):
+        return [_canonical(value) for value in item]
+    return item
+
+
+def segments(grouping: Grouping, ids: Array | None, pieces: Segments, phase: str) -> Segments:
+    """The groups of rows, by their ids or by their number; ``pieces`` are the parts that no group reaches beyond."""
+    size = grouping.size
+    if size is None and ids is None and grouping.optional:  # no groups: what is computed of them is absent
+        return Segments(np.zeros(len(pieces.index), np.int64), 0)
+    if size is None and ids is None:
+        raise RuntimeFailure.of("DL507.unobserved", names=names_of(grouping), phase=phase)
+    if size is None:
+        assert ids is not None
+        there = present(ids)  # a row without an id belongs to nobody's group: it is alone
+        alone = np.where(there, -1, np.arange(len(ids)))
+        return Segments.of_keys(pieces.index, np.where(there, ids, 0).astype(np.int64), alone)
+    if (pieces.counts % size).any():
+        raise RuntimeFailure.of("DL507.pieces", size=size, counts=pieces.counts.tolist())
+    if pieces.order is None:
+        total = len(pieces.index)
+        groups = Segments(np.arange(total) // size, total // size, size if total else None)
+    else:
+        groups = Segments.of_keys(pieces.index, pieces.position // size)
+    if ids is not None:
+        order = np.argsort(pieces.index, kind="stable")
+        wrong = contradiction(ids[order], groups.index[order], pieces.index[order], size)
+        if wrong is not None:
+            raise RuntimeFailure.of("DL507.size", size=size, names=names_of(grouping), seen=wrong.seen, fix=wrong.fix)
+    return groups
+
+
+class Contradiction(NamedTuple):
+    """What ids say against a size: what was seen, and the sizes that they say, for a message."""
+
+    seen: str
+    fix: str
+
+
+def contradiction(ids: Array, groups: Array, pieces: Array, size: int) -> Contradiction | None:
+    """What ids say against groups of a size; None: nothing. Ids, groups and pieces are ``[rows]``.
+
+    A group of several ids is wrong, and so is a size where each id has several groups, one after the other. An id
+    that comes again elsewhere is no contradiction: a prompt may be drawn twice.
+    """
+    rows = np.flatnonzero(present(ids))
+    if not len(rows):
+        return None
+    names, index = np.unique(ids[rows].astype(np.int64), return_inverse=True)
+    groups, pieces = groups[rows], pieces[rows]
+    other = np.diff(index) != 0
+    starts = np.flatnonzero(np.r_[True, other | (np.diff(pieces) != 0)])
+    lengths = np.diff(np.r_[starts, len(rows)])
+    mixed = bool((other & (np.diff(groups) == 0)).any())
+    if not mixed and (len(names) < 2 or lengths.min() <= size):
+        return None
+    few, many = int(lengths.min()), int(lengths.max())
+    seen = f"{len(rows)} rows have {len(names)} ids, each in {few if few == many else f'{few} to {many}'} rows on end"
+    fix = f"axes.group.size={few}, or " if few == many > 1 else ""
+    return Contradiction(seen, fix)
+
+
+def names_of(grouping: Grouping) -> str:
+    """The signals that name groups, for messages."""
+    return " or ".join(f"`{name}`" for name in grouping.of)
