@@ -21,7 +21,7 @@ from declog.compiler import captures, compile
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
 from declog.config.diagnostics import shown_path, shown_place
-from declog.config.lint import beside_the_node, columns_settled, lint, own, self_first, with_defaults
+from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared
 from declog.config.project import load_imports
 from declog.config.renames import deprecated, renamed
@@ -61,7 +61,7 @@ def plan(
     composed = compose(config, overrides)
     folder = working_directory()
     imports = frozenset({*load_imports(folder), *composed.imports})
-    data = columns_settled(composed, composed.resolved())
+    data = composed.resolved()
     registered = [(each, *each) for each in (functions, reductions, columns)]
     given = _content(composed), registered, repr((constants, tuple(profiles), sorted(imports), folder, sys.path))
     for known, others, made in tuple(_plans):
@@ -69,12 +69,11 @@ def plan(
             return made
 
     def compiled(some: Mapping[str, Any]) -> Plan:
-        spec = validate(some, deleted=composed.deleted)
+        spec = validate(some)
         return compile(
             spec, constants=constants, profiles=[spec.profile, *profiles] if profiles else (),
             functions=functions, reductions=reductions, columns=columns,
-            config=columns_settled(composed, composed.shown), imports=imports, defaulted=with_defaults(composed),
-            own=own(composed),
+            config=composed.shown, imports=imports,
         )  # fmt: skip
 
     old = list(renamed(composed))

@@ -38,12 +38,12 @@ PROFILE: dict[str, Any] = {
     },
     "tables": {"judged": {"schema": "judged"}},
 }
-# What a reward function returns or logs is a signal, as this profile names it: metrics may use it.
+# What a reward function returns or logs is a signal where the signal says so: metrics may use it.
 JUDGED: dict[str, Any] = {
     "signals": {
-        "correct": {"axis": "completion", "type": "bool", "optional": True},
-        "confidence": {"axis": "completion", "optional": True},
-        "extracted": {"axis": "completion", "type": "text", "optional": True},
+        "correct": {"axis": "completion", "type": "bool", "optional": True, "from_log_extra": True},
+        "confidence": {"axis": "completion", "optional": True, "from_log_extra": True},
+        "extracted": {"axis": "completion", "type": "text", "optional": True, "from_log_extra": True},
     },
     "metrics": {"accuracy": "mean(correct)", "ece": "ece(confidence, correct, bins=10)"},
     "schemas": {"judged": {"extracted": {"type": "text", "nullable": True}}},

@@ -17,8 +17,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from declog import sinks
 from declog.language import spec
-from declog.language.shorthand import DEFAULTS as SHARED
-from declog.language.shorthand import GROUPS, SIGNAL_KEYS
+from declog.language.shorthand import SIGNAL_KEYS
 from declog.language.spec import SECTIONS, LogSpec, SinkSpec
 from declog.records import DType
 
@@ -92,15 +91,6 @@ SHORTER: Mapping[tuple[str, str], Schema] = {
     ("FilterSpec", "unique"): {"description": "The first row of each value of it.", "type": "string"},
     ("LogSpec", "sinks"): {"anyOf": [TEXT, {"type": "array", "items": {"anyOf": [TEXT, {"type": "object"}]}}]},
     ("LogSpec", "modes"): TEXTS,
-    ("LogSpec", GROUPS): {
-        "description": "Metrics in groups: what the group's `defaults` say, all its metrics have.",
-        "type": "object",
-        "additionalProperties": {
-            "type": "object",
-            "properties": {SHARED: {"anyOf": [{"$ref": f"{REFERENCES}MetricSpec"}, {"type": "null"}]}},
-            "additionalProperties": {"anyOf": [{"$ref": f"{REFERENCES}MetricSpec"}, SCALAR, TEXTS, {"type": "null"}]},
-        },
-    },
 }
 OF_SIGNALS = ("RankInput", "StepInput", "TaskInput")  # maps whose unknown keys are signals
 DEFAULTS: Schema = {

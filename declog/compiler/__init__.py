@@ -71,7 +71,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(tables.alerts, reads="constants signals metrics formulas", adds="inactive alerts"),
     ),
     (
-        Pass(outputs.unseen, reads="metrics formulas sinks profiles"),
+        Pass(outputs.unseen, reads="metrics formulas sinks profiles", adds="unseen"),
         Pass(outputs.selection, reads="alerts profiles", adds="inactive metrics formulas"),
         Pass(checks.empty),
         Pass(checks.quantiles, reads="metrics tables"),
@@ -97,20 +97,15 @@ def compile(
     reductions: _reducers.Reductions = _reducers.DEFAULT,
     columns: _columns.RowFunctions = _columns.DEFAULT,
     config: Mapping[str, Any] | None = None,
-    defaulted: frozenset[str] | None = None,
     imports: Iterable[str] = (),
-    own: frozenset[str] = frozenset(),
 ) -> Plan:
     """The plan of a profile; raises ``ConfigError`` with everything that is wrong.
 
     ``constants`` are values from an adapter's trainer; ``profiles`` those that sinks given in code use;
-    ``config`` is the plain configuration as it may be written down, for the run's metadata. ``defaulted`` are the
-    metrics that `metric_defaults` are for, where it is known who declared them (None: all of them). ``imports`` are
-    the modules whose classes a sink's `kind` may name, ``module:Class``.
+    ``config`` is the plain configuration as it may be written down, for the run's metadata. ``imports`` are the modules
+    whose classes a sink's `kind` may name, ``module:Class``.
     """
-    draft = Draft(
-        spec, functions, reductions, constants or {}, defaulted, frozenset(profiles), columns, frozenset(imports), own
-    )
+    draft = Draft(spec, functions, reductions, constants or {}, frozenset(profiles), columns, frozenset(imports))
     for stage in PASSES:
         for one in stage:
             one.run(draft)
@@ -128,7 +123,7 @@ def compile(
         "inactive": tuple(draft.inactive.items()),
         "renamed": {old: name for name, signal in observed for old in signal.before},
         "known": frozenset(name for name, _ in observed),
-        "extras": frozenset(name for name, signal in observed if signal.extra is not False),
+        "extras": frozenset(name for name, signal in observed if signal.from_log_extra),
         "known_phases": draft.known_phases,
         "run_config": spec.run_config if config is None else config.get("run_config") or {},
         "config": {key: value for key, value in (config or {}).items() if key != "tests"},

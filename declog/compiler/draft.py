@@ -36,7 +36,7 @@ from declog.plans.ops import (
 Constant = bool | int | float | str
 # What every pass may look at: the profile and what `compile` was given; and may use: what was typed, what is reported.
 ALWAYS = frozenset(
-    {"spec", "functions", "reductions", "given", "defaulted", "requested", "columns", "imports", "own"}
+    {"spec", "functions", "reductions", "given", "requested", "columns", "imports"}
     | {"graph", "nodes", "typing", "problems", "warnings"}
 )
 DEFAULT_PHASE = "default"
@@ -58,11 +58,9 @@ class Draft:
     functions: Functions
     reductions: Reductions
     given: Mapping[str, Constant]  # constants from an adapter
-    defaulted: frozenset[str] | None  # metrics that `metric_defaults` are for; None: all
     requested: frozenset[str]  # profiles that sinks given in code use
     columns: RowFunctions = COLUMNS
     imports: frozenset[str] = frozenset()  # modules whose classes a sink's kind may name
-    own: frozenset[str] = frozenset()  # what no installed package declares: "metrics.mine", and its "profiles.slim"
     modes: dict[str, ModeOp] = field(default_factory=dict)
     graph: Graph = field(default_factory=Graph)
     problems: list[Problem] = field(default_factory=list)
@@ -87,6 +85,7 @@ class Draft:
     joins: list[JoinOp] = field(default_factory=list)
     previous: list[PreviousOp] = field(default_factory=list)
     logged: SignalOp | None = None
+    unseen: tuple[str, ...] = ()
     extra: str | None = None
 
     @property

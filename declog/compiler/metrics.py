@@ -19,7 +19,7 @@ from declog.language.expression import Compiler, join, labels
 from declog.language.functions import REQUIRED
 from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
-from declog.language.spec import MetricDefaults, MetricSpec
+from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 from declog.plans.ops import AboutOp, MetricOp, OutputOp
 
@@ -84,7 +84,7 @@ class _Metric:
 
     def ops(self) -> list[MetricOp]:
         self.draft.window(self.spec.every, "metrics", self.id, "every")
-        if self.spec.combine is not None and _pooling(self.draft, self.id, self.spec)[0] == "window":
+        if self.spec.combine is not None and _pooling(self.spec)[0] == "window":
             self.draft.report("DL202.combine", ("metrics", self.id, "combine"))
         args, reductions = self._expressions()
         if args is None:
@@ -298,7 +298,7 @@ class _Metric:
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
         key = self.id if suffix is None else f"{self.id}.{suffix}"
-        pool, combine, nan = _pooling(draft, self.id, spec)
+        pool, combine, nan = _pooling(spec)
         if spec.cumulative and pool == "window" and not (reduction.foldable or reduction.ordered):
             draft.report("DL312.cumulative", ("metrics", self.id, "cumulative"), reduction=reduction.name)
         key_of = "ema" if spec.ema is not None else "cumulative"
@@ -431,12 +431,7 @@ def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
     return float(spec.empty)
 
 
-def _pooling(draft: Draft, id: str, spec: MetricSpec) -> tuple[str, str, str]:
-    """`pool`, `combine` and `nan`: the metric's own, else its preset's defaults, else exact over the window."""
-    defaults = draft.spec.metric_defaults
-    if draft.defaulted is not None and id not in draft.defaulted:
-        defaults = MetricDefaults()
-    inherited = "window" if spec.cumulative else "step" if spec.ema is not None else defaults.pool
-    pool = spec.pool or inherited or "window"
-    combine = spec.combine or defaults.combine or "mean"  # of a whole window there is one value, and nothing to combine
-    return pool, "mean" if pool == "window" else combine, spec.nan or defaults.nan or "skip"
+def _pooling(spec: MetricSpec) -> tuple[str, str, str]:
+    """`pool`, `combine` and `nan` of a metric; of a whole window there is one value, and nothing to combine."""
+    pool = spec.pool or ("step" if spec.ema is not None and not spec.cumulative else "window")
+    return pool, "mean" if pool == "window" else spec.combine or "mean", spec.nan or "skip"

@@ -163,9 +163,6 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
             named |= matched
             _conditional(draft, selector, outputs, ("profiles", name, "include", key), conditions, hide=False)
             by_table |= had_table
-        if f"profiles.{name}" not in draft.own:  # who wrote it could not know the metrics of one's own
-            mine = {op.key for op in draft.outputs if f"metrics.{op.id}" in draft.own}
-            shown |= {(*output, EVERY) for output in every if output[0] in mine}
         kept = named if by_table else kept
     for key, selector in spec.exclude.items():
         outputs, matched, _ = _select(draft, selector, ("profiles", name, "exclude", key))
@@ -343,12 +340,7 @@ def selection(draft: Draft) -> None:
 
 
 def unseen(draft: Draft) -> None:
-    """A metric of one's own that no sink shows was declared for nothing; a formula or an alert may read it."""
-    seen = {key for sink in draft.sinks for key, _ in draft.profiles[sink.profile].outputs}
-    known = {key.split(".")[0] for key in seen}
-    shown = dict.fromkeys(op.id for op in draft.outputs if op.shown)
-    mine = [f"`{name}`" for name in shown if f"metrics.{name}" in draft.own and name not in known]
-    if mine and draft.sinks:
-        profiles = ", ".join(sorted({sink.profile for sink in draft.sinks}))
-        names, it = ", ".join(mine), "it" if len(mine) == 1 else "them"
-        draft.warn(f"no sink shows {names}: include {it} in the profile ({profiles}), or say `log: false`")
+    """The metrics that no sink shows, though nothing says `log: false`: a profile leaves them out."""
+    seen = {key.split(".")[0] for sink in draft.sinks for key, _ in draft.profiles[sink.profile].outputs}
+    shown = dict.fromkeys(op.id for op in draft.outputs if op.shown and op.id in draft.spec.metrics)
+    draft.unseen = tuple(name for name in shown if name not in seen) if draft.sinks else ()

@@ -100,8 +100,8 @@ class SignalScope(ConstantScope):
 class MetricScope(ConstantScope):
     """Metrics by id, or id.suffix for one of several reductions, and constants: `formula`, `when`, alerts.
 
-    In an ``optional`` alert a metric that was deleted is off, as one that is switched off, and of several reductions
-    the id means the mean.
+    An ``optional`` alert is off where a metric of it was deleted, is switched off, or is not there; of several
+    reductions the id means the mean.
     """
 
     noun = "metric"
@@ -142,6 +142,8 @@ class MetricScope(ConstantScope):
             return self._deleted(name)
         if name in draft.spec.metrics:
             raise SwitchedOff(f"the metric `{name}` has an error")
+        if self.optional and name not in FACTS:
+            raise SwitchedOff(f"there is no metric `{name}`")
         if name in draft.signals:
             return Problem.of("DL302.signal_in_formula", name=name)
         return draft.graph.make(BUILTIN, type=FACTS[name], name=name) if name in FACTS else None
@@ -158,6 +160,8 @@ class MetricScope(ConstantScope):
         own = [op.key for op in draft.outputs if op.id == name]
         if name in draft.spec.metrics and not own:
             raise SwitchedOff(f"the metric `{name}` has an error")
+        if not own and self.optional:
+            raise SwitchedOff(f"there is no metric `{name}`")
         if len(own) == 1:
             return Problem.of("DL302.one_value", name=name, key=key, own=own[0])
         return Problem.of("DL302.unknown_metric", name=key, known=own or draft.output_keys)

@@ -16,7 +16,7 @@ from declog.language.spec import ModeSpec, SignalSpec
 from declog.language.syntax import WORDS
 from declog.plans.ops import Grouping, ModeOp
 
-IN_PLACE = ("axis", "type", "family", "phase", "from_", "optional", "extra")  # what a metric says of its own signal
+IN_PLACE = ("axis", "type", "family", "phase", "from_", "optional")  # what a metric says of its own signal
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
 
 

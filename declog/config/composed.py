@@ -30,7 +30,7 @@ from declog.config.source_map import FilePlace, Provenance
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
 from declog.language.shorthand import Long, long
-from declog.language.spec import LogSpec
+from declog.language.spec import SECTIONS, LogSpec
 
 Error = TypeVar("Error", bound=ConfigError)
 
@@ -91,13 +91,6 @@ class Composed:
         """The modules that were named beside it."""
         return () if self.origin is None else self.origin.imports
 
-    @property
-    def deleted(self) -> frozenset[str]:
-        """The entries, such as ``metrics.kl``, that overrides took out with ``~``; ``null`` stays in the data."""
-        start = f"~{'.'.join(map(str, self.prefix))}."
-        lines = [line for line in self.overrides if line.startswith(start)]
-        return frozenset(line.removeprefix(start).partition("=")[0] for line in lines)
-
     def own_files(self) -> list[FilePath]:
         """The files that may hold a profile of one's own: what is installed was tested where it was made."""
         folders = () if self.origin is None else self.origin.folders()
@@ -139,7 +132,7 @@ class Composed:
         cleaned = type(error)([self._clean(each) for each in error.problems]) if self.secrets else error
         if self.provenance is None:  # of a mapping there are no places: its own keys are what is known
             found = (replace(each, path=self.short.written(each.path)) for each in cleaned.problems)
-            return type(error)(list(dict.fromkeys(found)))  # what a group says of several is wrong once
+            return type(error)(list(dict.fromkeys(found)))
         placed = attach_places(cleaned, self.provenance, prefix=self.prefix)
         return type(error)([_of_package(each) for each in placed.problems]) if team_folders() else placed
 
@@ -183,7 +176,7 @@ def of_config(config: object) -> Composed:
 
 def of_settled(written: dict[str, Any], prefix: Path, origin: Origin | None) -> Composed:
     """The profile of data in which nothing is to be resolved."""
-    made = long(copy.deepcopy(written))
+    made = long(_deleted(copy.deepcopy(written), prefix, origin))
     return Composed(made.data, copy.deepcopy(made.data), prefix, origin, (), {}, {}, made)
 
 
@@ -196,7 +189,8 @@ def of_node(node: DictConfig, origin: Origin | None) -> Composed:
     for problem in found.problems:
         if has(written, problem.path):
             at(found.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
-    made = long(found.data)
+    prefix = key_path(node)
+    made = long(_deleted(found.data, prefix, origin))
     masks = {path: mask for path, mask in found.masks.items() if has(made.data, path)}
     masks |= {
         (*new, *path[len(old) :]): mask
@@ -204,9 +198,19 @@ def of_node(node: DictConfig, origin: Origin | None) -> Composed:
         for new, old in made.origins.items()
         if path[: len(old)] == old and has(made.data, (*new, *path[len(old) :]))
     }
-    return Composed(
-        made.data, long(written).data, key_path(node), origin, found.problems, masks, found.secrets, made
-    )  # fmt: skip
+    before = long(_deleted(written, prefix, origin)).data
+    return Composed(made.data, before, prefix, origin, found.problems, masks, found.secrets, made)
+
+
+def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:
+    """The profile, in which an entry that an override took out with ``~`` is null, as where a file deletes it."""
+    start = f"~{'.'.join(map(str, prefix))}."
+    for line in () if origin is None else origin.overrides:
+        section, _, name = line.removeprefix(start).partition("=")[0].partition(".")
+        entries = data.get(section) if section in SECTIONS and line.startswith(start) and name.isidentifier() else None
+        if isinstance(entries, dict):
+            entries.setdefault(name, None)
+    return data
 
 
 def _running() -> Origin | None:

@@ -42,8 +42,14 @@ def located(
     ``prefix`` is where the profile stands in the composed configuration. Those of one file come in the order of its
     lines, wherever they were found.
     """
-    every = [_located(problem, provenance, prefix) for problem in problems]
-    found = list(dict.fromkeys(every))  # what a group says of several metrics is wrong once
+    found: list[Problem] = []
+    seen: set[Problem] = set()
+    for problem in (_located(each, provenance, prefix) for each in problems):
+        in_file = problem.where is not None and problem.where.line is not None
+        same = replace(problem, path=()) if in_file else problem  # what entries share by an anchor is wrong once
+        if same not in seen:
+            seen.add(same)
+            found.append(problem)
     files = list(dict.fromkeys(problem.where.file for problem in found if problem.where is not None))
 
     def reading(problem: Problem) -> tuple[int, int, int]:

@@ -18,10 +18,9 @@ from declog.language.dtypes import AXES
 from declog.language.notation import SEVERAL, TYPES, WORD
 
 SIGNAL_KEYS = frozenset({
-    "axis", "type", "family", "phase", "from", "mask", "optional", "any", "extra", "enabled", "expr", "help",
+    "axis", "type", "family", "phase", "from", "mask", "optional", "any", "from_log_extra", "enabled", "expr", "help",
     "renamed", "deprecated",
 })  # fmt: skip
-GROUPS, DEFAULTS = "metric_groups", "defaults"
 # What `from` says of a metric: a number that the loop has computed, and logs by a name.
 REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported", "optional": True}
 _COUNTED = ("random", "first")  # kinds of filter that take so many rows: `random: 8`
@@ -50,9 +49,7 @@ def long(data: Mapping[Any, Any], below: Callable[[], Mapping[Any, Any]] = dict,
     a layer extends, in their long form: what a word or a list replaces there is set to null.
     """
     writer = _Writer(below, whole, frozenset(_signals_of(data)))
-    made = {key: writer.section(key, value) for key, value in data.items() if key != GROUPS}
-    if data.get(GROUPS) is not None:
-        made |= writer.groups(data[GROUPS], data.get("metrics"))
+    made = {key: writer.section(key, value) for key, value in data.items()}
     for section, entries in writer.beside.items():
         known = made.get(section)
         made[section] = {**(known if isinstance(known, Mapping) else {}), **entries}
@@ -160,45 +157,6 @@ class _Writer:
         return made
 
     # -- metrics
-
-    def groups(self, value: Any, metrics: Any) -> dict[str, Any]:
-        """Metrics in groups, each with the `defaults` of its group; what cannot be read is given back."""
-        if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
-            self.problems.append(Problem.of("DL202.groups", (GROUPS,)))
-            return {GROUPS: value}
-        left: dict[Any, Any] = {}
-        made = self.beside.setdefault("metrics", {})
-        for group, entries in value.items():
-            own = {id: each for id, each in entries.items() if id != DEFAULTS}
-            shared = entries.get(DEFAULTS)
-            if not own:
-                self.problems.append(Problem.of("DL202.group_empty", (GROUPS, group)))
-            elif not isinstance(shared, Mapping | None):
-                self.problems.append(Problem.of("DL202.group_defaults", (GROUPS, group, DEFAULTS)))
-            if not own or not isinstance(shared, Mapping | None):
-                left[group] = entries
-                continue
-            defaults = self._metric((GROUPS, group, DEFAULTS), shared or {})
-            for id, each in own.items():
-                at = (GROUPS, group, id)
-                if id in made or (isinstance(metrics, Mapping) and id in metrics):
-                    self.problems.append(Problem.of("DL202.metric_twice", at, name=id))
-                    left.setdefault(group, {})[id] = each
-                else:
-                    made[id] = self._grouped(("metrics", id), each, defaults, at)
-        return {GROUPS: left} if left else {}
-
-    def _grouped(self, path: Path, value: Any, defaults: Mapping[str, Any], at: Path) -> dict[str, Any]:
-        """A metric of a group: what it does not say itself, the group says."""
-        entry = {} if value is None else self._metric(path, value)
-        entry = entry if isinstance(entry, Mapping) else {"expr": entry}
-        for key, place in list(self.origins.items()):
-            if key[:2] == path and place[:2] == path:
-                self.origins[key] = (*at, *place[2:])
-        self.origins[path] = at
-        own = value.keys() if isinstance(value, Mapping) else {key for key, each in entry.items() if each is not None}
-        self.origins.update({(*path, key): (*at[:2], DEFAULTS, key) for key in defaults if key not in own})
-        return {**entry, **{key: each for key, each in defaults.items() if key not in own}}
 
     def _metric(self, path: Path, value: Any) -> Any:
         if isinstance(value, str) and not _elsewhere(value):

@@ -116,8 +116,8 @@ class SignalSpec(Model):
     """It may never come; what derives from it is then absent."""
     any: bool = False
     """A family of what is observed under names that nobody declares, by name: per step numbers, per completion rows."""
-    extra: bool | None = None
-    """Whether columns of log_extra are observed as it; by default only where no installed package declares it."""
+    from_log_extra: bool = False
+    """Whether a column of log_extra of its name is observed as it; otherwise that is a column of tables only."""
     enabled: bool | str = True
     """A constant expression; switched off, it takes what only it feeds with it."""
     expr: Scalar | None = None
@@ -154,17 +154,6 @@ class SignalSpec(Model):
         if self.phase is None:
             return ()
         return (self.phase,) if isinstance(self.phase, str) else tuple(self.phase.values())
-
-
-class MetricDefaults(Model):
-    """What metrics of this profile have where they do not say otherwise."""
-
-    pool: Pool | None = None
-    """What one value covers."""
-    combine: Combine | None = None
-    """How the values of a window become one."""
-    nan: Literal["skip", "propagate", "raise"] | None = None
-    """What missing values do."""
 
 
 class ChartSpec(Model):
@@ -236,8 +225,6 @@ class MetricSpec(Model):
     """The name that the loop reports a number by: declares a signal per step of it, and is the metric's name."""
     optional: bool = False
     """Of the signal that `axis` declares: it may never come."""
-    extra: bool | None = None
-    """Of the signal that `axis` declares: whether columns of log_extra are observed as it."""
     renamed: str | list[str] | None = None
     """What it was called before: an error names this one where it is still used."""
     deprecated: str | None = None
@@ -395,8 +382,6 @@ class LogSpec(Model):
     """Train and eval, each with its own windows."""
     signals: dict[str, SignalSpec] = {}
     """What the training code observes, and what is derived from it."""
-    metric_defaults: MetricDefaults = MetricDefaults()
-    """What metrics have where they do not say otherwise."""
     per_rank: bool = False
     """A value for each rank, `reward/rank0`, of every metric that has no `by`, and none of all ranks."""
     metrics: dict[str, MetricSpec] = {}

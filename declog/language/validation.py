@@ -18,24 +18,24 @@ from pydantic import BaseModel, ValidationError
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
 from declog.errors.catalogue import MESSAGES
-from declog.language.shorthand import GROUPS, long
+from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, SECTIONS, LogSpec, SinkSpec
 from declog.language.spec_of_tables import Length, TableSpec
 
 
-def validate(data: Mapping[str, Any], *, deleted: frozenset[str] = frozenset()) -> LogSpec:
+def validate(data: Mapping[str, Any]) -> LogSpec:
     """The profile as models; raises ``ConfigError`` with everything that is wrong with its shape.
 
-    ``data`` is plain: resolved, without interpolations, as ``declog.profile_of`` returns it. ``deleted`` are
-    entries, such as ``metrics.kl``, that are not in it because somebody took them out.
+    ``data`` is plain: resolved, without interpolations, as ``declog.profile_of`` returns it. An entry that is null,
+    such as ``metrics.kl``, was deleted: what reads it is told so.
     """
     if not isinstance(data, Mapping):
         raise ConfigError([Problem.of("DL202.no_map", type=type(data).__name__)])
     if (problem := nesting(data)) is not None:
         raise ConfigError([problem])
     longer = long(_with_text_keys(data))
-    data = {key: value for key, value in longer.data.items() if key != GROUPS}  # what is left of them is refused
-    deleted |= frozenset(
+    data = longer.data
+    deleted = frozenset(
         f"{section}.{key}"
         for section in SECTIONS
         if isinstance(entries := data.get(section), Mapping)
@@ -71,6 +71,8 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     empty = [section for section in SECTIONS if section in data and data[section] is None]
     if key == "declog":
         return replace(problem, fix="write its keys at the top, without `declog:`: a preset stands under it already")
+    if key in ("metric_defaults", "metric_groups"):
+        return replace(problem, fix="share keys by an anchor: a: {<<: &batch {pool: batch}, expr: a}, b: {<<: *batch}")
     if nearest(key, ["defaults"]):
         return replace(problem, fix="did you mean `defaults`?")
     if key in ("packs", "pack"):
@@ -295,7 +297,7 @@ _FILTERS = {  # keys that a table's filter has
     "where": "filter: {where: reward > 0}", "fraction": "filter: {fraction: 0.1}",
     "unique": "filter: {unique: prompt}", "within": "filter: {key: reward, top: 1, within: group}",
 }  # fmt: skip
-RENAMED = {"event": "phase"}  # keys of 0.1 by what they are called since
+RENAMED = {"event": "phase", "extra": "from_log_extra"}  # keys of 0.1 by what they are called since
 
 
 def _renamed(key: str, known: Collection[str]) -> str | None:

@@ -487,6 +487,7 @@ class Plan:
     homes: Mapping[str, str] = field(default_factory=dict)  # observed names that have one phase, needed or not
     modes: Mapping[str, ModeOp] = field(default_factory=dict)
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
+    unseen: tuple[str, ...] = ()  # metrics that no sink shows
     warnings: tuple[str, ...] = ()  # what is allowed and probably a mistake
     known: frozenset[str] = frozenset()  # names that may be observed, needed or not
     renamed: Mapping[str, str] = field(default_factory=dict)  # the names that they had before
@@ -508,7 +509,6 @@ class Plan:
     redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # of texts that are captured
     given: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter gave
     requested: frozenset[str] = frozenset()  # profiles of sinks that are given in code
-    defaulted: frozenset[str] | None = None  # metrics that `metric_defaults` are for; None: all
     functions: Mapping[str, str] = field(default_factory=dict)  # of others than declog's: where each comes from
 
     @property

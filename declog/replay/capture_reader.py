@@ -135,12 +135,10 @@ def plan_for(
     had = compose(run["profile"])  # what the environment gave the run is not in its capture
     data = had.data
     profiles = run["requested"] or (() if data.get("sinks") else (had.profile,))
-    defaulted = None if run["defaulted"] is None else frozenset(run["defaulted"])
     try:
         return compile(
             validate(data), constants=run["constants"], profiles=profiles,
-            functions=functions, reductions=reductions, columns=columns, config=data, defaulted=defaulted,
-            imports=load_imports(),
+            functions=functions, reductions=reductions, columns=columns, config=data, imports=load_imports(),
         )  # fmt: skip
     except ConfigError as error:
         raise had.located(error) from None

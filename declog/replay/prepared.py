@@ -9,7 +9,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from declog.config.composed import Composed
-from declog.config.lint import columns_settled
 from declog.errors import Problem, did_you_mean
 from declog.language.nodes import LOGGED
 from declog.language.spec import ConstantSpec, LogSpec
@@ -23,13 +22,13 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
     Tests of installed packages that name what the profile has no more are among the latter: whoever changes an
     inherited metric has not written them.
     """
-    data = columns_settled(config, config.resolved())
-    spec = validate(data, deleted=config.deleted)
+    data = config.resolved()
+    spec = validate(data)
     make = once(make)
     problems: list[Problem] = []
     stale: list[str] = []
     for name, test in spec.tests.items():
-        found = [each.at("tests", name) for each in prepared(data, test, make, config.deleted)[2]]
+        found = [each.at("tests", name) for each in prepared(data, test, make)[2]]
         unknown = [each for each in found if each.code in ("DL403", "DL501")]
         inherited = config.home(("tests", name)) is not None
         if (inherited and unknown) or _expects_deleted(test, spec):
@@ -57,14 +56,12 @@ def _expects_deleted(test: TestSpec, profile: LogSpec) -> bool:
     return any(name.split(".")[0] in deleted and value is not None for name, value in expected)
 
 
-def prepared(
-    data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any], deleted: frozenset[str] = frozenset()
-) -> tuple[str, Any, list[Problem]]:
+def prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any]) -> tuple[str, Any, list[Problem]]:
     """Which profile is looked at, the plan, and what is wrong with the test.
 
     The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
     """
-    spec = validate(_merged({key: value for key, value in data.items() if key != "tests"}, test.with_), deleted=deleted)
+    spec = validate(_merged({key: value for key, value in data.items() if key != "tests"}, test.with_))
     pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
     problems = [
         Problem.of("DL403.constant", ("constants", name), name=name, known=spec.constants)

@@ -15,7 +15,6 @@ from typing import Any
 
 from declog.compiler import compile
 from declog.config.compose import compose, working_directory
-from declog.config.lint import columns_settled, with_defaults
 from declog.config.project import load_imports
 from declog.engine.publish import CODE
 from declog.errors import ConfigError, DeclogError, Problem
@@ -121,9 +120,9 @@ def profile_tests(
     everything that is wrong with the profile, or with all that tests name and the profile does not have.
     """
     composed = compose(config, overrides)
-    data = columns_settled(composed, composed.resolved())
+    data = composed.resolved()
     make = once(partial(
-        compile, functions=functions, reductions=reductions, columns=columns, defaulted=with_defaults(composed),
+        compile, functions=functions, reductions=reductions, columns=columns,
         imports={*load_imports(working_directory()), *composed.imports},
     ))  # fmt: skip
     problems: list[Problem] = []
@@ -131,7 +130,7 @@ def profile_tests(
     try:
         for name, spec in validate(data).tests.items():
             if select in name or fnmatch.fnmatch(name, select):
-                profile, plan, wrong = prepared(data, spec, make, composed.deleted)
+                profile, plan, wrong = prepared(data, spec, make)
                 problems += [problem.at("tests", name) for problem in wrong]
                 tests.append(ProfileTest(name, spec, profile, plan, functions))
         if problems:

@@ -307,7 +307,6 @@ def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any
         "capture": FORMAT, "name": plan.name, "rank": rank, "world_size": world_size, "time": time.time(),
         "fingerprint": plan.fingerprint, "every": op.every, "mode": op.mode, "profile": plan.config,
         "constants": plan.given, "requested": sorted(plan.requested),
-        "defaulted": None if plan.defaulted is None else sorted(plan.defaulted),
     }  # fmt: skip
     made: dict[str, Any] = json.loads(json.dumps(run, default=str))
     return made

@@ -159,7 +159,7 @@ PARTIAL = {
     "signals by phase": "signals: {rollout: {reward: completion, source: 'completion text?'}, update: {logp: token}}",
     "a table with its columns": "tables: {worst: {columns: [prompt], filter: {key: reward, bottom: 4}, to: [jsonl]}}",
     "lists": "metrics: {a: {expr: x, by: [s], tags: core, alias: [b, c]}}",
-    "metrics in groups": "metric_groups: {c: {defaults: {reduce: last, tags: core}, lr: , tau: 2 * x, q: {name: q}}}",
+    "what metrics share": "metrics: {lr: {<<: &last {reduce: last, tags: core}, title: LR}, tau: {<<: *last, expr: x}}",
     "what a metric means": "metrics: {kl: {title: KL, unit: nats, good: down, healthy: [null, 0.2], runbook: go}}",
     "a profile in a word": "profiles: {slim: 'tag:core', few: [reward, kl]}",
     "sinks by kind": "sinks: [console, jsonl]",

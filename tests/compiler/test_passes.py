@@ -58,10 +58,7 @@ def touched() -> Touched:
 
 def compiled(spec: Any, constants: dict[str, Any], found: Touched) -> None:
     """Run the passes as the compiler does."""
-    draft = Watched(
-        spec, functions.DEFAULT, reductions.DEFAULT, constants, None, frozenset(), COLUMNS,
-        own=frozenset({f"metrics.{name}" for name in spec.metrics}),
-    )  # fmt: skip
+    draft = Watched(spec, functions.DEFAULT, reductions.DEFAULT, constants, frozenset(), COLUMNS)
     for stage in PASSES:
         for one in stage:
             before = contents(draft)

@@ -104,7 +104,10 @@ def test_a_preset_is_composed_with_its_default_sinks(base: Path) -> None:
                 }
             },
         ),
-        ("~declog.metrics.kl", {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "gone": None}}),
+        (
+            "~declog.metrics.kl",
+            {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": None, "gone": None}},
+        ),
         (
             "declog.metrics.kl=null",
             {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": None, "gone": None}},

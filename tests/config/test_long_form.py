@@ -118,15 +118,19 @@ def test_overrides_address_the_long_form(write_preset: WritePreset, base: str) -
     ]  # fmt: skip
     made = profile_of(compose("own", lines, config_dir=directory))
     assert {
-        "signals": {name: each.get("type") for name, each in made["signals"].items()},
+        "signals": {name: each and each.get("type") for name, each in made["signals"].items()},
         "p": made["metrics"]["p"],
         "alerts": made["alerts"],
         "bottom": made["filters"]["worst"]["bottom"],
         "sinks": list(made["sinks"]),
     } == {
-        "signals": {"reward": None, "loss": None, "source": "int"},
+        "signals": {"reward": None, "loss": None, "source": "int", "length": None},
         "p": {"expr": "reward", "reduce": "p10"},
-        "alerts": {"loss": {"metric": "loss", "above": 3}, "reward": {"metric": "reward", "below": 0.1}},
+        "alerts": {
+            "loss": {"metric": "loss", "above": 3},
+            "reward": {"metric": "reward", "below": 0.1},
+            "length": None,
+        },
         "bottom": 9,
         "sinks": ["console"],
     }
@@ -234,33 +238,6 @@ def test_a_sinks_word_is_its_profile(
     shown = [line.split("#") for line in capsys.readouterr().out.splitlines()]
     assert [(what.strip(), place[0].strip().rpartition("/")[2]) for what, *place in shown if place][:2] == [
         ("kind: jsonl", kind), ("profile: slim", profile)
-    ]  # fmt: skip
-
-
-GROUPED = """
-signals: {update: {loss: step}}
-metric_groups:
-  control:
-    defaults: {phase: update, axis: step, reduce: last, name: "control/{id}"}
-    tau:
-    rate: {name: lr}
-"""
-
-
-def test_metrics_of_groups_are_metrics(write_preset: WritePreset, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another file and an override change them by their ids; each key has the place at which it is written."""
-    write_preset("base", GROUPED)
-    directory = write_preset("own", "defaults: [base, _self_]\nmetrics: {tau: {tags: core}, rate: null}\n")
-    plan = declog.plan(declog.compose("own", ["metrics.tau.reduce=max"], config_dir=directory))
-    assert [(op.key, op.reduction.name, op.tags, op.names[0].template) for op in plan.metrics if op.id != "logged"] == [
-        ("tau", "max", ("core",), "control/tau")
-    ]
-    assert main(["show", "base", "--config-dir", str(directory), "--key", "metrics"]) == 0
-    shown = [line.split("#") for line in capsys.readouterr().out.splitlines()]
-    assert [(what.strip(), place[0].strip().rpartition("/")[2]) for what, *place in shown if place] == [
-        ("phase: update", "base.yaml:4:16"), ("axis: step", "base.yaml:4:31"), ("reduce: last", "base.yaml:4:43"),
-        ('name: control/{id}', "base.yaml:4:57"), ("name: lr", "base.yaml:6:12"), ("phase: update", "base.yaml:4:16"),
-        ("axis: step", "base.yaml:4:31"), ("reduce: last", "base.yaml:4:43"),
     ]  # fmt: skip
 
 

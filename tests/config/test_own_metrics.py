@@ -1,40 +1,55 @@
-"""What one's own file adds is seen: in every profile that a package declares, unless it says otherwise."""
+"""A metric of one's own is in `full`; `include` is a closed list, and `check` says what of one's own it leaves out."""
 
 from __future__ import annotations
 
 import pytest
 
 import declog
+from declog.cli import main
 from tests.conftest import WritePreset
 
+NOTE = "note: no sink shows "
 
-def shown(plan: declog.Plan, profile: str) -> list[str]:
-    """The metrics of one's own in a profile."""
-    return sorted(key for key, _ in plan.profiles[profile].outputs if key.startswith("mine"))
+
+def shown(plan: declog.Plan) -> list[str]:
+    """The metrics of one's own that a sink shows."""
+    profiles = [plan.profiles[sink.profile] for sink in plan.sinks]
+    return sorted({key for profile in profiles for key, _ in profile.outputs if key.startswith("mine")})
 
 
 @pytest.mark.parametrize(
-    ("own", "expected", "warnings"),
+    ("own", "expected", "unseen"),
     [
-        ("metrics: {mine: p95(reward), mine_too: {expr: reward, log: false}}", ["mine"], []),
-        ("metrics: {mine: p95(reward)}\nprofiles: {slim: {exclude: mine}}", [],
-         ["no sink shows `mine`: include it in the profile (slim), or say `log: false`"]),
-        ("metrics: {mine: p95(reward)}\nprofiles: {slim: [reward]}", [],
-         ["no sink shows `mine`: include it in the profile (slim), or say `log: false`"]),
-        ("metrics: {mine: p95(reward), mine_b: mean(reward)}\nprofiles: {slim: [mine_b]}", ["mine_b"],
-         ["no sink shows `mine`: include it in the profile (slim), or say `log: false`"]),
+        ("metrics: {mine: p95(reward)}", ["mine"], []),
+        ("profile: slim\nmetrics: {mine: p95(reward), mine_too: {expr: reward, log: false}}", [], ["mine"]),
+        ("profile: slim\nmetrics: {mine: {expr: reward, tags: core}, mine_b: mean(reward)}", ["mine"], ["mine_b"]),
+        ("profile: slim\nmetrics: {mine: p95(reward)}\nprofiles: {slim: {include: {mine: mine}}}", ["mine"], []),
+        ("metrics: {mine: p95(reward)}\nprofiles: {full: {exclude: mine}}", [], ["mine"]),
+        ("metrics: {mine: p95(reward)}\nsinks: {console: {profile: slim}, parquet: {profile: full}}", ["mine"], []),
+        ("profile: slim\nmetrics: {mine: {expr: reward, enabled: false}}", [], []),
+        ("profile: slim\nmetrics: {mine: mean(reward)}\nalerts: {mine: '> 5'}", [], ["mine"]),
     ],
 )  # fmt: skip
-def test_a_metric_of_ones_own_is_in_the_shipped_profiles(
-    write_preset: WritePreset, own: str, expected: list[str], warnings: list[str]
+def test_a_profile_shows_what_it_says(
+    write_preset: WritePreset, capsys: pytest.CaptureFixture[str], own: str, expected: list[str], unseen: list[str]
 ) -> None:
-    """The shipped `slim` could not name it; an `exclude`, an `include` and `log: false` of one's own are obeyed."""
-    directory = write_preset("own", f"defaults: [grpo, _self_]\nprofile: slim\n{own}\n")
-    made = declog.plan(declog.compose("own", config_dir=directory))
-    assert (shown(made, "slim"), [text for text in made.warnings if "`mine" in text]) == (expected, warnings)
+    """Who declares a metric changes nothing, and the file is as its data; the note of `check` is about one's own."""
+    directory = write_preset("own", f"defaults: [grpo, _self_]\n{own}\n")
+    composed = declog.compose("own", config_dir=directory)
+    plans = [declog.plan(composed), declog.plan(declog.profile_of(composed))]
+    assert [shown(plan) for plan in plans] == [expected, expected]
+    assert plans[0].fingerprint == plans[1].fingerprint
+    assert [{*plan.unseen} & {"mine", "mine_b", "mine_too"} for plan in plans] == [{*unseen}] * 2
+    assert main(["check", "own", "--config-dir", str(directory)]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith(NOTE)]
+    assert [line.removeprefix(NOTE).partition(":")[0] for line in notes] == [f"`{name}`" for name in unseen]
 
 
-def test_one_that_an_override_adds_is_ones_own() -> None:
-    """From the shell as from a file."""
-    made = declog.plan(declog.compose("grpo", ["+declog.metrics.mine=p95(reward)", "declog.profile=slim"]))
-    assert shown(made, "slim") == ["mine"]
+def test_an_override_is_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a shell adds to a preset is one's own; what the preset leaves out of its own short list is no news."""
+    words = ["grpo", "metrics.mine=p95(reward)", "profile=slim"]
+    assert shown(declog.plan("grpo", words[1:])) == []
+    assert main(["check", *words]) == 0
+    assert NOTE + "`mine`:" in capsys.readouterr().out
+    assert main(["check", "grpo", "profile=slim"]) == 0
+    assert NOTE not in capsys.readouterr().out

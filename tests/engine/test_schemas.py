@@ -155,9 +155,9 @@ def test_undeclared_columns_are_dropped_by_default_and_that_is_reported_once(
     assert [sorted(table.data) for _, table in sink.tables("t")] == [["score", "text"]] * 2
 
 
-def test_a_column_that_the_profile_declares_is_a_signal(tmp_path: Path) -> None:
-    """What a reward function logs feeds metrics as soon as YAML names it, without a change of code."""
-    signals = {"quality": {"axis": "completion"}}
+def test_a_column_that_a_signal_takes_is_that_signal(tmp_path: Path) -> None:
+    """What a reward function logs feeds metrics as soon as YAML says so, without a change of code."""
+    signals = {"quality": {"axis": "completion", "from_log_extra": True}}
     made = scores(None, schema={"quality": {"type": "float"}}, signals=signals)
     made["metrics"] = {"quality": "mean(quality)"}
 

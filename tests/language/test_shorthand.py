@@ -74,14 +74,6 @@ SAME = {
         "metrics: {a: {expr: 2 * x, reduce: [p05, p25, p50, p75, p95]},"
         " b: {expr: x, reduce: [mean, histogram(bins=3), p99.9]}, c: {reduce: [mean, std, min, max, last]}}",
     ),
-    "metrics in groups": (
-        "metric_groups: {c: {defaults: {axis: step, reduce: last, name: 'c/{id}', tags: core}, lr: , tau: {reduce: max,"
-        " tags: null}, q: p95(x), r: 2 * x}, plain: {b: mean(x)}}\nmetrics: {a: x}",
-        "metrics: {a: {expr: x}, lr: {axis: step, reduce: last, name: 'c/{id}', tags: [core]},"
-        " tau: {axis: step, reduce: max, name: 'c/{id}', tags: null},"
-        " q: {axis: step, expr: x, reduce: p95, name: 'c/{id}', tags: [core]},"
-        " r: {axis: step, expr: 2 * x, reduce: last, name: 'c/{id}', tags: [core]}, b: {expr: x, reduce: mean}}",
-    ),
     "a table in place": (
         "tables: {worst: {columns: [prompt, reward], filter: {key: reward, bottom: 4}, every: 50}}",
         "tables: {worst: {schema: worst, filter: worst, every: 50}}\n"
@@ -232,26 +224,6 @@ def test_a_layer_replaces_what_it_says_as_a_whole(layer: str, expected: str) -> 
             "signals: {rollout: {reward: completion}, reward: step}",
             ("signals.rollout.reward", "the signal `reward` is declared twice",
              "write it once, under its phase or without"),
-        ),
-        (
-            "metric_groups: {a: {defaults: {reduce: last}}}",
-            ("metric_groups.a", "the group names no metric here, and `defaults` are for those that stand beside them",
-             "list the metrics beside `defaults`; those of another file are changed under `metrics`"),
-        ),
-        (
-            "metric_groups: {a: {x: step}}\nmetrics: {x: step}",
-            ("metric_groups.a.x", "the metric `x` is declared twice",
-             "write it once, in its group or under `metrics`"),
-        ),
-        (
-            "metric_groups: {a: {x: step}, b: 3}",
-            ("metric_groups", "groups of metrics are maps",
-             "metric_groups: {control: {defaults: {reduce: last}, lr: step}}"),
-        ),
-        (
-            "metric_groups: {a: {defaults: 3, x: step}}",
-            ("metric_groups.a.defaults", "`defaults` are keys of metrics, which all metrics of the group have",
-             "defaults: {phase: update, reduce: last}"),
         ),
         (
             "signals: {reward: float}",

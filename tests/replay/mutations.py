@@ -91,11 +91,11 @@ def without(key: str, metric: Metric) -> Metric | None:
     return {name: value for name, value in metric.items() if name != key} if metric.get(key) is not None else None
 
 
-def pooled(defaults: Mapping[str, Any], metric: Metric) -> Metric | None:
+def pooled(metric: Metric) -> Metric | None:
     """One value per batch, averaged; or of the window, where it was one per batch."""
     if "formula" in metric or metric.get("cumulative") or "histogram" in str(metric.get("reduce")):
         return None
-    pool = metric.get("pool") or defaults.get("pool") or "window"
+    pool = metric.get("pool") or "window"
     changed = {key: value for key, value in metric.items() if key not in ("pool", "combine")}
     return {**changed, "pool": "batch"} if pool == "window" else {**changed, "pool": "window"}
 
@@ -105,7 +105,7 @@ def mutants(data: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], set[
     kinds: dict[str, Change] = {
         "reduction": partial(reduced, 0), "another reduction": partial(reduced, 1),
         "where": partial(without, "where"), "weight": partial(without, "weight"),
-        "pool": partial(pooled, data.get("metric_defaults") or {}),
+        "pool": pooled,
     }  # fmt: skip
     for kind, change in kinds.items():
         made = copy.deepcopy(dict(data))

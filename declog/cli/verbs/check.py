@@ -100,7 +100,6 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
     from declog.api import plan
     from declog.cli.targets import configured
     from declog.compiler import compile
-    from declog.config.lint import with_defaults
     from declog.replay.prepared import faults
 
     clock.append(time.perf_counter())
@@ -110,10 +109,11 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
         clock.append(time.perf_counter())
         done.plan = plan(config)
         done.warnings = list(map(str, done.plan.warnings))
-        make = partial(compile, defaulted=with_defaults(config), imports=frozenset(config.imports))
+        make = partial(compile, imports=frozenset(config.imports))
         problems, stale = faults(config, make)
         if problems:
             raise config.located(ConfigError(problems))
+        done.notes += _unseen(config, done.plan)
         if stale:
             dropped = ", ".join(f"{name}: null" for name in stale)
             done.notes.append(f"tests expect what this profile has no more; drop them: `tests: {{{dropped}}}`")
@@ -124,6 +124,18 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
     spans = zip(("imports", "hydra", "declog"), clock, clock[1:], strict=False)
     done.timings = {name: round(end - start, 4) for name, start, end in spans}
     return done
+
+
+def _unseen(config: Composed, made: Plan) -> list[str]:
+    """A note on metrics of one's own that no sink shows; a preset knows what its short list leaves out."""
+    names = [name for name in made.unseen if config.home(("metrics", name)) is None]
+    if not names:
+        return []
+    profile = min(sink.profile for sink in made.sinks)
+    closed = (config.data.get("profiles") or {}).get(profile) or {}
+    edit = f"profiles: {{{profile}: {{include: {{mine: {' '.join(names)}}}}}}}"
+    hint = edit if closed.get("include") else f"`profiles.{profile}.exclude` leaves it out"
+    return [f"no sink shows {', '.join(f'`{name}`' for name in names)}: {hint}"]
 
 
 def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:

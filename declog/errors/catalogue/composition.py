@@ -60,7 +60,7 @@ CODES = {
     "DL101.sink_not_chosen": ("the sink `{name}` is not chosen", "{fix}"),
     "DL101.slash": ("a key cannot hold `/`: `{name}` may be the entry's `name`, its id is an identifier", "{fix}"),
     "DL101.star": ("an override is of one key, and `*` is none",
-        "one by one; `metric_defaults` holds `pool`, `combine` and `nan` for a file's metrics"),
+        "one override for each key; in a file, what entries share is an anchor, `<<: *name`"),
     "DL101.suffix": ("Hydra reads files that end in .yaml, not {file}", "mv {name} {yaml}"),
     "DL101.sweep": ("`{value}` is a sweep over several values, which needs --multirun; a list has brackets",
         "{key}=[{value}]  or  {text}"),

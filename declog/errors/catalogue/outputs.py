@@ -181,9 +181,7 @@ CODES = {
     ```
     """, {
     "DL604.actor": ("actor {rank} runs another plan ({fingerprint}) than the driver ({own})",
-        "start actors and driver from the same configuration; one that is sent to another process no longer says "
-        "which file declared what, which `metric_defaults` and signals without `extra:` go by: compose it with "
-        "declog.compose"),
+        "start actors and driver from the same configuration"),
     "DL604.ranks": ("ranks compiled different plans: {difference}", "start every rank from the same configuration"),
 }),
 "DL605": Code("a window could not be evaluated", """

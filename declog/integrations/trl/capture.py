@@ -53,10 +53,10 @@ class Capture:
             self.rollout: {name for name in BOTH if homes.get(name, self.rollout) != self.rollout},
             UPDATE: {name for name in BOTH if homes.get(name) == self.rollout != homes.get("logprobs")},
         }
-        own = [name for name in log.plan.extras if name in log.plan.sources and name not in OWN]
-        sources = {name: log.plan.sources[name][0] for name in own}
         self._per_row = {  # signals that may be columns of the data set
-            name for name, op in sources.items() if op.axis.label == "completion" and not op.family
+            name
+            for name, ops in log.plan.sources.items()
+            if name not in OWN and ops[0].axis.label == "completion" and not ops[0].family
         }
         self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
         self._rloo = support.method == "rloo"

@@ -11,7 +11,6 @@ import declog
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
-from tests.conftest import WritePreset
 from tests.running import profile, rows, run
 
 ROWS = {"axis": "completion"}
@@ -252,36 +251,7 @@ def test_a_profile_shows_when_a_condition_holds(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-# ---- defaults
-
-
-def pools(plan: declog.Plan) -> dict[str, tuple[str, str]]:
-    """Each metric's pool and combination, `log_metric`'s left out."""
-    return {op.key: (op.pool, op.combine) for op in plan.metrics if op.id != "logged"}
-
-
-def test_defaults_are_for_the_metrics_of_their_preset(write_preset: WritePreset) -> None:
-    """What a user adds, in a file or as an override, is exact over the window."""
-    write_preset(
-        "theirs",
-        """
-        name: theirs
-        metric_defaults: {pool: batch, combine: max}
-        signals: {x: {axis: completion}}
-        metrics:
-          a: {expr: x}
-          b: {expr: x, combine: min}
-          c: {expr: x, pool: window}
-        """,
-    )
-    folder = write_preset("mine", "defaults: [theirs, _self_]\nname: mine\nmetrics: {d: mean(x), a: {reduce: max}}\n")
-    theirs = {"a": ("batch", "max"), "b": ("batch", "min"), "c": ("window", "mean")}
-
-    assert pools(declog.plan(declog.compose("theirs", config_dir=folder))) == theirs
-    composed = declog.compose("mine", ['+declog.metrics.e="max(x)"', "declog.metrics.b.combine=sum"], config_dir=folder)
-    assert pools(declog.plan(composed)) == {
-        **theirs, "b": ("batch", "sum"), "d": ("window", "mean"), "e": ("window", "mean"),
-    }  # fmt: skip
+# ---- pools
 
 
 def test_a_metric_added_to_trls_preset_is_exact() -> None:

@@ -248,7 +248,8 @@ def test_what_trl_promises_reward_functions(method: str, model: Path, tmp_path: 
 def test_reward_functions_that_work_in_threads(how: str, model: Path, tmp_path: Path) -> None:
     """What they record there, and inherits no scope, is of the reward call that is under way: as without threads."""
     overrides = [
-        "+declog.signals.hard={axis: completion, phase: rollout}", "+declog.metrics.hard='mean(hard)'",
+        "+declog.signals.hard={axis: completion, phase: rollout, from_log_extra: true}",
+        "+declog.metrics.hard='mean(hard)'",
         "+declog.metrics.agrees={expr: 'hard - length', reduce: max}",
     ]  # fmt: skip
 

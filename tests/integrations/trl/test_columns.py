@@ -30,8 +30,8 @@ sinks:
 signals:
   source: {axis: completion, type: text, phase: rollout, optional: true}
   level: {axis: completion, type: int, phase: rollout, optional: true}
-  said: {axis: completion, type: text, phase: rollout, optional: true}
-  sure: {axis: completion, phase: rollout, optional: true}
+  said: {axis: completion, type: text, phase: rollout, optional: true, from_log_extra: true}
+  sure: {axis: completion, phase: rollout, optional: true, from_log_extra: true}
 metrics:
   by_source: {expr: sure, by: source, name: "sure/{label}"}
   hard: {expr: sure, where: level > 2, name: sure/hard}

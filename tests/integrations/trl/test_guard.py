@@ -285,14 +285,15 @@ def test_a_column_is_no_signal_of_a_preset(model: Path, tmp_path: Path) -> None:
     assert len(tables) == 3
 
 
-def test_a_column_is_a_signal_that_the_profile_declares(model: Path, tmp_path: Path) -> None:
-    """An override's, and one of the preset's that says so."""
+def test_a_column_is_a_signal_that_takes_it(model: Path, tmp_path: Path) -> None:
+    """It says `from_log_extra: true`."""
 
     def reward(completions: Sequence[str], log_extra: Any, **given: Any) -> list[float]:
         log_extra("mine", [2.0] * len(completions))
         return [1.0] * len(completions)
 
-    overrides = ["+declog.signals.mine={axis: completion, phase: rollout}", "+declog.metrics.mine='mean(mine)'"]
+    signal = "{axis: completion, phase: rollout, from_log_extra: true}"
+    overrides = [f"+declog.signals.mine={signal}", "+declog.metrics.mine='mean(mine)'"]
     _, failures, _, sink = columns(model, tmp_path, reward, overrides=overrides)
     assert [values["mine"] for _, _, values in cases.events(sink)[:3]] == [2.0] * 3 and failures == []
 
@@ -388,7 +389,7 @@ MINE = [
     override
     for name in ("mine", "number", "size")
     for override in (
-        f"+declog.signals.{name}={{axis: completion, phase: rollout, optional: true}}",
+        f"+declog.signals.{name}={{axis: completion, phase: rollout, optional: true, from_log_extra: true}}",
         f"+declog.metrics.{name}='mean({name})'",
     )
 ]

@@ -1,0 +1,142 @@
+"""What entries of a file share is YAML's own anchors: expanded when the file is read, with places and carets kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import declog
+from declog.cli import main
+from declog.errors.visible import visible_lines
+from tests.conftest import WritePreset
+
+SIGNALS = "signals: {loss: step, lr: step, tau: step, length: completion}\n"
+SHARED = {
+    "flow": (
+        "metrics:\n  loss: {<<: &batch {pool: batch, combine: max}, reduce: mean}\n"
+        "  lr: {<<: *batch, reduce: last}\n  tau: {<<: *batch, combine: min}\n",
+        "metrics: {loss: {pool: batch, combine: max, reduce: mean}, lr: {pool: batch, combine: max, reduce: last},"
+        " tau: {pool: batch, combine: min}}\n",
+    ),
+    "block": (
+        "metrics:\n  loss: &loss\n    expr: loss\n    reduce: [mean, max]\n    tags: core\n"
+        "  lr:\n    <<: *loss\n    expr: lr\n",
+        "metrics: {loss: {expr: loss, reduce: [mean, max], tags: core},"
+        " lr: {expr: lr, reduce: [mean, max], tags: core}}\n",
+    ),
+    "several, of which the first wins": (
+        "metrics:\n  loss: {<<: &a {reduce: last, unit: nats}}\n  lr: {<<: &b {reduce: max, title: LR}}\n"
+        "  tau: {<<: [*b, *a], expr: tau}\n",
+        "metrics: {loss: {reduce: last, unit: nats}, lr: {reduce: max, title: LR},"
+        " tau: {expr: tau, reduce: max, title: LR, unit: nats}}\n",
+    ),
+    "one that takes another": (
+        "metrics:\n  loss: &loss {<<: &last {reduce: last}, tags: core}\n  lr: {<<: *loss, title: LR}\n"
+        "  tau: {<<: *last}\n",
+        "metrics: {loss: {reduce: last, tags: core}, lr: {reduce: last, tags: core, title: LR}, tau: {reduce: last}}\n",
+    ),
+    "null for what is shared": (
+        "metrics:\n  length: {<<: &cut {expr: length, where: length > 2, weight: length}}\n"
+        "  all: {<<: *cut, where: null}\n",
+        "metrics: {length: {expr: length, where: length > 2, weight: length}, all: {expr: length, weight: length}}\n",
+    ),
+    "a value": (
+        "metrics:\n  length: {where: &long length > 2}\n  longest: {expr: length, reduce: max, where: *long}\n",
+        "metrics: {length: {where: length > 2}, longest: {expr: length, reduce: max, where: length > 2}}\n",
+    ),
+    "alerts, columns and sinks": (
+        "metrics: {loss: mean}\nalerts:\n  loss: {<<: &often {patience: 3, level: info}, above: 2}\n"
+        "  low: {<<: *often, metric: loss, below: 0}\n"
+        "schemas:\n  s:\n    length: {<<: &maybe {nullable: true}, type: float}\n"
+        "    n: {<<: *maybe, type: float, expr: 2 * length}\n"
+        "tables: {t: {schema: s}}\n"
+        "sinks: {jsonl: {<<: &slow {every: 5}, kind: jsonl}, console: {<<: *slow, kind: console}}\n",
+        "metrics: {loss: mean}\nalerts: {loss: {patience: 3, level: info, above: 2},"
+        " low: {patience: 3, level: info, metric: loss, below: 0}}\n"
+        "schemas: {s: {length: {nullable: true, type: float}, n: {nullable: true, type: float, expr: 2 * length}}}\n"
+        "tables: {t: {schema: s}}\nsinks: {jsonl: {every: 5, kind: jsonl}, console: {every: 5, kind: console}}\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("anchors", "written"), SHARED.values(), ids=SHARED.keys())
+def test_shared_keys_are_written_keys(anchors: str, written: str, write_preset: WritePreset) -> None:
+    """A file with anchors is the file that says all of it, alone and extended."""
+    write_preset("anchors", SIGNALS + anchors)
+    write_preset("written", SIGNALS + written)
+    own = "metrics: {loss: {help: of a step}}\n" if "loss" in written else "metrics: {length: {help: of all}}\n"
+    plans = []
+    for base in ("anchors", "written"):
+        folder = write_preset(f"on_{base}", f"defaults: [{base}, _self_]\n{own}")
+        plans.append([declog.plan(declog.compose(name, config_dir=folder)) for name in (base, f"on_{base}")])
+    assert [plan.canonical for plan in plans[0]] == [plan.canonical for plan in plans[1]]
+
+
+BROKEN = """\
+signals: {loss: step, lr: step}
+metrics:
+  loss: {<<: &shared {expr: los, reduce: mena, poll: batch}, title: Loss}
+  lr: {<<: *shared, expr: lr}
+  both:
+    <<: [&high {where: lr > 1 and}, *shared]
+    expr: lr
+sinks: [console]
+"""
+SAID = """\
+error[DL201] declog/anchors.yaml:3:48 in metrics.loss.poll
+  unknown key `poll`
+    3 | ... s: &shared {expr: los, reduce: mena, poll: batch}, title: Loss}
+      |                                           ^^^^
+  fix: did you mean `pool`?
+"""
+
+
+def test_an_error_of_a_shared_key_is_said_once(write_preset: WritePreset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a caret under the text of the anchor, whoever takes it; an entry's own key has its own place."""
+    folder = write_preset("anchors", BROKEN)
+    monkeypatch.chdir(folder)
+
+    def said() -> list[tuple[str, str, str]]:
+        with pytest.raises(declog.ConfigError) as caught:
+            declog.plan("declog/anchors.yaml")
+        found = []
+        for problem in caught.value.problems:
+            where = problem.where
+            assert where is not None and where.excerpt is not None
+            excerpt = where.excerpt
+            found.append((f"{where.line}:{where.column}", problem.code, excerpt.text[excerpt.start : excerpt.end]))
+        return found
+
+    assert said() == [("3:48", "DL201", "poll")]
+    write_preset("anchors", BROKEN.replace("poll", "pool"))
+    assert said() == [("3:29", "DL302", "los"), ("3:42", "DL311", "mena"), ("6:34", "DL301", "}")]
+
+
+def test_an_override_of_one_entry_changes_that_alone(
+    write_preset: WritePreset, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each key has the place at which it is written, also in `show`; nothing is shared once the file is read."""
+    folder = write_preset(
+        "base", "signals: {loss: step, lr: step}\nmetrics:\n"
+        "  loss: {<<: &last {reduce: last, tags: [core]}, title: Loss}\n  lr: {<<: *last, tags: null}\n",
+    )  # fmt: skip
+    monkeypatch.chdir(folder)
+    write_preset("own", "defaults: [base, _self_]\nmetrics: {lr: {unit: nats}}\n")
+    composed = declog.compose("own", ["metrics.loss.reduce=max"], config_dir=folder)
+    assert {op.key: (op.reduction.name, op.tags) for op in declog.plan(composed).metrics if op.id != "logged"} == {
+        "loss": ("max", ("core",)), "lr": ("last", ()),
+    }  # fmt: skip
+    assert main(["show", "base", "--config-dir", str(folder), "--key", "metrics"]) == 0
+    shown = [line.split("#") for line in visible_lines(capsys.readouterr().out).splitlines()]
+    assert [(what.strip(), Path(place[0].strip()).name) for what, *place in shown if place] == [
+        ("reduce: last", "base.yaml:3:21"), ("tags: [core]", "base.yaml:3:35"), ("title: Loss", "base.yaml:3:50"),
+        ("reduce: last", "base.yaml:3:21"), ("tags: null", "base.yaml:4:19"),
+    ]  # fmt: skip
+
+
+def test_keys_for_whole_groups_of_metrics_are_answered_with_an_anchor() -> None:
+    """What former versions had for it names the form that works."""
+    for key in ("metric_defaults", "metric_groups"):
+        with pytest.raises(declog.ConfigError, match=r"<<: \*batch"):
+            declog.plan({key: {"pool": "batch"}, "signals": {"x": "step"}, "metrics": {"x": "mean"}})
