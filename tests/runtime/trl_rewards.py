@@ -25,7 +25,7 @@ Texts = list[str]
 
 @declog.reward
 def lengths(completions: Texts, **given: Any) -> Any:
-    """One column for the table, one that the profile declares."""
+    """One column for the table, one that a signal of the profile takes."""
     sizes = [float(len(text.split())) for text in completions]
     return sizes, {"word_count": [int(size) for size in sizes], "confidence": [size / 4 for size in sizes]}
 
@@ -45,7 +45,7 @@ class Style:
 
 
 PROFILE = profile(
-    {"confidence": {"axis": "completion"}}, {"confidence": "max(confidence)"},
+    {"confidence": {"axis": "completion", "from_log_extra": True}}, {"confidence": "max(confidence)"},
     schemas={"s": {"confidence": {"type": "float"}, "extra": {"undeclared": "keep"}}}, tables={"t": {"schema": "s"}},
 )  # fmt: skip
 WORDS = ("<pad>", "<eos>", "a", "b", "c", "d")
