@@ -15,6 +15,7 @@ from declog.engine import formulas
 from declog.engine.cell_values import row_bytes
 from declog.engine.cells import Found
 from declog.engine.frame import Frame
+from declog.engine.inactive import Inactive
 from declog.engine.metrics import Metrics, Report, failure
 from declog.engine.naming import Named, Naming, Output
 from declog.engine.tables import Tables
@@ -71,9 +72,15 @@ class _Event:
 
 
 class Dispatcher:
-    """Evaluates log events and sends each sink its share."""
+    """Evaluates log events and sends each sink its share; ``inactive`` gets why metrics have no values."""
 
-    def __init__(self, plan: Plan, routes: Sequence[Route], functions: Functions = DEFAULT) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        routes: Sequence[Route],
+        functions: Functions = DEFAULT,
+        inactive: Callable[[Mapping[str, str]], None] = lambda reasons: None,
+    ) -> None:
         self._plan = plan
         self._routes = routes
         self._streaks: Counter[tuple[str, str]] = Counter()  # log events in a row that an alert held, by mode
@@ -83,6 +90,7 @@ class Dispatcher:
         self._naming = Naming(plan, self._metrics.combine)
         self._samples = Tables(functions)
         self._outputs = {op.key: op for op in plan.outputs}
+        self.inactive = Inactive(plan, inactive)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: totals, and where alerts and sinks are in their counts."""
@@ -120,11 +128,12 @@ class Dispatcher:
         *,
         mode: str = "train",
         figures: Mapping[str, float] = NO_FIGURES,
+        number: int = 0,
     ) -> dict[str, float]:
         """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
 
         Where ranks are missing from a window, every sink learns how many there are rows of. ``figures`` are what
-        declog itself cost, for the profiles that ask.
+        declog itself cost, for the profiles that ask. ``number`` is that of the log event among the mode's.
         """
         if not any(due.values()):
             return {}  # nothing came since the last log event
@@ -136,6 +145,7 @@ class Dispatcher:
             found.join(mine)
             self._naming.add(named, period, mine, held.partial is not None, report, prefix)
             tables += self._tables(period, held.table_rows, report) if self._plan.tables else ()
+        self.inactive.judge(mode, number, step, due.keys(), found)
         self._metrics.at(step, due.get(self._plan.every, held))
         own = [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run

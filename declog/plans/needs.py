@@ -1,4 +1,4 @@
-"""Which metrics need which: what formulas and conditions read, and the order in which they can be had.
+"""What metrics need: other metrics, in an order in which they can be had, and the signals that they are made of.
 
 Imports the plan and the tree only.
 """
@@ -6,9 +6,19 @@ Imports the plan and the tree only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from declog.language.nodes import METRIC, Node, walk
-from declog.plans.ops import FormulaOp, MetricOp
+from declog.language.dtypes import Axis
+from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, walk
+from declog.plans.fingerprint import expressions
+from declog.plans.ops import FormulaOp, MetricOp, Plan
+
+
+class Need(NamedTuple):
+    """A signal without which a metric has no value, by its name in a phase."""
+
+    phase: str
+    name: str
 
 
 def read(*nodes: Node) -> list[str]:
@@ -41,3 +51,48 @@ def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
         circle.append(at)
         at = min(item for item in waiting[at] if item in waiting)
     return list(done), circle if at is None else circle[circle.index(at) :]
+
+
+def signals_of(plan: Plan) -> dict[str, frozenset[Need]]:
+    """By id of a metric, the signals that its values are made of: also by way of folds, joins and other metrics."""
+    found: dict[str, set[Need]] = {op.id: set() for op in plan.outputs}
+    columns = _columns(plan)
+    for op in plan.metrics:
+        found[op.id] |= _signals(op, op.phase, columns)
+        found[op.id] |= {need for name in (op.fold, op.tokens) if name for need in columns[name]}
+        grouping = plan.grouping
+        if grouping is not None and grouping.of is not None and _of_groups(op):
+            found[op.id].add(Need(op.phase, grouping.of))
+    ids = {op.key: op.id for op in plan.outputs}
+    formulas = {op.id: op for op in plan.formulas}
+    for id in ordered(needs(plan.outputs))[0]:
+        if id in formulas:
+            found[id] |= {need for key in read(formulas[id].expr) if key in ids for need in found[ids[key]]}
+    return {id: frozenset(mine) for id, mine in found.items()}
+
+
+def _columns(plan: Plan) -> dict[str, frozenset[Need]]:
+    """The signals behind each column that is computed: of folds, of texts, of other phases and of the step before."""
+    found: dict[str, frozenset[Need]] = {}
+    for phase in plan.phases.values():
+        found |= {fold.name: frozenset(Need(phase.name, name) for name in fold.reads) for fold in phase.folds}
+        found |= {op.name: frozenset(_signals(op.expr, phase.name, found)) for op in phase.locals}
+    found |= {op.name: frozenset(_signals(op.expr, op.source, found)) for op in plan.joins}
+    return found | {op.name: frozenset(_signals(op.expr, op.phase, found)) for op in plan.previous}
+
+
+def _signals(value: object, phase: str, columns: Mapping[str, frozenset[Need]]) -> set[Need]:
+    """The signals that the expressions of a value read in a phase."""
+    found: set[Need] = set()
+    for node in walk(*expressions(value)):
+        if node.op == SIGNAL:
+            found.add(Need(phase, str(node.param("name"))))
+        elif node.op in (FOLD, TEXTVALUE, CARRIED):
+            found |= columns.get(str(node.param("name")), frozenset())
+    return found
+
+
+def _of_groups(op: MetricOp) -> bool:
+    """Whether a metric has no value where nothing says what a group is."""
+    nodes = walk(*expressions(op))
+    return op.axis is Axis.GROUP or any(Axis.GROUP in (node.type.axis, node.over) for node in nodes)

@@ -54,9 +54,10 @@ class Background:
         self._run = run
         self._choice = choice
         self._branch = False  # of another run, whose rows are its own
+        self._missing: Mapping[str, str] = {}
         self._collector = None
         if comm.collects:
-            dispatcher = Dispatcher(plan, routes, functions)
+            dispatcher = Dispatcher(plan, routes, functions, self._note_missing)
             self._collector = Collector(
                 plan, comm, dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued
             )
@@ -81,6 +82,19 @@ class Background:
         for runner in self._runners.values():
             found |= runner.lost
         return found
+
+    def _note_missing(self, reasons: Mapping[str, str]) -> None:
+        """On the worker thread: why metrics have no values, for ``missing`` and for the run's folder."""
+        self._missing = reasons
+        if self._home is not None:
+            self._home.missing(reasons)
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Why metrics have no values, after all log events that were handed over: those are waited for."""
+        if self._collector is not None:
+            self._worker.call(lambda: None, self.close_s)
+        return dict(self._missing)
 
     def submit(self, item: WindowItem | Task) -> None:
         """Hand over a log event, or something to do after it."""

@@ -7,7 +7,7 @@ Imports torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,7 @@ class BatchRecord:
     timed: bool = False  # whether a number is a duration that is not known yet
     copies: Sequence[Copy] = ()  # which are not in packs yet
     ready: Mapping[torch.device, Any] | None = None  # where there is CUDA, what all waits for
+    names: Set[str] = frozenset()  # the signals that came
 
     @property
     def bytes(self) -> int:
@@ -243,7 +244,7 @@ class OpenBatch:
         ready = self._streams.whole() if self._streams else None
         return BatchRecord(
             -1, -1, rows, elapsed, self.order, [], self._numbers, self._texts, self._sketches, self._timed,
-            self.copies, ready,
+            self.copies, ready, self.names,
         )  # fmt: skip
 
     def _misfit(self, column: str, count: int, rows: int) -> InputError | None:

@@ -91,7 +91,6 @@ class Intake:
         self._came = {name: phase.reads for name, phase in plan.phases.items()}  # what folds read, of the batch before
         self._undeclared = Undeclared(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
-        self._given: set[str] = set()  # signals that came at all
         self._calls: dict[tuple[str, ...], Sequence[Known]] = {}  # by the names of their values
         self._learned: Counter[tuple[str, ...]] = Counter()  # how often calls with these names were learned
         self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is reported once
@@ -180,8 +179,6 @@ class Intake:
         for place, op in chosen:
             made[op.phase].add(op, values[place])
         self._take(holder, made.values())
-        for given in made.values():
-            self._given |= given.names
         names = tuple(signals)
         if alike and self._learned[names] < LEARNED and len(self._calls) < CALLS:
             self._learned[names] += 1
@@ -205,7 +202,6 @@ class Intake:
                 given = ReadObservation(self._plan.phases[op.phase], {name})
                 given.add(op, {name: plain})
                 self._take(holder, [given])
-                self._given.add(name)
             if plain is None and value is not None:
                 self._leave_out(name, f"{describe(value)} is neither a number nor a list, array or tensor of values")
             elif kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
@@ -228,7 +224,6 @@ class Intake:
             given = ReadObservation(self._plan.phases[op.phase], {*values})
             given.add(op, values)
             self._take(holder, [given])
-            self._given |= given.names
 
     def _take(self, holder: Holder, calls: Iterable[Observation]) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
@@ -396,41 +391,6 @@ class Intake:
         """Note with which of its required signals a phase's first batch began: it begins each."""
         required = (op.name for op in batch.phase.signals if not op.optional and op.name in batch.began)
         self._openers[batch.phase.name] = next(required, None)
-
-    def report_silent(self) -> None:
-        """What never came until the first log event, named once."""
-        optional = [op for phase in self._plan.phases.values() for op in phase.signals if op.optional and not op.any]
-        absent = dict.fromkeys(op.source for op in optional if op.name not in self._given)
-        if absent:
-            shown = ", ".join(f"`{name}`" for name in absent)
-            log.info("not observed so far: %s; what is made of them alone is inactive", shown)
-        self._report_unmasked()
-        self._report_required()
-
-    def _report_unmasked(self) -> None:
-        """Values per token that came, and whose mask did not: which of their tokens exist nobody knows."""
-        lost: dict[frozenset[str], dict[str, None]] = {}
-        for phase in self._plan.phases.values():
-            tokens = {op.name for op in phase.signals if op.axis is Axis.TOKEN}
-            for fold in phase.folds:
-                missing, values = fold.masks - self._given, fold.reads - fold.masks
-                if missing and tokens & values and values <= self._given:
-                    lost.setdefault(missing, {}).update(dict.fromkeys(sorted(tokens & values)))
-        for missing, unmasked in lost.items():
-            came, mask = (", ".join(f"`{name}`" for name in names) for names in (unmasked, sorted(missing)))
-            log.warning(
-                "%s came per token, and %s, which says which tokens exist, never did: what is made of them is left "
-                "out; observe it in the same call, or say `axes.token.mask: all`", came, mask,
-            )  # fmt: skip
-
-    def _report_required(self) -> None:
-        """A required signal is missed when its phase's first batch closes; a phase without any batch says it here."""
-        for phase in self._plan.phases.values():
-            came = self._pieces.get(phase.name, _NONE)
-            missed = [op.source for op in phase.signals if not op.optional and op.name not in came]
-            if missed and phase.name not in self.seen:
-                shown = ", ".join(f"`{name}`" for name in missed)
-                log.warning("nothing of phase `%s` came in the first log window: %s", phase.name, shown)
 
 
 def _fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from declog.engine.cells import Found
 from declog.engine.frame import GROUP_ID, Frame, merged
 from declog.engine.joins import Carryover
 from declog.engine.publish import Dispatcher
@@ -21,6 +22,7 @@ from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import PhaseOp, Plan
 from declog.runtime import self_metrics
+from declog.runtime.arrivals import arrivals
 from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
 from declog.runtime.message import Envelope, decode
@@ -67,6 +69,7 @@ class Collector:
     def collect(self, item: WindowItem, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
         """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
         self._figures.append(figures)
+        self._dispatcher.inactive.came(item.mode, item.event, arrivals(item.window, self._plan.phases))
         parts, whole = {0: frames}, {0} if item.window.whole else set[int]()
         if error is not None:
             self._failures.report(RuntimeFailure("DL605", error))
@@ -98,6 +101,7 @@ class Collector:
         if item.back is not None:
             self._carries[item.mode].rewind(item.back)
             self._dispatcher.rewind(item.mode, item.back)
+            self._dispatcher.inactive.rewind(item.mode, item.back)
         return logged
 
     def finish(self, item: WindowItem, parts: Mapping[int, Frames], whole: Collection[int]) -> dict[str, float]:
@@ -123,13 +127,20 @@ class Collector:
             if bool(window) if item.tail else over:  # at the tail what ended with the last step is over already
                 due[period] = window.end(self._failures.report)
         if not any(due.values()):  # nothing came since the last log event
+            if item.mode == "train" and item.count and not (item.part or item.merged):
+                periods = self._plan.periods if item.tail else tuple(due)
+                self._dispatcher.inactive.judge(item.mode, item.event, item.step, periods, Found())
             return {}
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
         self._figures.clear()
-        return self._dispatcher.dispatch(item.step, due, self._failures.report, mode=item.mode, figures=figures)
+        return self._dispatcher.dispatch(
+            item.step, due, self._failures.report, mode=item.mode, figures=figures, number=item.event
+        )
 
     def close(self) -> None:
         """No more log events will come."""
+        for error in self._dispatcher.inactive.errors if self._plan.strict else ():
+            self._failures.report(error, "a signal is missing")
         self._dispatcher.close(self._failures.report)
 
     def _merged(self, parts: Mapping[int, Frames]) -> tuple[Frames, set[int]]:
@@ -168,6 +179,7 @@ class Collector:
         if envelope.error is not None:
             self._failures.report(RuntimeFailure("DL605", envelope.error))
         self._figures.append(envelope.figures)
+        self._dispatcher.inactive.came(envelope.mode, envelope.event, envelope.arrivals)
         return envelope.whole and (tail or not envelope.tail)
 
     def _in_step(self, mine: WindowItem, rank: int, envelope: Envelope) -> None:

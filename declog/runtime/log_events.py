@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from declog.plans.ops import Plan
 from declog.runtime.background import Background
@@ -24,11 +24,11 @@ PART = 16  # a window longer than so many steps goes to rank 0 in parts of so ma
 
 
 class LogEvents:
-    """``first`` is called when the first one that did not fail has been handed over."""
+    """Hands them over, and counts those of each mode."""
 
     def __init__(
         self, plan: Plan, calls: CallLog, failures: Failures, background: Background, meter: Meter,
-        misplaced: Misplaced, first: Callable[[], None],
+        misplaced: Misplaced,
     ) -> None:  # fmt: skip
         self.counts: Counter[str] = Counter()  # steps of each mode
         self.begun: dict[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
@@ -39,7 +39,6 @@ class LogEvents:
         self._background = background
         self._meter = meter
         self._misplaced = misplaced
-        self._first: Callable[[], None] | None = first
 
     def begin(self, mode: str) -> int:
         """The number of the next log event of a mode, which begins."""
@@ -99,9 +98,6 @@ class LogEvents:
         item = self.hand_over(
             lane, step, upto, edge=edge, tail=tail, answer=answer, failed=failed, again=again, back=back
         )
-        if self._first is not None and not failed:
-            first, self._first = self._first, None
-            first()
         if item.done is not None:
             self._background.wait_for(item)
 

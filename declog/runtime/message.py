@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.frame import PARTS, Batches, Block, Frame, texts_of
+from declog.engine.inactive import Arrivals, spans
 from declog.errors import CommError
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
@@ -40,12 +41,13 @@ class Envelope:
     error: str | None  # why local columns are missing
     whole: bool  # whether the rows are all that there are
     figures: Mapping[str, float]
+    arrivals: Arrivals  # which signals came
 
     @classmethod
     def read(cls, meta: Any) -> Envelope:
         """What a message's meta says; raises ``CommError`` for anything else."""
         try:
-            made = cls(**{item.name: meta[item.name] for item in fields(cls)})
+            made = cls(**{item.name: meta[item.name] for item in fields(cls)} | {"arrivals": spans(meta["arrivals"])})
             right = (
                 all(type(number) is int and abs(number) < GREATEST for number in (made.event, made.step, made.count))
                 and all(type(flag) is bool for flag in (made.tail, made.part, made.last, made.whole))

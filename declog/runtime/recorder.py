@@ -124,6 +124,14 @@ class Recorder(InTrainer):
         """What failed behind the training thread's back so far, and what sinks lost: how often, by message."""
         return self._background.failures
 
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """The metrics that have no values because signals do not come, each with the reason; on rank 0.
+
+        As of the log events so far, which it waits for. What was missing and comes is in it no more.
+        """
+        return self._background.missing
+
     def _progress(self) -> tuple[int | None, int | None]:
         """For the threads of sinks: nothing is written for them while it trains."""
         return self._session.train.last, self.total_steps

@@ -12,6 +12,7 @@ from declog.engine.frame import Frame
 from declog.errors import error_text
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
+from declog.runtime.arrivals import arrivals
 from declog.runtime.failures import Failures
 from declog.runtime.local_tables import LocalTables
 from declog.runtime.message import encode
@@ -55,6 +56,7 @@ class Sender:
             "event": item.event, "mode": item.mode, "step": item.step, "count": item.count,
             "tail": item.tail, "part": item.part, "last": item.last, "sent": dict(item.sent),
             "error": None, "whole": item.window.whole, "figures": dict(figures),
+            "arrivals": arrivals(item.window, self._plan.phases),
         }  # fmt: skip
         try:
             frames, meta["error"] = self.frames(item)

@@ -63,9 +63,7 @@ class Session:
         self._entered = {"train"}  # modes
         self._last_step = 0  # of any mode
         self._next = NextStep(self.intake, self._keep_timed)  # what came without a scope, until a step ends
-        self._events = LogEvents(
-            plan, calls, failures, background, self.meter, self.misplaced, self.intake.report_silent
-        )
+        self._events = LogEvents(plan, calls, failures, background, self.meter, self.misplaced)
         self.scopes: dict[int, Scope] = {}  # that are open
         self._origins: WeakKeyDictionary[Origin, int] = WeakKeyDictionary()
         self._ahead = RunsAhead()

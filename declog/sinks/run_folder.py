@@ -88,7 +88,7 @@ class RunFolder:
         self._facts = {
             "kind": KIND, "format": FORMAT, **facts, **self._parent_of(str(facts["run_id"])),
             "config": self._keep(CONFIG, profile), "plan": self._keep(PLAN, plan), "state": "running", "ended": None,
-            "files": sorted(files | set(earlier.get("files", ()))), "earlier": runs,
+            "missing": {}, "files": sorted(files | set(earlier.get("files", ()))), "earlier": runs,
         }  # fmt: skip
         self._write()
 
@@ -100,6 +100,14 @@ class RunFolder:
         except OSError as error:
             log.warning("%s does not say how the run ended: %s", self.path / RUN, error)
         self._lock.release()
+
+    def missing(self, reasons: Mapping[str, str]) -> None:
+        """Say which metrics have no values, and why. Never raises."""
+        self._facts["missing"] = dict(reasons)
+        try:
+            self._write()
+        except OSError as error:
+            log.warning("%s does not say which metrics have no values: %s", self.path / RUN, error)
 
     def renamed(self, run_id: str) -> None:
         """Say that the run is one that goes on, under its own id."""

@@ -48,6 +48,8 @@ CODES = {
     """, {
     "DL502": ("{names} {were} not observed in the first batch of phase `{phase}`",
         "observe({source}=...), or declare it optional, or switch off what needs it"),
+    "DL502.stopped": ("`{source}` of phase `{phase}` came until {when}, and not since",
+        "observe({source}=...) to the end, or say `strict: false`"),
 }),
 "DL503": Code("a signal has the wrong shape", """
     A tensor has another number of dimensions than its axis says, or a family is no mapping. The message says what was

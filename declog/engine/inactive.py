@@ -1,0 +1,236 @@
+"""Metrics that have no values because signals do not come: named once, and by name for those who ask.
+
+A metric is inactive where its first window has no value of it and a signal that it reads never came. A signal that
+came has a rhythm; one that misses it has stopped. Rank 0 only, on its worker; no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from declog.engine.cells import Found
+from declog.errors import MissingSignalError
+from declog.language.nodes import LOGGED
+from declog.plans.needs import Need, signals_of
+from declog.plans.ops import Plan, SignalOp
+
+log = logging.getLogger("declog")
+PHASE = ""  # stands for a phase's batches, among the names of its signals
+GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many of each a message names
+RARE = 10  # batches of its phase after which a signal that came once has stopped
+Arrivals = Mapping[str, Mapping[str, "Span"]]  # by phase and signal
+
+
+class Span(NamedTuple):
+    """The steps at which something came: the first, the last, and the longest way from one to the next."""
+
+    first: int
+    last: int
+    gap: int = 0
+
+    def then(self, later: Span) -> Span:
+        """Both together."""
+        between = max(later.first - self.last, 0)
+        return Span(min(self.first, later.first), max(self.last, later.last), max(self.gap, later.gap, between))
+
+
+def spans(given: Any) -> Arrivals:
+    """What a message says of signals that came; raises ``ValueError``, ``TypeError`` or the like for anything else."""
+    return {
+        str(phase): {str(name): Span(*map(int, span)) for name, span in names.items()} for phase, names in given.items()
+    }
+
+
+@dataclass
+class _Mode:
+    """What came in a mode, and of what it is known that it does not."""
+
+    spans: dict[Need, Span] = field(default_factory=dict)
+    judged: set[str] = field(default_factory=set)  # metrics whose first window has ended
+    inactive: dict[str, str] = field(default_factory=dict)  # metrics, and why
+    stopped: dict[Need, int] = field(default_factory=dict)  # signals, and the last step at which each came
+    warned: set[Need] = field(default_factory=set)
+
+
+class Inactive:
+    """Keeps account of a plan's signals and metrics, by mode."""
+
+    def __init__(self, plan: Plan, changed: Callable[[Mapping[str, str]], None]) -> None:
+        self._plan = plan
+        self._changed = changed  # gets the reasons when others are known
+        self._needs = signals_of(plan)
+        self._keys: dict[str, list[str]] = {}
+        self._every = {op.id: op.every for op in plan.outputs}
+        for op in plan.outputs:
+            if op.shown and op.id != LOGGED:
+                self._keys.setdefault(op.id, []).append(op.key)
+        self._signals = {
+            Need(phase.name, op.name): op
+            for phase in plan.phases.values() for op in phase.signals if not op.any and op != plan.logged
+        }  # fmt: skip
+        self._masks = {name for fold in plan.folds.values() for name in fold.masks}
+        self._modes = {mode: _Mode() for mode in plan.modes}
+
+    # -- what comes
+
+    def came(self, mode: str, event: int, arrivals: Arrivals) -> None:
+        """Note the signals of one rank at a log event. A mode without steps of its own is counted in log events."""
+        state = self._modes[mode]
+        for phase, names in arrivals.items():
+            for name, given in names.items():
+                span = given if self._in_steps(mode) else Span(event, event)
+                need = Need(phase, name)
+                before = state.spans.get(need)
+                state.spans[need] = span if before is None else before.then(span)
+
+    def rewind(self, mode: str, step: int) -> None:
+        """The run of a mode goes on after an earlier step."""
+        state = self._modes[mode]
+        state.spans = {
+            need: span._replace(first=min(span.first, step), last=min(span.last, step))
+            for need, span in state.spans.items()
+        }
+
+    # -- what does not
+
+    def judge(self, mode: str, event: int, step: int, periods: Collection[int], found: Found) -> None:
+        """A log event: windows of these periods end with these values."""
+        state = self._modes[mode]
+        before = state.inactive.copy()
+        for id in [id for id in state.inactive if self._has_value(id, found)]:
+            del state.inactive[id]
+        self._note_stopped(mode, state, step if self._in_steps(mode) else event, found)
+        self._note_inactive(mode, state, periods, found)
+        if state.inactive != before:
+            self._changed(self.reasons)
+
+    def _note_inactive(self, mode: str, state: _Mode, periods: Collection[int], found: Found) -> None:
+        first = [id for id in self._keys if id not in state.judged and self._every[id] in periods]
+        if mode != "train":  # what nothing is observed for is not meant to be in it
+            first = [id for id in first if any(Need(need.phase, PHASE) in state.spans for need in self._needs[id])]
+        state.judged.update(first)
+        reasons: dict[str, list[str]] = {}
+        for id in first:
+            why = "" if self._has_value(id, found) else self._why(id, state)
+            if why:
+                state.inactive[id] = why
+                reasons.setdefault(why, []).append(id)
+        if not reasons:
+            return
+        some = [f"{_listed(ids, METRICS)} ({why})" for why, ids in [*reasons.items()][:GROUPS]]
+        left = sum(map(len, [*reasons.values()][GROUPS:]))
+        count = sum(map(len, reasons.values()))
+        slower = min(self._every[id] for id in first)
+        log.warning(
+            "%s%d of %d metric%s%s %s inactive: %s",
+            "" if mode == "train" else f"{mode}: ", count, len(first), "s" * (len(first) > 1),
+            f" over {slower} steps" if slower > self._plan.every else "", "is" if count == 1 else "are",
+            ", ".join([*some, *([f"and {left} more (`log.missing` has them all)"] if left else [])]),
+        )  # fmt: skip
+
+    def _why(self, id: str, state: _Mode) -> str:
+        """Why a metric has no value; empty where all that it reads came."""
+        needs = [need for need in sorted(self._needs[id]) if need in self._signals]
+        absent = [need for need in needs if need not in state.spans]
+        if not absent:
+            return ""
+        phases = dict.fromkeys(need.phase for need in needs)
+        silent = [phase for phase in phases if Need(phase, PHASE) not in state.spans]
+        if silent and len(self._plan.phases) > 1:
+            return f"nothing of {_listed(silent, SIGNALS)} came"
+        names = list(dict.fromkeys(self._signals[need].source for need in absent))
+        if len(absent) == 1 and absent[0].name in self._masks:
+            return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
+        return f"{_listed(names, SIGNALS)} never came"
+
+    def _note_stopped(self, mode: str, state: _Mode, now: int, found: Found) -> None:
+        """Signals that came, and have not come for twice as long as they ever stayed away."""
+        stopped: dict[int, list[Need]] = {}
+        for need, span in state.spans.items():
+            if need not in self._signals:
+                continue
+            if not self._missed(state, need, span, now):
+                state.stopped.pop(need, None)
+            elif need not in state.stopped:
+                state.stopped[need] = span.last
+                stopped.setdefault(span.last, []).append(need)
+        for last, needs in stopped.items():
+            ids = [
+                id for id in self._keys
+                if not self._needs[id].isdisjoint(needs) and id in state.judged and not self._has_value(id, found)
+            ]  # fmt: skip
+            names = list(dict.fromkeys(self._signals[need].source for need in needs))
+            why = f"{_listed(names, SIGNALS)} stopped after {self._when(mode, last)}"
+            state.inactive |= {id: why for id in ids if id not in state.inactive}
+            if state.warned.issuperset(needs):
+                continue
+            state.warned.update(needs)
+            log.warning(
+                "%s%s: %s", "" if mode == "train" else f"{mode}: ", why,
+                f"{_listed(ids, METRICS)} {'has' if len(ids) == 1 else 'have'} no values since"
+                if ids else "nothing new comes for what reads it",
+            )  # fmt: skip
+
+    def _missed(self, state: _Mode, need: Need, span: Span, now: int) -> bool:
+        phase = state.spans.get(Need(need.phase, PHASE), span)
+        gap = max(span.gap, phase.gap) if span.gap else RARE * phase.gap // 2
+        return bool(gap) and now - span.last >= 2 * gap
+
+    def _in_steps(self, mode: str) -> bool:
+        """Whether a mode is counted in steps; else it is in log events."""
+        return mode == "train" or bool(self._plan.modes[mode].every)
+
+    def _when(self, mode: str, number: int) -> str:
+        return f"step {number}" if self._in_steps(mode) else f"log event {number + 1} of mode {mode}"
+
+    def _has_value(self, id: str, found: Found) -> bool:
+        return any(
+            key in found.numbers
+            or ((cells := found.cells.get(key)) is not None and bool(cells.histograms or cells.there.any()))
+            for key in self._keys[id]
+        )
+
+    # -- for those who ask
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each inactive metric is so; of one that is so in another mode only, with its name."""
+        found: dict[str, str] = {}
+        for mode, state in self._modes.items():
+            for id, why in state.inactive.items():
+                found.setdefault(id, why if mode == "train" else f"{mode}: {why}")
+        return found
+
+    @property
+    def errors(self) -> list[MissingSignalError]:
+        """For `strict`, at the end: signals that stopped and did not come again, and required ones that never came."""
+        train = self._modes["train"]
+        made = [
+            MissingSignalError.of(
+                "DL502.stopped", source=self._signals[need].source, phase=need.phase, when=self._when(mode, last)
+            )
+            for mode, state in self._modes.items() for need, last in state.stopped.items()
+        ]  # fmt: skip
+        absent: dict[str, list[SignalOp]] = {}
+        for need, op in self._signals.items():
+            if train.judged and not op.optional and need not in train.spans:
+                absent.setdefault(need.phase, []).append(op)
+        return made + [
+            MissingSignalError.of(
+                "DL502", names=", ".join(f"`{op.source}`" for op in ops), were="was" if len(ops) == 1 else "were",
+                phase=phase, source=ops[0].source,
+            )
+            for phase, ops in absent.items()
+        ]  # fmt: skip
+
+
+def _listed(names: Collection[str], most: int) -> str:
+    """A list of names, the first of them where there are many."""
+    shown = list(names)[:most]
+    left = len(names) - len(shown)
+    if left:
+        return f"{', '.join(shown)} and {left} more"
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
