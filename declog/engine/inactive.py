@@ -49,6 +49,8 @@ class _Mode:
     """What came in a mode, and of what it is known that it does not."""
 
     spans: dict[Need, Span] = field(default_factory=dict)
+    counts: dict[Need, int] = field(default_factory=dict)  # steps of the mode at the last log event that each came in
+    begun: tuple[int, int] | None = None  # the step, and the count of steps, of the first log event
     judged: set[str] = field(default_factory=set)  # metrics whose first window has ended
     inactive: dict[str, str] = field(default_factory=dict)  # metrics, and why
     stopped: dict[Need, int] = field(default_factory=dict)  # signals, and the last step at which each came
@@ -69,22 +71,26 @@ class Inactive:
                 self._keys.setdefault(op.id, []).append(op.key)
         self._signals = {
             Need(phase.name, op.name): op
-            for phase in plan.phases.values() for op in phase.signals if not op.any and op != plan.logged
+            for phase in plan.phases.values() for op in phase.signals if not op.any and op.name != LOGGED
         }  # fmt: skip
         self._masks = {name for fold in plan.folds.values() for name in fold.masks}
         self._modes = {mode: _Mode() for mode in plan.modes}
 
     # -- what comes
 
-    def came(self, mode: str, event: int, arrivals: Arrivals) -> None:
-        """Note the signals of one rank at a log event. A mode without steps of its own is counted in log events."""
+    def came(self, mode: str, event: int, count: int, arrivals: Arrivals) -> None:
+        """Note the signals of one rank at a log event, ``count`` steps after the mode began.
+
+        A mode whose blocks are its windows is counted in log events.
+        """
         state = self._modes[mode]
         for phase, names in arrivals.items():
             for name, given in names.items():
-                span = given if self._in_steps(mode) else Span(event, event)
+                span, at = (given, count) if self._in_steps(mode) else (Span(event, event), event)
                 need = Need(phase, name)
                 before = state.spans.get(need)
                 state.spans[need] = span if before is None else before.then(span)
+                state.counts[need] = max(at, state.counts.get(need, at))
 
     def rewind(self, mode: str, step: int) -> None:
         """The run of a mode goes on after an earlier step."""
@@ -96,13 +102,17 @@ class Inactive:
 
     # -- what does not
 
-    def judge(self, mode: str, event: int, step: int, periods: Collection[int], found: Found) -> None:
+    def judge(self, mode: str, event: int, step: int, count: int, periods: Collection[int], found: Found) -> None:
         """A log event: windows of these periods end with these values."""
         state = self._modes[mode]
+        if mode == "train" and not count:  # no step has ended
+            return
         before = state.inactive.copy()
         for id in [id for id in state.inactive if self._has_value(id, found)]:
             del state.inactive[id]
-        self._note_stopped(mode, state, step if self._in_steps(mode) else event, found)
+        now = (step, count) if self._in_steps(mode) else (event, event)
+        state.begun = state.begun or now
+        self._note_stopped(mode, state, now, found)
         self._note_inactive(mode, state, periods, found)
         if state.inactive != before:
             self._changed(self.reasons)
@@ -139,20 +149,22 @@ class Inactive:
             return ""
         phases = dict.fromkeys(need.phase for need in needs)
         silent = [phase for phase in phases if Need(phase, PHASE) not in state.spans]
-        if silent and len(self._plan.phases) > 1:
+        if silent and len({need.phase for need in self._signals}) > 1:
             return f"nothing of {_listed(silent, SIGNALS)} came"
         names = list(dict.fromkeys(self._signals[need].source for need in absent))
         if len(absent) == 1 and absent[0].name in self._masks:
             return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
         return f"{_listed(names, SIGNALS)} never came"
 
-    def _note_stopped(self, mode: str, state: _Mode, now: int, found: Found) -> None:
+    def _note_stopped(self, mode: str, state: _Mode, now: tuple[int, int], found: Found) -> None:
         """Signals that came, and have not come for twice as long as they ever stayed away."""
         stopped: dict[int, list[Need]] = {}
+        step, count = state.begun or now
+        stride = max((now[0] - step) / max(now[1] - count, 1), 1.0)  # from one step's number to the next
         for need, span in state.spans.items():
             if need not in self._signals:
                 continue
-            if not self._missed(state, need, span, now):
+            if not self._missed(state, need, span, now[1], stride):
                 state.stopped.pop(need, None)
             elif need not in state.stopped:
                 state.stopped[need] = span.last
@@ -174,10 +186,11 @@ class Inactive:
                 if ids else "nothing new comes for what reads it",
             )  # fmt: skip
 
-    def _missed(self, state: _Mode, need: Need, span: Span, now: int) -> bool:
-        phase = state.spans.get(Need(need.phase, PHASE), span)
-        gap = max(span.gap, phase.gap) if span.gap else RARE * phase.gap // 2
-        return bool(gap) and now - span.last >= 2 * gap
+    def _missed(self, state: _Mode, need: Need, span: Span, count: int, stride: float) -> bool:
+        """Whether a signal has stayed away for twice as many steps as ever before."""
+        phase = state.spans[Need(need.phase, PHASE)]
+        gap = max(span.gap, phase.gap) if span.gap else phase.gap * RARE / 2
+        return bool(gap) and count - state.counts[need] >= 2 * max(gap / stride, 1.0)
 
     def _in_steps(self, mode: str) -> bool:
         """Whether a mode is counted in steps; else it is in log events."""
@@ -208,6 +221,7 @@ class Inactive:
     def errors(self) -> list[MissingSignalError]:
         """For `strict`, at the end: signals that stopped and did not come again, and required ones that never came."""
         train = self._modes["train"]
+        began = train.judged and not self._signals.keys().isdisjoint(train.spans)  # else it says so of all
         made = [
             MissingSignalError.of(
                 "DL502.stopped", source=self._signals[need].source, phase=need.phase, when=self._when(mode, last)
@@ -216,7 +230,10 @@ class Inactive:
         ]  # fmt: skip
         absent: dict[str, list[SignalOp]] = {}
         for need, op in self._signals.items():
-            if train.judged and not op.optional and need not in train.spans:
+            phase = train.spans.get(Need(need.phase, PHASE))
+            if phase is not None and not phase.gap:  # one step, in which it may have been refused
+                continue
+            if began and not op.optional and need not in train.spans:
                 absent.setdefault(need.phase, []).append(op)
         return made + [
             MissingSignalError.of(

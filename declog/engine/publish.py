@@ -129,11 +129,13 @@ class Dispatcher:
         mode: str = "train",
         figures: Mapping[str, float] = NO_FIGURES,
         number: int = 0,
+        count: int = 1,
     ) -> dict[str, float]:
         """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
 
         Where ranks are missing from a window, every sink learns how many there are rows of. ``figures`` are what
-        declog itself cost, for the profiles that ask. ``number`` is that of the log event among the mode's.
+        declog itself cost, for the profiles that ask. ``number`` is that of the log event
+        among the mode's, and ``count`` how many steps the mode had.
         """
         if not any(due.values()):
             return {}  # nothing came since the last log event
@@ -145,7 +147,7 @@ class Dispatcher:
             found.join(mine)
             self._naming.add(named, period, mine, held.partial is not None, report, prefix)
             tables += self._tables(period, held.table_rows, report) if self._plan.tables else ()
-        self.inactive.judge(mode, number, step, due.keys(), found)
+        self.inactive.judge(mode, number, step, count, due.keys(), found)
         self._metrics.at(step, due.get(self._plan.every, held))
         own = [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run

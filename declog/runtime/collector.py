@@ -69,7 +69,7 @@ class Collector:
     def collect(self, item: WindowItem, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
         """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
         self._figures.append(figures)
-        self._dispatcher.inactive.came(item.mode, item.event, arrivals(item.window, self._plan.phases))
+        self._dispatcher.inactive.came(item.mode, item.event, item.count, arrivals(item.window, self._plan.phases))
         parts, whole = {0: frames}, {0} if item.window.whole else set[int]()
         if error is not None:
             self._failures.report(RuntimeFailure("DL605", error))
@@ -127,14 +127,14 @@ class Collector:
             if bool(window) if item.tail else over:  # at the tail what ended with the last step is over already
                 due[period] = window.end(self._failures.report)
         if not any(due.values()):  # nothing came since the last log event
-            if item.mode == "train" and item.count and not (item.part or item.merged):
+            if item.mode == "train" and not (item.part or item.merged):
                 periods = self._plan.periods if item.tail else tuple(due)
-                self._dispatcher.inactive.judge(item.mode, item.event, item.step, periods, Found())
+                self._dispatcher.inactive.judge(item.mode, item.event, item.step, item.count, periods, Found())
             return {}
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
         self._figures.clear()
         return self._dispatcher.dispatch(
-            item.step, due, self._failures.report, mode=item.mode, figures=figures, number=item.event
+            item.step, due, self._failures.report, mode=item.mode, figures=figures, number=item.event, count=item.count
         )
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class Collector:
         if envelope.error is not None:
             self._failures.report(RuntimeFailure("DL605", envelope.error))
         self._figures.append(envelope.figures)
-        self._dispatcher.inactive.came(envelope.mode, envelope.event, envelope.arrivals)
+        self._dispatcher.inactive.came(envelope.mode, envelope.event, envelope.count, envelope.arrivals)
         return envelope.whole and (tail or not envelope.tail)
 
     def _in_step(self, mine: WindowItem, rank: int, envelope: Envelope) -> None:

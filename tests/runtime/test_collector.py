@@ -197,7 +197,7 @@ def meta(**others: Any) -> dict[str, Any]:
     """What rank 1 says of its second log event."""
     return {
         "event": 1, "mode": "train", "step": 1, "count": 2, "tail": False, "part": False, "last": False,
-        "sent": {"train": 1}, "error": None, "whole": True, "figures": {},
+        "sent": {"train": 1}, "error": None, "whole": True, "figures": {}, "arrivals": {},
     } | others  # fmt: skip
 
 

@@ -155,7 +155,7 @@ def test_a_failure_after_the_last_log_event_is_one_of_the_run(tmp_path: Path, mo
 
 
 def test_missing_values_are_reported_once_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """NaN among values is worth a word; an optional signal that comes in some batches only, or never, is not."""
+    """NaN among values is worth a word; an optional signal that comes in some batches only is not."""
     signals = {
         "x": {"axis": "completion"},
         "never": {"axis": "completion", "optional": True},
@@ -172,6 +172,6 @@ def test_missing_values_are_reported_once_by_name(tmp_path: Path, caplog: pytest
     with caplog.at_level(logging.WARNING, logger="declog"):
         sink = run(config, observe, tmp_path)
     assert sink.scalars == {0: {"x": 2.0, "lr": 0.5}, 1: {"x": 2.0, "lr": 0.5}}
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if "inactive" not in record.getMessage()] == [
         "the metric `x` leaves out missing values (2 at its first log event with any); `nan: propagate` shows them"
     ]

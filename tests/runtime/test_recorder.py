@@ -258,14 +258,17 @@ def test_values_per_token_whose_mask_never_comes_are_reported(tmp_path: Path, ca
     with caplog.at_level(logging.WARNING, logger="declog"):
         assert logged(config, [{"kl": torch.ones(2, 3), "beta": 0.1, "advantage": [1.0, 2.0]}], tmp_path) == {}
     (message,) = [record.getMessage() for record in caplog.records]
-    assert message.startswith("`kl` came per token, and `mask`, which says which tokens exist, never did")
+    assert message == "1 of 1 metric is inactive: kl (mask never came: observe it, or say `axes.token.mask: all`)"
 
 
 def test_an_phase_that_never_comes_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Required signals of a phase without any batch are named once, at the first log event."""
+    """Metrics of a phase without any batch are named once, at the first log event; `strict` raises for its signals."""
     signals = {"a": {"axis": "step", "phase": "rollout"}, "b": {"axis": "step", "phase": "update"}}
     with caplog.at_level(logging.WARNING, logger="declog"):
-        run(profile(signals, {"a": "mean(a)", "b": "mean(b)"}), steps([torch.tensor(1.0)] * 3, "b"), tmp_path)
-    assert [record.getMessage() for record in caplog.records] == [
-        "nothing of phase `rollout` came in the first log window: `a`"
-    ]
+        config = profile(signals, {"a": "mean(a)", "b": "mean(b)"})
+        run({**config, "strict": False}, steps([torch.tensor(1.0)] * 3, "b"), tmp_path / "warned")
+        assert [record.getMessage() for record in caplog.records] == [
+            "1 of 2 metrics is inactive: a (nothing of rollout came)"
+        ]
+        with pytest.raises(declog.MissingSignalError, match="`a` was not observed"):
+            run(config, steps([torch.tensor(1.0)] * 3, "b"), tmp_path / "raised")

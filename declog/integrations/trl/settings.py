@@ -28,6 +28,8 @@ def constants_of(trainer: Any, support: Support) -> dict[str, Any]:
         found |= _read(trainer, GRPO) | _read(trainer.args, GRPO_ARGUMENTS)
         if hasattr(trainer.args, "delta"):
             found["delta"] = math.inf if trainer.args.delta is None else trainer.args.delta
+        bonus = _read(trainer.args, ("entropy_coef", "use_adaptive_entropy"))  # earlier versions have none
+        found["entropy_bonus"] = any(bonus.values())
         if hasattr(trainer, "tools"):
             found["tools"] = bool(trainer.tools)
         if hasattr(trainer, "vllm_importance_sampling_correction"):
@@ -39,6 +41,8 @@ def constants_of(trainer: Any, support: Support) -> dict[str, Any]:
             found["reward_clip_low"], found["reward_clip_high"] = clip["reward_clip_range"]
     elif support.loop:
         found |= _ppo(trainer)
+    if support.method in ("grpo", "rloo"):
+        found["aux_loss_enabled"] = any(_read(trainer, ("aux_loss_enabled",)).values())
     return found
 
 

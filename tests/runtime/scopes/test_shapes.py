@@ -568,7 +568,8 @@ def test_the_known_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         ("train", 0): (0.5, 4), ("train", 1): (2.0, 2), ("train", 2): (3.0, 2),
     }  # fmt: skip
     assert logged.failures == {}
-    assert [record.getMessage() for record in caplog.records] == [
+    hints = [text for record in caplog.records if "inactive" not in (text := record.getMessage())]
+    assert hints == [
         "`reward` came from tasks that were started inside steps, and step 3 has none: "
         "where they run ahead, give them their step: with log.at(k)"
     ]

@@ -1,0 +1,312 @@
+"""Metrics without values because signals do not come: one warning at a mode's first log event, one where one stops."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import declog
+from declog.runtime.comm import Comm
+from declog.runtime.recorder import Recorder
+from declog.testing import MemorySink, run_ranks
+
+STEP = {"axis": "step", "optional": True}
+ROW = {"axis": "completion", "optional": True}
+TOKEN = {"axis": "token", "optional": True}
+AB: dict[str, Any] = {
+    "name": "small", "signals": {"a": STEP, "b": STEP}, "metrics": {"a": "mean(a)", "b": "mean(b)"},
+    "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
+}  # fmt: skip
+
+
+def run(
+    config: Any, body: Callable[[Recorder], object], folder: Path, caplog: pytest.LogCaptureFixture, **options: Any
+) -> tuple[list[str], dict[str, str]]:
+    """What is warned of in a run, and what the recorder says is missing at its end."""
+    caplog.clear()
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start(config, sinks=[MemorySink()], output_dir=folder, **options) as log,
+    ):
+        body(log)
+    return [record.getMessage() for record in caplog.records if record.name == "declog"], dict(log.missing)
+
+
+def steps(count: int, *values: Callable[[int], Mapping[str, Any]]) -> Callable[[Recorder], None]:
+    """A loop that observes at each step what each function has for it."""
+
+    def body(log: Recorder) -> None:
+        for step in range(count):
+            with log.step(step):
+                for value in values:
+                    log.observe(**value(step))
+
+    return body
+
+
+REASONS: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
+    "a signal": ({"a": STEP, "b": STEP}, {"a": "mean(a)", "b": "mean(b)"}, {"b": "b never came"}),
+    "another name": ({"a": STEP, "b": {**STEP, "from": "x/b"}}, {"b": "mean(b)"}, {"b": "x/b never came"}),
+    "two of them": ({"a": ROW, "b": ROW, "c": ROW}, {"m": "mean(a * b + c)"}, {"m": "b and c never came"}),
+    "where, by and weight": (
+        {"a": ROW, "b": {**ROW, "type": "bool"}, "c": {**ROW, "type": "text"}, "d": ROW},
+        {"chosen": {"expr": "a", "where": "b"}, "named": {"expr": "a", "by": "c"},
+         "heavy": {"expr": "a", "weight": "d"}},
+        {"chosen": "b never came", "named": "c never came", "heavy": "d never came"},
+    ),
+    "a derived signal": ({"a": ROW, "b": ROW, "c": "a - b"}, {"m": "max(c)"}, {"m": "b never came"}),
+    "a formula": (
+        {"a": STEP, "b": STEP}, {"a": "mean(a)", "b": "mean(b)", "f": {"formula": "a / b"}},
+        {"b": "b never came", "f": "b never came"},
+    ),
+    "several reductions": (
+        {"a": ROW, "b": ROW}, {"b": {"expr": "b", "reduce": {"m": "mean", "q": "p95"}}}, {"b": "b never came"},
+    ),
+    "a family": ({"a": ROW, "b": {**ROW, "family": True}}, {"b": "mean(b)"}, {"b": "b never came"}),
+    "text": ({"a": ROW, "b": {**ROW, "type": "text"}}, {"m": "mean(contains(b, 'x'))"}, {"m": "b never came"}),
+    "a token": (
+        {"a": ROW, "b": TOKEN, "m": {**TOKEN, "type": "bool"}}, {"b": "mean(b)"}, {"b": "b and m never came"},
+    ),
+    "another phase": (
+        {"a": {**ROW, "phase": "rollout"}, "b": {**ROW, "phase": "update"}}, {"a": "mean(a)", "b": "mean(b)"},
+        {"b": "nothing of update came"},
+    ),
+    "a histogram": ({"a": ROW, "b": ROW}, {"b": {"expr": "b", "reduce": "histogram"}}, {"b": "b never came"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_what_never_came_is_the_reason(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a metric reads its signals by, it is named once with those that never came, as they are observed."""
+    signals, metrics, missing = REASONS[case]
+    axes = {"token": {"mask": "m"}} if "m" in signals else {}
+    config = {"name": "small", "signals": signals, "metrics": metrics, "axes": axes}
+    value = 1.0 if signals["a"]["axis"] == "step" else [1.0, 2.0]
+    told, found = run(config, steps(4, lambda step: {"a": value}), tmp_path, caplog)
+    assert found == missing
+    (line,) = told
+    assert line.startswith(f"{len(missing)} of {len(metrics)} metric")
+    assert all(name in line and why in line for name, why in missing.items())
+    assert json.loads((tmp_path / "run.json").read_text())["missing"] == missing
+
+
+def test_what_has_values_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows that no condition chose, one value of two, a given number and what is switched off are not inactive."""
+    config = {
+        "name": "small", "constants": {"beta": 0},
+        "signals": {"a": ROW, "b": ROW, "given": STEP, "kl": {**ROW, "enabled": "beta != 0"}},
+        "metrics": {
+            "none": {"expr": "a", "where": "a > 5"}, "either": "mean(b if present(b) else a)", "kl": "mean(kl)",
+            "hidden": {"expr": "b", "log": False}, "b": {"expr": "b", "instead": "given"},
+        },
+    }  # fmt: skip
+    told, missing = run(config, steps(3, lambda step: {"a": [1.0, 2.0], "given": 3.0}), tmp_path, caplog)
+    assert (told, missing) == ([], {})
+
+
+def test_the_line_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of many metrics and many signals a few are named, and how many more there are; `missing` has all."""
+    names = [f"s{n}" for n in range(100)]
+    config = {"name": "small", "signals": {"a": STEP} | dict.fromkeys(names, STEP),
+              "metrics": {"a": "mean(a)"} | {name: f"mean({name})" for name in names}}  # fmt: skip
+    told, missing = run(config, steps(2, lambda step: {"a": 1.0}), tmp_path, caplog)
+    assert len(told) == 1 and len(told[0]) < 500 and told[0].startswith("100 of 101 metrics are inactive: s0 (s0 never")
+    assert told[0].endswith("and 92 more (`log.missing` has them all)")
+    assert sorted(missing) == sorted(names)
+
+
+def test_nothing_at_all_is_said_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Steps in which nothing is observed have a log event in which everything is inactive; a run without steps none."""
+    told, missing = run(AB, steps(3), tmp_path / "steps", caplog)
+    assert told == ["2 of 2 metrics are inactive: a (a never came), b (b never came)"]
+    assert set(missing) == {"a", "b"}
+    assert run(AB, steps(0), tmp_path / "none", caplog) == ([], {})
+    every = {**AB, "every": 100}
+    assert len(run(every, steps(3), tmp_path / "tail", caplog)[0]) == 1
+
+
+def test_what_comes_later_is_missing_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`missing` is as of the log events so far, and so is the run's folder."""
+
+    def body(log: Recorder) -> None:
+        for step in range(6):
+            with log.step(step):
+                log.observe(a=1.0, **({"b": 1.0} if step > 2 else {}))
+            assert dict(log.missing) == ({} if step > 2 else {"b": "b never came"})
+
+    told, missing = run(AB, body, tmp_path, caplog)
+    assert told == ["1 of 2 metrics is inactive: b (b never came)"] and missing == {}
+    assert json.loads((tmp_path / "run.json").read_text())["missing"] == {}
+
+
+def test_slower_metrics_are_judged_when_their_window_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What comes in time for them is no matter; what does not is said then."""
+    config = {**AB, "signals": AB["signals"] | {"c": STEP},
+              "metrics": {"a": "mean(a)", "b": {"expr": "b", "every": 4}, "c": {"expr": "c", "every": 4}}}  # fmt: skip
+    body = steps(8, lambda step: {"a": 1.0} | ({"b": 1.0} if step % 4 == 2 else {}))
+    told, missing = run(config, body, tmp_path, caplog)
+    assert told == ["1 of 2 metrics over 4 steps is inactive: c (c never came)"] and missing == {"c": "c never came"}
+
+
+def test_each_mode_says_it_of_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An evaluation lacks what it lacks; phases that it does not have at all are not meant to be in it."""
+    first = {**STEP, "phase": "rollout"}
+    config = {**AB, "signals": {"a": first, "b": first, "c": {**STEP, "phase": "update"}},
+              "metrics": AB["metrics"] | {"c": "mean(c)"}}  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        for step in range(4):
+            with log.step(step):
+                log.observe(a=1.0, b=2.0)
+                log.observe(c=1.0)
+            with log.mode("eval"):
+                log.observe(a=1.0)
+
+    told, missing = run(config, body, tmp_path, caplog)
+    assert told == ["eval: 1 of 2 metrics is inactive: b (b never came)"]
+    assert missing == {"b": "eval: b never came"}
+
+
+RHYTHMS: Mapping[str, tuple[int, Callable[[int], bool], list[str]]] = {
+    "each step, then none": (1, lambda step: step < 5, ["b stopped after step 4: b has no values since"]),
+    "the last step only": (1, lambda step: step < 19, []),
+    "each third": (1, lambda step: step % 3 == 0, []),
+    "each third, then none": (1, lambda step: step % 3 == 0 and step < 8,
+                              ["b stopped after step 6: b has no values since"]),
+    "once": (1, lambda step: step == 0, ["b stopped after step 0: b has no values since"]),
+    "at random": (1, lambda step: step * 7919 % 11 < 6, []),
+    "with pauses that grow": (1, lambda step: step in (0, 1, 3, 6, 10, 15), []),
+    "within windows": (5, lambda step: step % 5 == 0, []),
+    "a window without": (5, lambda step: step < 10, ["b stopped after step 9: b has no values since"]),
+    "it comes back": (1, lambda step: not 5 <= step < 10, ["b stopped after step 4: b has no values since"]),
+    "and stops again": (1, lambda step: step not in (5, 6) and step < 10,
+                        ["b stopped after step 4: b has no values since"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RHYTHMS)
+def test_a_signal_that_stops_is_told_once(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It stays away for twice as long as ever before; a signal with a rhythm of its own, or gaps, has not stopped."""
+    every, here, expected = RHYTHMS[case]
+    config = {**AB, "every": every}
+    body = steps(20, lambda step: {"a": 1.0} | ({"b": 1.0} if here(step) else {}))
+    told, missing = run(config, body, tmp_path / "run", caplog)
+    stopped = bool(expected) and not here(19)
+    assert told == expected and bool(missing) == stopped
+    if stopped:
+        with pytest.raises(declog.InputError, match=r"DL502.*`b`.*not since"):
+            run({**config, "strict": True}, body, tmp_path / "strict", caplog)
+    else:
+        run({**config, "strict": True}, body, tmp_path / "strict", caplog)
+
+
+@pytest.mark.parametrize("stride", [1, 100])
+def test_steps_may_have_any_numbers(stride: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """How long a signal stays away is counted in steps, whatever their numbers."""
+
+    def body(log: Recorder) -> None:
+        for step in range(0, 10 * stride, stride):
+            with log.step(step):
+                log.observe(a=1.0, **({"b": 1.0} if step < 5 * stride else {}))
+
+    told, _ = run(AB, body, tmp_path, caplog)
+    assert told == [f"b stopped after step {4 * stride}: b has no values since"]
+
+
+def test_a_phase_that_rests_takes_its_signals_along(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Generations each fourth step are no alarm; of a phase that ends all signals are named together."""
+    signals = {"r": {**STEP, "phase": "rollout"}, "q": {**STEP, "phase": "rollout"}, "u": {**STEP, "phase": "update"}}
+    config = {"name": "small", "signals": signals, "metrics": {name: f"mean({name})" for name in signals}}
+
+    def body(last: int) -> Callable[[Recorder], None]:
+        def loop(log: Recorder) -> None:
+            for step in range(40):
+                with log.step(step):
+                    if step % 4 == 0 and step < last:
+                        log.observe(r=1.0, q=1.0)
+                    log.observe(u=1.0)
+
+        return loop
+
+    assert run(config, body(40), tmp_path / "rests", caplog)[0] == []
+    told, missing = run(config, body(16), tmp_path / "ends", caplog)
+    assert told in (["q and r stopped after step 12: r and q have no values since"],
+                    ["r and q stopped after step 12: r and q have no values since"])  # fmt: skip
+    assert set(missing) == {"r", "q"}
+
+
+def test_a_mode_of_blocks_is_counted_in_log_events(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Evaluations come when they come; a signal that two of them lack has stopped."""
+
+    def body(log: Recorder) -> None:
+        for step in range(6):
+            with log.step(step):
+                log.observe(a=1.0, b=1.0)
+            with log.mode("eval"):
+                log.observe(a=1.0, **({"b": 1.0} if step < 3 else {}))
+
+    told, missing = run(AB, body, tmp_path, caplog)
+    assert told == ["eval: b stopped after log event 3 of mode eval: b has no values since"]
+    assert missing == {"b": "eval: b stopped after log event 3 of mode eval"}
+
+
+@pytest.mark.parametrize("giver", [0, 1, 2])
+def test_rank_0_says_it_of_all_ranks(giver: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What one rank observes has come, whichever it is; what none does is said once."""
+    config = {**AB, "signals": AB["signals"] | {"c": STEP}, "metrics": AB["metrics"] | {"c": "mean(c)"}}
+
+    def body(comm: Comm) -> dict[str, str]:
+        with declog.start(config, sinks=[MemorySink()] if not comm.rank else [], output_dir=tmp_path, comm=comm) as log:
+            for step in range(8):
+                with log.step(step):
+                    log.observe(a=1.0, **({"b": 1.0} if comm.rank == giver and step < 4 else {}))
+        return dict(log.missing)
+
+    with caplog.at_level(logging.WARNING, logger="declog"):
+        missing = run_ranks(3, body)
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 of 3 metrics is inactive: c (c never came)", "b stopped after step 3: b has no values since",
+    ]  # fmt: skip
+    assert missing == [{"c": "c never came", "b": "b stopped after step 3"}, {}, {}]
+
+
+def test_required_signals_that_never_came_are_raised_under_strict(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a phase never had a batch, and where tasks alone observe, so that no batch is known to be whole."""
+    required = {"a": {"axis": "step", "phase": "p"}, "b": {"axis": "step", "phase": "p"}, "u": {**STEP, "phase": "q"}}
+    config = {
+        "name": "small",
+        "strict": True,
+        "signals": required,
+        "metrics": {"a": "mean(a)", "b": "mean(b)", "u": "mean(u)"},
+    }
+
+    def contributed(log: Recorder) -> None:
+        for step in range(3):
+            with log.step(step):
+                log.observe(u=1.0)
+                log.at(step).observe(a=1.0)
+
+    with pytest.raises(declog.InputError, match=r"`a`, `b` were not observed"):
+        run(config, steps(3, lambda step: {"u": 1.0}), tmp_path / "phase", caplog)
+    with pytest.raises(declog.InputError, match=r"`b` was not observed"):
+        run(config, contributed, tmp_path / "tasks", caplog)
+
+
+@pytest.mark.parametrize("preset", ["minimal", "trainer", "tee"])
+def test_presets_of_whatever_comes_say_nothing(preset: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where nobody declared what should come nothing can be inactive."""
+    config = declog.compose(preset, ["sinks=null"])
+
+    def body(log: Recorder) -> None:
+        for step in range(3):
+            with log.step(step):
+                log.log_metric("loss", 1.0)
+
+    assert run(config, body, tmp_path, caplog) == ([], {})
