@@ -246,7 +246,7 @@ class Inactive:
 
 def _listed(names: Collection[str], most: int) -> str:
     """A list of names, the first of them where there are many."""
-    shown = list(names)[:most]
+    shown = list(names)[: most if len(names) > most + 1 else most + 1]
     left = len(names) - len(shown)
     if left:
         return f"{', '.join(shown)} and {left} more"

@@ -1,10 +1,12 @@
 """``declog why``: who set a key, layer by layer in the order in which they were read; the last one wins.
 
-KEY is a key of the profile, the id of a metric or a signal, or a name that trackers see.
+KEY is a key of the profile, the id of a metric or a signal, or a name that trackers see. Of a run's folder it says which
+metrics had no values there, and why.
 
   declog why metrics.reward.reduce grpo metrics.reward.reduce=p95
   declog why completions/mean_length grpo
   declog why ratio rloo
+  declog why kl outputs/grpo/2026-11-21_10-00-00
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, DIM, columns, paint, write_json
-from declog.errors import ConfigError, Path, did_you_mean
+from declog.errors import ConfigError, did_you_mean
+from declog.errors import Path as Key
 
 if TYPE_CHECKING:
     from declog.cli.layers import Layered
@@ -42,6 +46,7 @@ def run(given: argparse.Namespace) -> int:
 
     if given.words and (given.key in presets() or given.key.endswith(".yaml")):
         raise Wrong(f"the key comes first, and `{given.key}` is a profile", f"declog why {given.words[0]} {given.key}")
+    missing = _of_run(given)
     config = chosen(given)
     found = layered(config)
     made = _plan(config)
@@ -49,6 +54,9 @@ def run(given: argparse.Namespace) -> int:
     if not paths:
         raise Wrong(f"nothing is called `{given.key}` in this profile", _close(found, given.key, made))
     facts = [_facts(found, path, made) for path in paths]
+    for path, each in zip(paths, facts, strict=True):
+        if path[0] == "metrics" and path[-1] in missing:
+            each["notes"].append(f"no values in this run: {missing[str(path[-1])]}")
     if given.format == "json":
         write_json(facts)
     else:
@@ -56,7 +64,19 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def known_key(found: Layered, key: str) -> Path:
+def _of_run(given: argparse.Namespace) -> dict[str, str]:
+    """Where a run's folder is named: its profile takes its place. Why metrics had no values in the run."""
+    from declog.sinks.run_folder import CONFIG, RUN, run_of
+
+    folder = Path(given.words[0]) if given.words else None
+    if folder is None or not (folder / RUN).is_file():
+        return {}
+    facts = run_of(folder) or {}
+    given.words = [str(folder / facts.get("config", CONFIG)), *given.words[1:]]
+    return dict(facts.get("missing", {}))
+
+
+def known_key(found: Layered, key: str) -> Key:
     """The path of a key that the profile has; raises ``Wrong`` for another."""
     from declog.config.interpolation import has
 
@@ -66,7 +86,7 @@ def known_key(found: Layered, key: str) -> Path:
     return path
 
 
-def _split(key: str) -> Path:
+def _split(key: str) -> Key:
     parts = key.removeprefix("declog.").split(".")
     return tuple(int(part) if part.isdigit() else part for part in parts)
 
@@ -81,7 +101,7 @@ def _plan(config: Composed) -> Plan | None:
         return None
 
 
-def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Path]:
+def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Key]:
     """What a word names: a key, entries with this id, the metric behind a name."""
     from declog.cli.layers import known
     from declog.config.interpolation import has
@@ -141,7 +161,7 @@ def _close(found: Layered, key: str, made: Plan | None) -> str:
 # ---- what is reported -----------------------------------------------------------------------------------
 
 
-def _facts(found: Layered, path: Path, made: Plan | None) -> dict[str, Any]:
+def _facts(found: Layered, path: Key, made: Plan | None) -> dict[str, Any]:
     from declog.cli.layers import known, leaves, shown_package
     from declog.config.diagnostics import shown_place
     from declog.config.interpolation import at, has
@@ -184,7 +204,7 @@ def _given(layer: Layer, found: Layered) -> str | None:
     return None
 
 
-def _notes(found: Layered, path: Path, made: Plan | None) -> Iterator[str]:
+def _notes(found: Layered, path: Key, made: Plan | None) -> Iterator[str]:
     """What becomes of an entry: its outputs, how it is observed, who reads it, why it is inactive."""
     section, name = str(path[0]), str(path[1])
     for what, why in made.inactive if made is not None else ():

@@ -29,7 +29,8 @@ CODES = {
     "DL501.signal": ("the profile `{profile}` has no signal `{name}`", "{fix}"),
 }),
 "DL502": Code("a required signal was not observed", """
-    A required signal was not observed in the first batch of its phase. Observe it, or declare `optional: true`.
+    A required signal was not observed in the first batch of its phase. Observe it, or declare `optional: true`. With
+    `strict: true` it is also raised at the end of a run in which a signal came, and then stopped.
 
     ```python
     import declog
