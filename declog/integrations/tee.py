@@ -2,10 +2,11 @@
 
     wandb = declog.tee(wandb)                       # or: from declog.integrations import wandb
     writer = declog.tee(SummaryWriter("runs/mine"))
-    logger = declog.tee(logger)                     # any object with log(values, step), or log_metrics
+    logger = declog.tee(logger)                     # any object with log(values, step), log_scalar(name, value, step)
 
-The logger gets what the config's default profile shows of it; sinks that the config names have profiles of their own.
-What is no number passes to the logger as it was given. Uses declog's public API as a stranger would.
+The logger gets every call as it was made, and besides what the config's default profile shows of metrics that the loop
+does not log itself; sinks that the config names have profiles of their own. Uses declog's public API as a stranger
+would.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ import inspect
 import logging
 import sys
 import types
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import declog
 from declog.errors import UsageError
+from declog.integrations import logger_calls, tee_wandb
+from declog.integrations.stand_in import Stands, alone
 from declog.records import Records, RunInfo
 from declog.sinks import SCALAR, Sink
 
-__all__ = ["LoggerTee", "RunTee", "WandbTee", "WriterTee", "tee"]
+__all__ = ["LoggerTee", "WriterTee", "tee"]
 
 PRESET = "tee"
-COMMITS = ("commit", "step_finished")  # how loggers are told that a step is complete
+METHODS = (*logger_calls.PAIRS, *logger_calls.MAPPINGS)  # one of which makes a logger
 ENDS = ("close", "end", "end_run", "end_training", "finalize", "finish", "shutdown")  # and that all is over
-STEPS = ("step", "global_step", "iteration")  # and which it is; else the first whole number is it
+PATIENCE = 10  # calls of a logger without any number after which that is said
 
 log = logging.getLogger("declog")
 
@@ -39,23 +41,24 @@ log = logging.getLogger("declog")
 def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (), **options: Any) -> Any:
     """The logger, whose numbers go through declog: use what is returned in its place.
 
-    ``logger`` is the module ``wandb`` or a run of it, a ``SummaryWriter``, or any object with a method ``log`` or
-    ``log_metrics`` of a mapping and a step; None is a logger of that shape which has declog's sinks only. ``config`` is
-    a preset's name with ``overrides``, or anything that ``declog.start`` takes; its default profile says what the
-    logger gets. ``options`` are those of ``declog.start``. The process is a run of its own: where all ranks log, give
-    ``rank`` and ``world_size``, and the logger on rank 0.
+    ``logger`` is the module ``wandb`` or a run of it, a ``SummaryWriter``, or any object with a method that carries
+    a name and a value, or a mapping, with a step: ``log``, ``log_metrics``, ``log_dict``, ``log_scalar``, ``record``
+    with ``dump``. None is a logger of that shape which has declog's sinks only. ``config`` is a preset's name with
+    ``overrides``, or anything that ``declog.start`` takes; its default profile says what the logger gets of metrics
+    that the loop does not log itself. ``options`` are those of ``declog.start``. The process is a run of its own: where
+    all ranks log, give ``rank`` and ``world_size``, and the logger on rank 0.
 
     What is wrong with the profile raises ``ConfigError`` here; a logger of another shape ``UsageError``.
     """
     config = declog.compose(config, overrides)
     declog.plan(config)
     if isinstance(logger, types.ModuleType) and logger.__name__ == "wandb":
-        return WandbTee(logger, config, **options)
+        return tee_wandb.WandbTee(logger, config, **options)
     if "wandb" in sys.modules and isinstance(logger, sys.modules["wandb"].Run):
-        return RunTee(logger, config, **options)
+        return tee_wandb.RunTee(logger, config, **options)
     if isinstance(logger, _Writes):
         return WriterTee(logger, config, **options)
-    if logger is None or isinstance(logger, _Logs | _LogsMetrics):
+    if logger is None or any(hasattr(logger, name) for name in METHODS):
         return LoggerTee(logger, config, **options)
     raise UsageError.of("DL510.tee", type=type(logger).__name__)
 
@@ -66,54 +69,18 @@ class _Writes(Protocol):
     def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
 
 
-@runtime_checkable
-class _Logs(Protocol):
-    def log(self, values: Any, step: Any = None) -> Any: ...
-
-
-@runtime_checkable
-class _LogsMetrics(Protocol):
-    def log_metrics(self, metrics: Any, step: Any = None) -> Any: ...
-
-
-class _Stands:
-    """Stands for a logger: what it does not do itself is the logger's, whose class it has for who asks."""
-
-    _wraps: Any = None
-
-    @property  # type: ignore[misc]  # as mocks and proxies do it
-    def __class__(self) -> type[Any]:
-        return type(self if self._wraps is None else self._wraps)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._wraps, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self._wraps is None or name in vars(self):
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self._wraps, name, value)
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __copy__(self) -> Any:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self
-
-
-class _Tee(_Stands):
+class _Tee(Stands):
     """A recorder beside a logger. What the recorder's worker has for the logger waits until the loop logs next."""
 
     def __init__(self, logger: Any, config: Any, sinks: Sequence[Sink], options: Mapping[str, Any]) -> None:
         self._mine = _Waiting()
         self._step: int | None = None  # the last one that was logged
+        self._calls: Counter[str] = Counter()  # of the logger's methods
+        self._names: set[str] = set()  # of the numbers that the loop has logged
         atexit.register(self._drain)  # runs after the recorder's own
-        mine: Sequence[Sink] = () if logger is None else (self._mine,)
+        mine: Sequence[Sink] = () if isinstance(logger, _NoLogger) else (self._mine,)
         self.recorder: declog.Recorder = declog.start(
-            config, sinks=[*mine, *sinks], **{"steps": "commit", **_alone(options), **options}
+            config, sinks=[*mine, *sinks], **{"steps": "commit", **alone(options), **options}
         )
         self._wraps = logger  # from here on other attributes are its own
 
@@ -133,6 +100,8 @@ class _Tee(_Stands):
         return self._end("finish", *args, **kwargs)
 
     def _end(self, how: str, *args: Any, **kwargs: Any) -> Any:
+        if not self._names and self._calls.total() < PATIENCE and not self.recorder.closed:
+            self._say_nothing_came()
         self.recorder.close()
         self._drain()
         atexit.unregister(self._drain)
@@ -149,15 +118,21 @@ class _Tee(_Stands):
     def _drain(self) -> None:
         """Write what has waited, on the thread that logs: loggers need not be safe for others."""
         while self._mine.waiting:
-            self._write(*self._mine.waiting.popleft())
+            step, values = self._mine.waiting.popleft()
+            if others := {name: value for name, value in values.items() if name not in self._names}:
+                self._write(step, others)
+
+    def _say_nothing_came(self) -> None:
+        called = ", ".join(f"`{name}`" for name in self._calls)
+        log.warning(
+            "the tee of %s has recorded nothing: %s; it takes numbers by name from %s, and what methods of this kind "
+            "are called with", type(self._wraps).__name__,
+            f"the loop has called {called}, without such numbers" if called else "nobody has called it",
+            logger_calls.KNOWN,
+        )  # fmt: skip
 
     def _write(self, step: int, values: dict[str, Any]) -> None:
         raise NotImplementedError
-
-
-def _alone(options: Mapping[str, Any]) -> dict[str, int]:
-    """The process is a run of its own, unless it is said which of several it is."""
-    return {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}
 
 
 class _Waiting:
@@ -178,107 +153,130 @@ class _Waiting:
 
 
 class LoggerTee(_Tee):
-    """An object with ``log(values, step)`` or ``log_metrics``, as trainers have it. Without one a logger of its own.
+    """An object whose methods carry numbers by name and a step, as trainers have it; ``logger_calls`` reads them.
 
-    It is called as the logger is: the values are the mapping among the arguments, the step is the one of that name, or
-    the number after the mapping. A ``prefix`` stands before the names; a call that says ``commit`` or
-    ``step_finished`` completes its step, and so does one without a step. The logger gets a step's numbers when the
-    loop logs next, in one call of the same method.
+    Every call goes to the logger as it is, and its result comes back. Numbers of a step may come in several calls; a
+    call that says ``commit`` or ``step_finished`` completes it, and so does a mapping without a step, or a dump.
     """
 
     def __init__(self, logger: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
-        self._way: Callable[[dict[str, Any], int], Any] | None = None  # as the loop has logged
-        super().__init__(logger, config, sinks, options)
+        self._way: Callable[[Mapping[str, Any], int], Any] | None = None  # as the loop has logged
+        self._unnumbered: set[str] = set()  # names that came without a step since the last one began
+        self._waiting: dict[str, Any] = {}  # numbers that wait for a dump
+        self._times: Counter[str] = Counter()  # how often each of them came
+        super().__init__(_NoLogger() if logger is None else logger, config, sinks, options)
 
-    def log(self, *args: Any, **kwargs: Any) -> Any:
-        """Record the numbers of a step."""
-        return self._logged(_log if self._wraps is None else self._wraps.log, args, kwargs)
+    def __getattr__(self, name: str) -> Any:
+        own = super().__getattr__(name)
+        if name in ENDS or not inspect.isroutine(own):
+            return own
 
-    def log_metrics(self, *args: Any, **kwargs: Any) -> Any:
-        """Record the numbers of a step."""
-        return self._logged(_log if self._wraps is None else self._wraps.log_metrics, args, kwargs)
+        @functools.wraps(own)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return self._called(name, own, args, kwargs)
 
-    def _logged(self, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        call = _signature(own, args, kwargs).bind(*args, **kwargs)
-        given, known = call.arguments, call.signature.parameters
-        key = next((name for name, one in given.items() if isinstance(one, Mapping)), None)
-        if key is None:
-            log.warning("the logger is called without a mapping of names to numbers: that is not recorded")
-            return own(*args, **kwargs)
-        numbers = (name for name, one in given.items() if type(one) is int)
-        at = next((name for name in (*STEPS, *numbers) if name in known), None)
-        step = given.get(at) if at is not None else None
-        commit = step is None or any(given.get(name) for name in COMMITS)
-        number = (0 if self._step is None else self._step + 1) if step is None else int(step)
-        prefix = given.get("prefix") or None
-        rest = self._take({prefix: given[key]} if prefix else given[key], number, commit=commit)
-        self._step = max(number, number if self._step is None else self._step)
+        return method
 
-        def way(values: dict[str, Any], step: int) -> Any:
-            of = {key: values} if at is None else {key: values, at: step}
-            new = inspect.BoundArguments(call.signature, OrderedDict(of))
-            return own(*new.args, **new.kwargs)
-
-        self._way = way
+    def _called(self, name: str, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Record what a call says, and make it."""
+        if name in logger_calls.DUMPS:
+            self._dump(logger_calls.dumped(own, args, kwargs))
+        call = logger_calls.read(name, own, args, kwargs)
+        if call is not None and call.step is None and not call.commit and self._dumps:
+            self._wait(name, call.values)
+        elif call is not None:
+            self._record(call)
+        self._calls[name] += 1
+        if not self._names and self._calls.total() == PATIENCE:
+            self._say_nothing_came()
         self._drain()
-        given[key] = rest.get(prefix, {}) if prefix else rest
-        return own(*call.args, **call.kwargs) if given[key] else None
+        return own(*args, **kwargs)
+
+    @property
+    def _dumps(self) -> bool:
+        return any(hasattr(self._wraps, name) for name in logger_calls.DUMPS)
+
+    def _wait(self, name: str, values: Mapping[str, Any]) -> None:
+        """Keep numbers until the dump: each as it was last, or their mean where the method says so."""
+        for key, value in values.items():
+            self._times[key] += 1
+            n = self._times[key] if name.endswith("_mean") else 1
+            self._waiting[key] = value if n == 1 else self._waiting[key] + (value - self._waiting[key]) / n
+
+    def _dump(self, step: int | None) -> None:
+        values, self._waiting = self._waiting, {}
+        self._times.clear()
+        self._record(logger_calls.Call(values, step, True, None))
+
+    def _record(self, call: logger_calls.Call) -> None:
+        number = self._number(call)
+        before = self.recorder.closed
+        rest = self._take(call.values, number, commit=call.commit)
+        if not before:
+            self._names |= _names(call.values) - _names(rest)
+        self._step = max(number, number if self._step is None else self._step)
+        self._way = call.again or self._way
+
+    def _number(self, call: logger_calls.Call) -> int:
+        """The step of a call; of one that says none the next, where a name comes again or it is complete."""
+        last = -1 if self._step is None else self._step
+        if call.step is not None:
+            return call.step
+        again = call.commit or not self._unnumbered.isdisjoint(call.values)
+        self._unnumbered = set(call.values) if again else self._unnumbered | call.values.keys()
+        return last + 1 if again or last < 0 else last
+
+    def _end(self, how: str, *args: Any, **kwargs: Any) -> Any:
+        if self._waiting:
+            self._dump(None)
+        return super()._end(how, *args, **kwargs)
 
     def _write(self, step: int, values: dict[str, Any]) -> None:
         if self._way is not None:
             self._way(values, step)
 
 
-def _log(values: Any, step: Any = None) -> None:
+class _NoLogger:
     """Where there is no logger."""
 
+    def log(self, values: Any, step: Any = None) -> None: ...
 
-def _signature(own: Callable[..., Any], args: Any, kwargs: Any) -> inspect.Signature:
-    """How a method is called; where a decorator hides its parameters, as this call does it."""
-    found = inspect.signature(own)
-    one = inspect.Parameter
-    if any(each.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for each in found.parameters.values()):
-        return found
-    places = [one(f"_{place}", one.POSITIONAL_ONLY) for place in range(len(args))]
-    return inspect.Signature([*places, *(one(name, one.KEYWORD_ONLY) for name in kwargs)])
+    def log_metrics(self, metrics: Any, step: Any = None) -> None: ...
+
+
+def _names(values: Mapping[str, Any], before: str = "") -> set[str]:
+    """The names of what a mapping holds, joined where it holds others."""
+    found: set[str] = set()
+    for name, value in values.items():
+        found |= _names(value, f"{before}{name}/") if isinstance(value, Mapping) else {f"{before}{name}"}
+    return found
 
 
 class WriterTee(_Tee):
-    """A ``SummaryWriter``. Scalars go through the profile; texts, images, histograms, hyperparameters are the writer's.
+    """A ``SummaryWriter``, which gets every call as it is; what declog computes besides goes there, too.
 
     Each tag of a writer has an axis of its own. declog's steps rise: a scalar of an earlier step is recorded with the
-    step that is open, and goes to the writer with its own. Of several values of a tag in one step declog has the last,
-    the writer each. Where there are no steps, a tag that comes again begins one.
+    step that is open. Of several values of a tag in one step declog has the last. Where there are no steps, a tag that
+    comes again begins one.
     """
 
     def __init__(self, writer: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
         self._last: dict[str, int] = {}  # step of each tag, as the loop counts
         self._back: set[str] = set()  # tags whose steps have fallen
-        self._open: dict[str, Any] = {}  # values of the step that is open, which the writer gets when it ends
         self._unnumbered: set[str] = set()  # tags that came without a step since the last one began
-        self._direct: set[tuple[int, str]] = set()  # what the writer has already
-        self._charts: dict[str, tuple[str, str]] = {}  # what `add_scalars` puts in one
         super().__init__(writer, config, sinks, options)
 
-    def add_scalar(
-        self, tag: str, scalar_value: Any, global_step: int | None = None, *args: Any, **kwargs: Any
-    ) -> None:
+    def add_scalar(self, *args: Any, **kwargs: Any) -> Any:
         """Record a number."""
-        self._drain()
-        if self._add(tag, scalar_value, global_step):
-            self._wraps.add_scalar(tag, scalar_value, global_step, *args, **kwargs)
+        tag, value, step = _scalar(*args, **kwargs)
+        self._add("add_scalar", {tag: value}, step)
+        return self._wraps.add_scalar(*args, **kwargs)
 
-    def add_scalars(
-        self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None, *args: Any
-    ) -> None:
+    def add_scalars(self, *args: Any, **kwargs: Any) -> Any:
         """Record numbers, each under ``main_tag/tag``; the writer draws them in one chart."""
-        self._drain()
-        self._charts |= {f"{main_tag}/{tag}": (main_tag, tag) for tag in tag_scalar_dict}
-        own = {
-            tag: value for tag, value in tag_scalar_dict.items() if self._add(f"{main_tag}/{tag}", value, global_step)
-        }
-        if own:
-            self._wraps.add_scalars(main_tag, own, global_step, *args)
+        tag, values, step = _scalar(*args, **kwargs)
+        self._add("add_scalars", {f"{tag}/{name}": value for name, value in values.items()}, step)
+        return self._wraps.add_scalars(*args, **kwargs)
 
     def flush(self) -> None:
         """Write what is logged so far."""
@@ -287,20 +285,14 @@ class WriterTee(_Tee):
         self._drain()
         self._wraps.flush()
 
-    def _add(self, tag: str, value: Any, step: Any) -> bool:
-        """Record a number, in the step that is open or the next; whether the writer is to have it at once."""
-        at = self._at(tag, None if step is None else int(step))
-        own = step is None or int(step) < at or (at, tag) in self._direct
-        if tag in self._open:
-            self._plain(tag, self._open.pop(tag), at)
-            own = True
-        if self._take({tag: value}, at):
-            return True
-        if own:
-            self._direct.add((at, tag))
-        else:
-            self._open[tag] = value
-        return own
+    def _add(self, how: str, values: Mapping[str, Any], step: Any) -> None:
+        """Record numbers, each in the step that is open or the next."""
+        self._drain()
+        self._calls[how] += 1
+        for tag, value in values.items():
+            at = self._at(tag, None if step is None else int(step))
+            if not self.recorder.closed and not self._take({tag: value}, at):
+                self._names.add(tag)
 
     def _at(self, tag: str, step: int | None) -> int:
         """The step that a number is recorded in."""
@@ -316,132 +308,19 @@ class WriterTee(_Tee):
                 self._back.add(tag)
                 log.warning("`%s` goes back from step %d to %d: it is recorded at step %d", tag, last, step, now)
         if now != before:
-            self._step, self._open = now, {}
+            self._step = now
         return now
 
     def _write(self, step: int, values: dict[str, Any]) -> None:
-        there = {each for each in self._direct if each[0] <= step}
-        self._direct -= there
-        for name in values.keys() - {tag for _, tag in there}:
-            self._plain(name, values[name], step)
-
-    def _plain(self, name: str, value: Any, step: int) -> None:
-        if name in self._charts:
-            main_tag, tag = self._charts[name]
-            self._wraps.add_scalars(main_tag, {tag: value}, step)
-        else:
+        for name, value in values.items():
             self._wraps.add_scalar(name, value, step)
 
 
-class RunTee(_Stands):
-    """A run of wandb's. ``log`` goes through the profile; all else is the run's own.
-
-    wandb's meaning of steps is kept: a call without a step, or with ``commit=True``, completes the row, calls of one
-    row are one step, and the names of nested mappings are joined by dots. Images, tables, texts and what else is no
-    number go to the run as they are, in their row; where there are such, the rows before are waited for. Whoever
-    finishes the run, a sweep's agent or another ``wandb.init``, finishes the recorder before.
-    """
-
-    recorder: declog.Recorder | None
-
-    def __init__(self, run: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
-        from declog.sinks.wandb import WandbSink, open_run
-
-        plan = declog.plan(config)
-        named = any(sink.kind == "wandb" for sink in plan.sinks)
-        mine: Sequence[Sink] = () if named else (WandbSink.on(run, own=True),)
-        block: AbstractContextManager[None] = open_run(run) if named else nullcontext()
-        self.recorder = None
-        if not run.disabled:  # it logs nothing, as on the ranks that have no run
-            with block:
-                self.recorder = declog.start(
-                    config, sinks=[*mine, *sinks], **{"steps": "commit", **_alone(options), **options}
-                )
-        self._row = 0 if self.recorder is None else int(run.step)
-        self._shared = False  # whether wandb itself logs into the rows
-        self._finish = run.finish
-        run.finish = self.finish
-        self._wraps = run  # from here on other attributes are its own
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.finish(exit_code=0 if kind is None else 1)
-
-    @property
-    def step(self) -> int:
-        """The row that is open, which wandb itself gets later."""
-        return int(self._wraps.step) if self._log is None else self._row
-
-    @property
-    def summary(self) -> Any:
-        """wandb's, of all rows that are complete."""
-        if self._log is not None:
-            self._log.written()
-        return self._wraps.summary
-
-    def watch(self, *args: Any, **kwargs: Any) -> Any:
-        """What ``wandb.watch`` does. Its hooks log into the row that is open, so rows are waited for from now on."""
-        self._shared = True
-        return self._wraps.watch(*args, **kwargs)
-
-    def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-        """What ``wandb.log`` does."""
-        recorder = self._log
-        if recorder is None or not isinstance(data, Mapping):
-            self._wraps.log(data, step=step, commit=commit)
-            return
-        number = self._row if step is None else int(step)
-        rest: dict[str, Any] = dict(data)
-        with recorder.guard("what the loop logs could not be recorded"):
-            rest = recorder.scalars(data, number, between=".")
-        self._row = max(self._row, number)
-        self._beside(rest, number)
-        if commit or (step is None and commit is None):
-            recorder.scalars({}, number, commit=True)
-            self._beside({}, number, commit=True)
-            self._row += 1
-
-    def _beside(self, values: Mapping[str, Any], row: int, *, commit: bool = False) -> None:
-        """What is not declog's in a row, or will come."""
-        if self._log is not None and (values or self._shared):
-            self._log.written()  # else their rows would come after this one, which wandb does not take
-            self._wraps.log(values, step=row, commit=commit)
-
-    @property
-    def _log(self) -> declog.Recorder | None:
-        return None if self.recorder is None or self.recorder.closed else self.recorder
-
-    def finish(self, exit_code: int | None = None, **kwargs: Any) -> None:
-        """Log what is left, close declog's sinks, and finish the run."""
-        if self.recorder is not None:
-            self.recorder.close(failed=bool(exit_code))
-        self._finish(exit_code=exit_code, **kwargs)
-
-
-class WandbTee:
-    """The module ``wandb``, whose runs are tees; all else is the module's own."""
-
-    def __init__(self, module: Any, config: Any, **options: Any) -> None:
-        self._module, self._config, self._options = module, config, options
-        self._tees: list[RunTee] = []
-
-    def __getattr__(self, name: str) -> Any:
-        run = self.run if name in ("log", "summary", "watch") else None  # the module's are those of the run itself
-        return getattr(self._module if run is None else run, name)
-
-    def init(self, *args: Any, **kwargs: Any) -> RunTee:
-        """What ``wandb.init`` does."""
-        return self._of(self._module.init(*args, **kwargs))
-
-    @property
-    def run(self) -> RunTee | None:
-        """The run that is open."""
-        run = self._module.run
-        return None if run is None else self._of(run)
-
-    def _of(self, run: Any) -> RunTee:
-        self._tees = [tee for tee in self._tees if tee._wraps is run or (tee.recorder and not tee.recorder.closed)]
-        for tee in self._tees:
-            if tee._wraps is run:
-                return tee
-        self._tees.append(RunTee(run, self._config, **self._options))
-        return self._tees[-1]
+def _scalar(*args: Any, **kwargs: Any) -> tuple[str, Any, Any]:
+    """The tag, the value or values, and the step of a writer's call."""
+    names = [("tag", "main_tag"), ("scalar_value", "tag_scalar_dict"), ("global_step",)]
+    tag, value, step = (
+        args[place] if place < len(args) else next((kwargs[name] for name in each if name in kwargs), None)
+        for place, each in enumerate(names)
+    )
+    return str(tag), value, step

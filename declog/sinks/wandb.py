@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from operator import attrgetter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from declog.errors import SinkError
 from declog.errors.visible import visible, visible_lines
@@ -98,7 +98,7 @@ class WandbSink(BaseSink):
         self._good: dict[str, str] = {}  # the metrics that are to rise or to fall
 
     @classmethod
-    def on(cls, run: Any, *, own: bool) -> WandbSink:
+    def on(cls, run: Any, *, own: bool) -> Self:
         """A sink on a run that somebody else opened, and will finish; ``own``: nobody else logs into it."""
         sink = cls()
         sink._take(run, own=own)

@@ -1,7 +1,7 @@
 """``declog why``: who set a key, layer by layer in the order in which they were read; the last one wins.
 
-KEY is a key of the profile, the id of a metric or a signal, or a name that trackers see. Of a run's folder it says which
-metrics had no values there, and why.
+KEY is a key of the profile, the id of a metric or a signal, or a name that trackers see. Of a run's folder it says
+which metrics had no values there, and why.
 
   declog why metrics.reward.reduce grpo metrics.reward.reduce=p95
   declog why completions/mean_length grpo
