@@ -145,7 +145,7 @@ CALLED: dict[str, tuple[type[Kept], Any]] = {
 
 @pytest.mark.parametrize("case", CALLED)
 def test_whichever_method_carries_numbers(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A name and a value, or a mapping, and a step, or a dump: declog has them, and the logger its calls and results."""
+    """A name and a value, or a mapping, and a step, or a dump: declog has them, the logger its calls and results."""
     kind, use = CALLED[case]
     plain, teed, sink = kind(), kind(), MemorySink()
     log = declog.tee(teed, "tee", ["sinks=null", "profile=full"], sinks=[sink], output_dir=tmp_path)
