@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from declog.engine.cells import Found
 from declog.errors import MissingSignalError
 from declog.language.nodes import LOGGED
-from declog.plans.needs import Need, signals_of
+from declog.plans.needs import GROUP, Need, signals_of
 from declog.plans.ops import Plan, SignalOp
 
 log = logging.getLogger("declog")
@@ -143,6 +143,8 @@ class Inactive:
 
     def _why(self, id: str, state: _Mode) -> str:
         """Why a metric has no value; empty where all that it reads came."""
+        if why := self._no_groups(id, state):
+            return why
         needs = [need for need in sorted(self._needs[id]) if need in self._signals]
         absent = [need for need in needs if need not in state.spans]
         if not absent:
@@ -155,6 +157,21 @@ class Inactive:
         if len(absent) == 1 and absent[0].name in self._masks:
             return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
         return f"{_listed(names, SIGNALS)} never came"
+
+    def _no_groups(self, id: str, state: _Mode) -> str:
+        """What to write where nothing says what a group is, and a metric needs it."""
+        grouping = self._plan.grouping
+        sources = () if grouping is None else grouping.of
+        for need in self._needs[id]:
+            if need.name == GROUP and all(Need(need.phase, name) not in state.spans for name in sources):
+                names = [
+                    self._signals[known].source
+                    for name in sources
+                    if (known := Need(need.phase, name)) in self._signals
+                ]
+                observe = f"observe {_listed(names, SIGNALS, 'or')}, or " if names else ""
+                return f"nothing says what a group is: {observe}say `axes.group.size=N`"
+        return ""
 
     def _note_stopped(self, mode: str, state: _Mode, now: tuple[int, int], found: Found) -> None:
         """Signals that came, and have not come for twice as long as they ever stayed away."""
@@ -244,10 +261,10 @@ class Inactive:
         ]  # fmt: skip
 
 
-def _listed(names: Collection[str], most: int) -> str:
+def _listed(names: Collection[str], most: int, last: str = "and") -> str:
     """A list of names, the first of them where there are many."""
     shown = list(names)[: most if len(names) > most + 1 else most + 1]
     left = len(names) - len(shown)
     if left:
         return f"{', '.join(shown)} and {left} more"
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f" {last} ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

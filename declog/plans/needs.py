@@ -13,9 +13,11 @@ from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node
 from declog.plans.fingerprint import expressions
 from declog.plans.ops import FormulaOp, MetricOp, Plan
 
+GROUP = "GROUP"  # stands for the signals of which any says what a group is; no signal can have the name
+
 
 class Need(NamedTuple):
-    """A signal without which a metric has no value, by its name in a phase."""
+    """A signal without which a metric has no value, by its name in a phase; or ``GROUP``."""
 
     phase: str
     name: str
@@ -60,9 +62,8 @@ def signals_of(plan: Plan) -> dict[str, frozenset[Need]]:
     for op in plan.metrics:
         found[op.id] |= _signals(op, op.phase, columns)
         found[op.id] |= {need for name in (op.fold, op.tokens) if name for need in columns[name]}
-        grouping = plan.grouping
-        if grouping is not None and grouping.of is not None and _of_groups(op):
-            found[op.id].add(Need(op.phase, grouping.of))
+        if plan.grouping is not None and plan.grouping.size is None and _of_groups(op):
+            found[op.id].add(Need(op.phase, GROUP))
     ids = {op.key: op.id for op in plan.outputs}
     formulas = {op.id: op for op in plan.formulas}
     for id in ordered(needs(plan.outputs))[0]:

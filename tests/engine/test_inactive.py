@@ -310,3 +310,18 @@ def test_presets_of_whatever_comes_say_nothing(preset: str, tmp_path: Path, capl
                 log.log_metric("loss", 1.0)
 
     assert run(config, body, tmp_path, caplog) == ([], {})
+
+
+def test_unknown_groups_are_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where nothing says what a group is, metrics of groups are inactive, and the line says what to write."""
+    config = {
+        "name": "small", "axes": {"group": {"of": ["group", "prompt_id"]}}, "signals": {
+            "r": {**ROW}, "group": {**ROW, "type": "text"}, "prompt_id": {**ROW, "type": "text", "from": "id"},
+        },
+        "metrics": {"r": "mean(r)", "best": "mean(max(r, over=completion))"},
+    }  # fmt: skip
+    why = "nothing says what a group is: observe group or id, or say `axes.group.size=N`"
+    told, missing = run(config, steps(3, lambda step: {"r": [1.0, 2.0]}), tmp_path / "unknown", caplog)
+    assert (told, missing) == ([f"1 of 2 metrics is inactive: best ({why})"], {"best": why})
+    known = steps(3, lambda step: {"r": [1.0, 2.0], "id": ["a", "a"]})
+    assert run(config, known, tmp_path / "known", caplog) == ([], {})
