@@ -32,6 +32,7 @@ from typing import Any, Literal, Self
 
 from declog.errors.catalogue import MESSAGES
 from declog.errors.catalogue.code import Known, filled
+from declog.errors.signal_names import same_signal
 from declog.errors.visible import visible, visible_lines
 
 Path = tuple[str | int, ...]
@@ -84,12 +85,14 @@ SYNONYMS: Mapping[str, str] = {
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ``name`` stands for: a synonym, or the one closest to it; None if nothing is close."""
+    """The known name that ``name`` stands for: a word of another library, or the closest; None if nothing is close."""
     names = list(known)
     if (synonym := SYNONYMS.get(name)) in names:
         return synonym
     if name == "sample" and "completion" in names:  # of filters it is `random`
         return "completion"
+    if (signal := same_signal(name, names)) is not None:
+        return signal
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return found[0] if found else None
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from declog.errors import Problem, did_you_mean
+from declog.errors import Problem, did_you_mean, nearest
 from declog.language import idioms
 from declog.language.dtypes import AXES, COLUMN, Axis, DType, Type, finest
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
@@ -25,6 +25,7 @@ from declog.language.reductions import quantile_level
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 
 MISSING = "missing"  # the literal for no value
+_WORDS = (MISSING, "inf", "true", "false")  # which are values
 MAX_POWER = 64  # the greatest constant exponent
 
 _BINARY: dict[type[ast.operator], str] = {
@@ -41,11 +42,6 @@ Located = ast.expr | ast.keyword  # what has a place in the text
 OPERATORS = frozenset(
     {*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if", COMBINED, *WRITTEN.values()}
 )
-_HINTS: dict[type[ast.AST], str] = {
-    ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
-    ast.BitXor: "a power is `**`",
-    ast.Lambda: "register a function with @declog.function",
-}  # fmt: skip
 
 
 class Scope(Protocol):
@@ -131,9 +127,9 @@ class Compiler:
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
                 self.fail(node, "DL307.syntax", what="a comprehension", fix=idioms.of_comprehension(node))
             case ast.BinOp(op=ast.FloorDiv() | ast.Mod()):
-                self.fail(node, "DL307.syntax", what=_describe(node.op), fix=idioms.of_division(node))
-        inner = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
-        self.fail(node, "DL307.syntax", what=_describe(inner), fix=_HINTS.get(type(inner), _OWN))
+                self.fail(node, "DL307.syntax", what=idioms.describe(node.op), fix=idioms.of_division(node))
+        what, fix = idioms.of_syntax(node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node)
+        self.fail(node, "DL307.syntax", what=what, fix=fix)
 
     def _constant(self, node: ast.expr, value: Any) -> Node:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
@@ -202,6 +198,7 @@ class Compiler:
         sides = [node.left, *node.comparators]
         parts: list[Node] = []
         for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+            self._quoted(node, left, right)
             if isinstance(operator, ast.In | ast.NotIn):
                 parts.append(self._member(node, left, right, negated=isinstance(operator, ast.NotIn)))
                 continue
@@ -213,6 +210,35 @@ class Compiler:
         for part in parts[1:]:
             result = self.build("and", node, [result, part], [node, node])
         return result
+
+    def _quoted(self, node: ast.Compare, left: ast.expr, right: ast.expr) -> None:
+        """Refuse words that a text is compared with, where they stand without quotes."""
+        sides = [item for side in (left, right) for item in idioms.items(side)]
+        words = [item for item in sides if self._is_word(item)]
+        others = [item for item in sides if item not in words]
+        if words and others and all(self.visit(item).type.dtype is DType.TEXT for item in others):
+            self._unquoted(node, words)
+
+    def _unquoted(self, node: ast.expr, words: list[ast.expr]) -> NoReturn:
+        """Refuse a comparison or a call; the fix is what was written, with its words in quotes."""
+        membership = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
+        listed = node.comparators[0] if isinstance(node, ast.Compare) and membership else None
+        start, end = self.span(node)
+        parts = []
+        for word in sorted(words, key=self.span):
+            first, last = self.span(word)
+            text = f"'{self.text[first:last]}'"
+            parts += [self.text[start:first], f"[{text}]" if word is listed else text]
+            start = last
+        fix, word = "".join([*parts, self.text[start:end]]), self.text[slice(*self.span(words[0]))]
+        if (close := nearest(word, self.scope.names())) is not None:
+            fix = f"{fix}; or did you mean `{close}`?"
+        self.fail(words[0], "DL302.quotes", word=word, fix=fix)
+
+    def _is_word(self, node: ast.expr) -> bool:
+        """Whether it is no value here, and was meant as a text: ``math``, ``gsm8k-hard``, ``math.algebra``."""
+        names = idioms.names_of_word(node)
+        return bool(names) and all(self.scope.resolve(name) is None and name not in _WORDS for name in names)
 
     def _member(self, node: ast.Compare, left: ast.expr, right: ast.expr, *, negated: bool) -> Node:
         if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not right.elts:
@@ -273,7 +299,7 @@ class Compiler:
             elif slot.role == "axis":
                 params[slot.name] = self._axis(values[0])
             else:
-                constants = tuple(self._parameter(value, slot, function) for value in values)
+                constants = tuple(self._parameter(node, value, slot, function) for value in values)
                 params[slot.name] = constants if slot.variadic else constants[0]
         return args, places, params
 
@@ -315,7 +341,9 @@ class Compiler:
             self.fail(node, "DL306.axis", name=name, known=[*AXES, COLUMN])
         return AXES[name]
 
-    def _parameter(self, node: ast.expr, slot: Param, function: Function) -> Any:
+    def _parameter(self, call: ast.Call, node: ast.expr, slot: Param, function: Function) -> Any:
+        if str in slot.types and self._is_word(node):
+            self._unquoted(call, [node])
         value = self.visit(node)
         if value.op != CONST:
             self.fail(node, "DL304.constant", name=slot.name, function=function.name, fix=function.signature)
@@ -390,24 +418,8 @@ class _Site:
         self.compiler.fail(self.node if arg is None else self.places[arg], key, **facts)
 
 
-_OWN = "register a function of your own with @declog.function, and call it"
-
-
 def _is_value(node: ast.expr) -> bool:
     return not isinstance(node, ast.Name) or not any(node.id == axis.label for axis in Axis)
-
-
-def _describe(node: ast.AST) -> str:
-    symbols: dict[type[ast.AST], str] = {
-        ast.BitAnd: "`&`", ast.BitOr: "`|`", ast.BitXor: "`^`", ast.Invert: "`~`", ast.Mod: "`%`", ast.FloorDiv: "`//`",
-        ast.MatMult: "`@`", ast.LShift: "`<<`", ast.RShift: "`>>`", ast.Subscript: "a subscript",
-        ast.Attribute: "an attribute", ast.Lambda: "a lambda", ast.Tuple: "a tuple", ast.List: "a list",
-        ast.Dict: "a mapping", ast.NamedExpr: "`:=`", ast.JoinedStr: "an f-string", ast.Constant: "this constant",
-        ast.ListComp: "a comprehension", ast.SetComp: "a comprehension", ast.DictComp: "a comprehension",
-        ast.GeneratorExp: "a comprehension", ast.Set: "a set", ast.Starred: "`*`", ast.Await: "`await`",
-        ast.Yield: "`yield`", ast.YieldFrom: "`yield`",
-    }  # fmt: skip
-    return symbols.get(type(node), f"{type(node).__name__}")
 
 
 def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd"})
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile"})
@@ -19,6 +20,13 @@ _SIGNS = {
 }  # fmt: skip
 
 _NAME = re.compile(r"[a-z]\w*")
+
+_HINTS: dict[type[ast.AST], str] = {
+    ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
+    ast.BitXor: "a power is `**`",
+    ast.Lambda: "register a function with @declog.function",
+}  # fmt: skip
+_OWN = "register a function of your own with @declog.function, and call it"
 
 
 def of_call(node: ast.Call) -> str:
@@ -77,6 +85,38 @@ def of_none(node: ast.Compare) -> str:
         there = f"present({ast.unparse(node.left)})"
         return f"write `{there if isinstance(node.ops[0], ast.IsNot) else f'not {there}'}`"
     return "write `==`, or present(x)"
+
+
+def items(node: ast.expr) -> Sequence[ast.expr]:
+    """The elements of a list, and of anything else itself."""
+    return node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+
+
+def of_syntax(node: ast.AST) -> tuple[str, str]:
+    """What a construct of Python is called that the language has not, and what to write."""
+    return describe(node), _HINTS.get(type(node), _OWN)
+
+
+def describe(node: ast.AST) -> str:
+    """What a construct of Python is called."""
+    symbols: dict[type[ast.AST], str] = {
+        ast.BitAnd: "`&`", ast.BitOr: "`|`", ast.BitXor: "`^`", ast.Invert: "`~`", ast.Mod: "`%`", ast.FloorDiv: "`//`",
+        ast.MatMult: "`@`", ast.LShift: "`<<`", ast.RShift: "`>>`", ast.Subscript: "a subscript",
+        ast.Attribute: "an attribute", ast.Lambda: "a lambda", ast.Tuple: "a tuple", ast.List: "a list",
+        ast.Dict: "a mapping", ast.NamedExpr: "`:=`", ast.JoinedStr: "an f-string", ast.Constant: "this constant",
+        ast.ListComp: "a comprehension", ast.SetComp: "a comprehension", ast.DictComp: "a comprehension",
+        ast.GeneratorExp: "a comprehension", ast.Set: "a set", ast.Starred: "`*`", ast.Await: "`await`",
+        ast.Yield: "`yield`", ast.YieldFrom: "`yield`",
+    }  # fmt: skip
+    return symbols.get(type(node), f"{type(node).__name__}")
+
+
+def names_of_word(node: ast.expr) -> list[str]:
+    """The names in what may be a word without quotes, such as ``gsm8k-hard``; none in any other expression."""
+    parts = (ast.Name, ast.Attribute, ast.BinOp, ast.Sub, ast.Div, ast.Constant, ast.Load)
+    inside = list(ast.walk(node))
+    plain = all(isinstance(item, parts) for item in inside)
+    return [item.id for item in inside if isinstance(item, ast.Name)] if plain else []
 
 
 def of_text(text: str, marked: str) -> str | None:
