@@ -24,6 +24,7 @@ from declog.config.diagnostics import shown_path, shown_place
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared
 from declog.config.project import load_imports
+from declog.config.removed import explained
 from declog.config.renames import deprecated, renamed
 from declog.config.search_path import GROUP
 from declog.config.source_map import FilePlace
@@ -87,9 +88,9 @@ def plan(
             raise composed.located(ConfigError([*odd, *others])) from None
         others = [problem for problem in odd if all(problem.path != each.path for each in error.problems)]
         found = [*error.problems, *_further(data, error.problems, compiled), *others]
-        raise composed.located(ConfigError([declared(problem) for problem in found])) from None
+        raise composed.located(ConfigError(explained(composed, map(declared, found)))) from None
     if odd:
-        raise composed.located(ConfigError(odd))
+        raise composed.located(ConfigError(explained(composed, odd)))
     made = replace(
         made, warnings=(*made.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed))
     )

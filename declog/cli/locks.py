@@ -17,12 +17,13 @@ from declog import distribution
 from declog.cli import facts
 from declog.cli.arguments import Wrong
 from declog.cli.output import BOLD, YELLOW, paint
+from declog.config.removed import ENTRIES, LOCK, ids
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
     from declog.plans.ops import Plan
 
-NAME = "declog.lock"
+NAME = LOCK
 FORMAT = 1
 SECTIONS = ("outputs", "tables", "profiles", "alerts", "signals")
 Locked = Mapping[str, Mapping[str, Any]]
@@ -78,6 +79,7 @@ def entry(made: Plan, config: Composed) -> dict[str, Any]:
     found = zip(facts.SECTIONS, facts.sections(made, facts.names(made)), strict=True)
     return {
         "packages": packages(made, config),
+        ENTRIES: ids(config.data),
         **{title: {name: _short(parts) for name, parts in each.items()} for title, each in found if title in SECTIONS},
     }
 

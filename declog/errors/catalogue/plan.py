@@ -149,6 +149,8 @@ CODES = {
     """, {
     "DL407.metric": ("the metric `{name}` was deleted, and is used here",
         "delete what uses it, or keep it: `metrics.{name}.log: false` hides it"),
+    "DL407.removed": ("`{name}` completes a {what} that {homes} no longer has: declog.lock has it, of {before}",
+        "delete it, or write all of it{near}"),
     "DL407.signal": ("the signal `{name}` was deleted, and is used here",
         "delete what uses it, or keep `signals.{name}`"),
 }),

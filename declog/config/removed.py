@@ -1,0 +1,114 @@
+"""Entries that a project completes or uses, and that the presets below it no longer have: who had them, and since when.
+
+A package's upgrade may take a table away; the project that sets its `every` is then left with an entry that means
+nothing. Reads `declog.lock`, where the project has one: it says which version had the entry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from declog.config.compose import working_directory
+from declog.config.composed import Composed
+from declog.config.lint import packaged
+from declog.config.provenance import YAML_LOADER
+from declog.config.search_path import package_of
+from declog.config.source_map import FilePlace, Provenance
+from declog.config.uses import entries
+from declog.errors import Path, Problem, nearest
+from declog.language.spec import SECTIONS
+
+LOCK = "declog.lock"
+ENTRIES = "entries"  # the key of the lock that holds the ids of a profile's entries
+KINDS = tuple(section for section in SECTIONS if section != "tests")
+_INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # what is said of an entry that lacks its base
+_UNKNOWN = re.compile(r"unknown (\w+) `(\w+)`")
+
+
+def ids(data: Mapping[str, Any]) -> dict[str, str]:
+    """The ids of a profile's entries by section, as the lock holds them."""
+    found = {section: [str(name) for name, entry in entries(data, section).items() if entry is not None]
+             for section in KINDS}  # fmt: skip
+    return {section: " ".join(names) for section, names in found.items() if names}
+
+
+def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
+    """The problems, those of entries that no preset has any more with what became of them."""
+    return [_explained(config, problem) for problem in problems]
+
+
+def _explained(config: Composed, problem: Problem) -> Problem:
+    found = _UNKNOWN.fullmatch(problem.message)
+    if found is not None and len(problem.path) != 2:
+        section, name = f"{found[1]}s", found[2]
+        before = _versions(section, name)
+        said = f"{section[:-1]} of {before}: what the presets have now is another" if before else None
+        return problem if said is None else replace(problem, fix=f"{problem.fix}; {LOCK} has the {said}")
+    if problem.code not in _INCOMPLETE or len(problem.path) != 2 or problem.path[0] not in KINDS:
+        return problem
+    section, name = str(problem.path[0]), str(problem.path[1])
+    known = config.provenance
+    homes = [] if known is None else sorted({home for home in map(package_of, known.texts) if home is not None})
+    if known is None or not homes or not _own(known, (*config.prefix, *problem.path)):
+        return problem
+    what, shipped = section[:-1], " and ".join(homes)
+    names = [str(each) for each in entries(config.data, section) if not _own(known, (*config.prefix, section, each))]
+    close = nearest(name, names)
+    near = f", or did you mean `{close}`?" if close is not None else ""
+    if (before := _versions(section, name)) is not None:
+        return replace(Problem.of("DL407.removed", problem.path, what=what, name=name, homes=shipped, before=before,
+                                  near=near), replacement=None)  # fmt: skip
+    if not _completes(config.data, section, name):
+        return problem
+    gone = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}`{near}"
+    return replace(problem, fix=f"{problem.fix}; {gone}" if problem.fix else gone)
+
+
+# Keys that say what an entry is; one that has none of them completes another.
+_BASES: Mapping[str, frozenset[str]] = {
+    "tables": frozenset({"schema", "columns"}),
+    "filters": frozenset({"key", "where", "n", "fraction"}),
+    "alerts": frozenset({"metric", "when"}),
+    "metrics": frozenset({"expr", "formula", "from", "axis"}),
+    "signals": frozenset({"axis", "expr"}),
+    "sinks": frozenset({"kind"}),
+}
+
+
+def _completes(data: Mapping[str, Any], section: str, name: str) -> bool:
+    """Whether an entry says nothing of what it is; so does one that is deleted."""
+    entry = entries(data, section).get(name)
+    return section in _BASES and (entry is None or (isinstance(entry, Mapping) and not _BASES[section] & set(entry)))
+
+
+def _own(known: Provenance, path: Path) -> bool:
+    """Whether nothing of an entry stands in an installed package's file."""
+    places = [layer.place for at, layers in known.layers.items() if at[: len(path)] == path for layer in layers]
+    return not any(isinstance(place, FilePlace) and packaged(place.file) for place in places)
+
+
+def _versions(section: str, name: str) -> str | None:
+    """The packages whose presets had an entry when the project's lock was written; None where it does not say so."""
+    packages = dict(
+        each
+        for profile in _locked()
+        if name in str(entries(profile, ENTRIES).get(section, "")).split()
+        for each in entries(profile, "packages").items()
+    )
+    return " and ".join(f"{package} {version}" for package, version in sorted(packages.items())) or None
+
+
+def _locked() -> Iterator[Mapping[str, Any]]:
+    """The profiles of the project's lock; none where there is none, or it is none."""
+    file = working_directory() / LOCK
+    try:
+        found = yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER) if file.is_file() else None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return  # whoever checks against it says so
+    profiles = entries(found, "profiles") if isinstance(found, Mapping) else {}
+    yield from (each for each in profiles.values() if isinstance(each, Mapping))
