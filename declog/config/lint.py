@@ -6,23 +6,34 @@ They are read where something is suspicious, and else not. Imports Hydra, for th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path as FilePath
 from pathlib import PurePosixPath
 from typing import Any
 
+from hydra._internal.config_repository import IConfigRepository
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigSource
 
+from declog.config.compose import PACKAGE
 from declog.config.composed import Composed
-from declog.config.diagnostics import shown_path, written_key, written_value
+from declog.config.diagnostics import in_file, shown_path, written_key, written_value
 from declog.config.interpolation import at
 from declog.config.presets import home_of, shipped_sources
-from declog.config.provenance import defaults_of, keys_at_top, source_file
-from declog.config.search_path import GROUP, HYDRA_ERRORS, config_loader, current_hydra, preset_folders
+from declog.config.provenance import Origin, choice_of, defaults_list, defaults_of, keys_at_top, source_file
+from declog.config.search_path import (
+    GROUP,
+    HYDRA_ERRORS,
+    PROVIDER,
+    current_hydra,
+    preset_folders,
+    team_folders,
+)
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
 from declog.config.yaml_lint import surprise, suspicious
-from declog.errors import Path, Problem
+from declog.errors import Path, Problem, Where
 from declog.language.spec import SECTIONS
 
 _NULL = ("", "~", "null", "Null", "NULL")
@@ -114,10 +125,10 @@ def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:
 def clashes(config: Composed) -> list[Problem]:
     """The options in use that two installed packages ship: nobody could say which of them to use."""
     origin = config.origin
-    if origin is None or origin.running:
+    if origin is None:
         return []
-    with current_hydra():
-        loader = config_loader(origin.config_dir)
+    with nullcontext() if origin.running else current_hydra():
+        loader = origin.loader()
         shipped = list(shipped_sources(loader))
         if len({source.path for source, _ in shipped}) < 2:
             return []  # declog's own alone
@@ -131,12 +142,34 @@ def clashes(config: Composed) -> list[Problem]:
         if not twice:
             return []  # as good as always: which options a profile uses takes Hydra a while to say
         try:
-            used = loader.defaults(origin.root, origin.lines)[0].defaults
+            composed, repository = defaults_list(loader, *origin.composed())
         except HYDRA_ERRORS:
             return []
-    names = dict.fromkeys(str(each.config_path) for each in used if each.config_path in twice)
-    packages = {name: " and by ".join(str(home_of(source, None)) for source in twice[name]) for name in names}
-    return [Problem.of("DL101.two_packages", name=name, packages=packages[name]) for name in names]
+        installed = {PROVIDER, *(name for name, _ in team_folders())}
+        problems = {}
+        for each in composed.defaults:
+            name = str(each.config_path)
+            if name in twice:
+                first = next(source for source in repository.get_sources() if source.is_config(name))
+                if first.provider in installed:  # `pkg://` and one's own files say which one
+                    problems[name] = _clash(repository, origin, name, each.parent, twice[name])
+        return list(problems.values())
+
+
+def _clash(
+    repository: IConfigRepository, origin: Origin, name: str, parent: str | None, sources: Sequence[ConfigSource]
+) -> Problem:
+    """DL101 for an option of two packages: the preset that is asked for has a name in each, others stand in a file."""
+    packages, preset = " and by ".join(str(home_of(source, None)) for source in sources), name.rpartition("/")[2]
+    files = [source_file(source, name) for source in sources]
+    places = [f"{PACKAGE}{source.path}/{preset}" if source.scheme() == "pkg" else file and file[0]
+              for source, file in zip(sources, files, strict=True)]  # fmt: skip
+    chosen = choice_of(repository, parent, name) if parent is not None else None
+    if chosen is None and name == f"{GROUP}/{origin.config_name}":
+        return Problem.of("DL101.two_presets", where=Where(name=f"preset `{preset}`"), name=name, packages=packages,
+                          fix=" or ".join(map(str, places)))  # fmt: skip
+    problem = Problem.of("DL101.two_packages", name=name, packages=packages)
+    return problem if chosen is None else replace(problem, where=in_file(problem, *chosen))
 
 
 def self_first(config: Composed) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -18,6 +19,7 @@ from typing import Any, Literal, cast
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.defaults_list import DefaultsList
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
@@ -79,12 +81,22 @@ class Origin:
 
     def layers(self) -> Provenance:
         """Every key, and the files and overrides that set it. Raises what Hydra raises."""
+        with nullcontext() if self.running else current_hydra():
+            return layers_of(self.loader(), *self.composed())
+
+    def loader(self) -> ConfigLoaderImpl:
+        """What composes it: of an application that runs its own loader, which knows its search path."""
+        if not self.running:
+            return config_loader(self.config_dir)
+        loader = GlobalHydra.instance().config_loader()
+        assert isinstance(loader, ConfigLoaderImpl)
+        return loader
+
+    def composed(self) -> tuple[str | None, list[str]]:
+        """The primary configuration and the overrides that the loader composes."""
         if self.running:
-            loader = GlobalHydra.instance().config_loader()
-            assert isinstance(loader, ConfigLoaderImpl)
-            return layers_of(loader, self.config_name, [*HydraConfig.get().overrides.hydra, *self.lines])
-        with current_hydra():
-            return layers_of(config_loader(self.config_dir), self.root, self.lines)
+            return self.config_name, [*HydraConfig.get().overrides.hydra, *self.lines]
+        return self.root, self.lines
 
     def folders(self) -> list[FilePath]:
         """The folders that may hold files of one's own."""
@@ -95,13 +107,19 @@ class Origin:
         return [FilePath(place)] if place else []
 
 
+def defaults_list(
+    loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequence[str]
+) -> tuple[DefaultsList, IConfigRepository]:
+    """The files that ``loader`` composes, and where it finds them; raises what Hydra raises."""
+    if isinstance(loader, Loader):
+        return loader.defaults(config_name, list(overrides))
+    found = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN)  # of an application that runs
+    return found, loader._parse_overrides_and_create_caching_repo(config_name, list(overrides))[1]
+
+
 def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequence[str]) -> Provenance:
     """The provenance of what ``loader`` composes; raises what Hydra raises where it cannot."""
-    if isinstance(loader, Loader):
-        composed, repository = loader.defaults(config_name, list(overrides))
-    else:  # of an application that runs
-        composed = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN)
-        _, repository = loader._parse_overrides_and_create_caching_repo(config_name, list(overrides))
+    composed, repository = defaults_list(loader, config_name, overrides)
     layers: dict[Path, list[Layer]] = {}
     texts: dict[str, str] = {}
     rank = 0
@@ -122,8 +140,8 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
         file = None if source is None else source_file(source, name)
         if file is not None:
             path, texts[path] = file
-            chosen = _choice(repository, default.parent, name)
-            if package not in layers and chosen is not None:
+            chosen = choice_of(repository, default.parent, name)
+            if package not in layers and chosen is not None and chosen[0].key is not None:
                 texts.setdefault(chosen[0].file, chosen[1])
                 add([(package, chosen[0], "merges")])
             skipped = ("defaults",) if package else ("defaults", "hydra")
@@ -161,13 +179,14 @@ def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
     return None
 
 
-def _choice(repository: IConfigRepository, parent: str | None, name: str) -> tuple[FilePlace, str] | None:
-    """Where a defaults list chooses an option of a group, and the text of its file."""
+def choice_of(repository: IConfigRepository, parent: str | None, name: str) -> tuple[FilePlace, str] | None:
+    """Where a defaults list names an option, with the group if it is written, and the text of its file."""
     source = next((each for each in repository.get_sources() if parent is not None and each.is_config(parent)), None)
     found = None if source is None or parent is None else source_file(source, parent)
     for group, option in () if found is None else _defaults(found[1]):
-        if group is not None and found is not None and option.value == name.rpartition("/")[2]:
-            return FilePlace(found[0], span(group), span(option), _style(option)), found[1]
+        if found is not None and option.value == name.rpartition("/")[2]:
+            key = None if group is None else span(group)
+            return FilePlace(found[0], key, span(option), _style(option)), found[1]
     return None
 
 

@@ -81,9 +81,9 @@ _BASES: Mapping[str, frozenset[str]] = {
 
 
 def _completes(data: Mapping[str, Any], section: str, name: str) -> bool:
-    """Whether an entry says nothing of what it is; so does one that is deleted."""
+    """Whether an entry says nothing of what it is."""
     entry = entries(data, section).get(name)
-    return section in _BASES and (entry is None or (isinstance(entry, Mapping) and not _BASES[section] & set(entry)))
+    return section in _BASES and isinstance(entry, Mapping) and not _BASES[section] & set(entry)
 
 
 def _own(known: Provenance, path: Path) -> bool:

@@ -198,7 +198,8 @@ class Compiler:
         sides = [node.left, *node.comparators]
         parts: list[Node] = []
         for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
-            self._quoted(node, left, right)
+            if isinstance(operator, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+                self._quoted(node, left, right)
             if isinstance(operator, ast.In | ast.NotIn):
                 parts.append(self._member(node, left, right, negated=isinstance(operator, ast.NotIn)))
                 continue
@@ -230,10 +231,10 @@ class Compiler:
             text = f"'{self.text[first:last]}'"
             parts += [self.text[start:first], f"[{text}]" if word is listed else text]
             start = last
-        fix, word = "".join([*parts, self.text[start:end]]), self.text[slice(*self.span(words[0]))]
-        if (close := nearest(word, self.scope.names())) is not None:
+        fix, wanted = "".join([*parts, self.text[start:end]]), self.text[slice(*self.span(words[0]))]
+        if (close := nearest(wanted, self.scope.names())) is not None:
             fix = f"{fix}; or did you mean `{close}`?"
-        self.fail(words[0], "DL302.quotes", word=word, fix=fix)
+        self.fail(words[0], "DL302.quotes", word=wanted, fix=fix)
 
     def _is_word(self, node: ast.expr) -> bool:
         """Whether it is no value here, and was meant as a text: ``math``, ``gsm8k-hard``, ``math.algebra``."""

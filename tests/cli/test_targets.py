@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -166,7 +169,7 @@ def test_functions_of_ones_own(small: Path, monkeypatch: pytest.MonkeyPatch, cli
 
 
 @pytest.fixture
-def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Two installed packages with presets: one of their names is shipped by both, one by declog too."""
     for package, version, presets in (
         ("acme-logging", "2.1", ["acme_full", "both"]),
@@ -191,7 +194,9 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (info / "top_level.txt").write_text(f"{module}\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("acme_logging", "zeta")]:
+        del sys.modules[name]
 
 
 def test_presets_of_installed_packages(team: Path, cli: Cli) -> None:
@@ -225,3 +230,54 @@ def test_ls_says_what_shadows_what(team: Path, write_preset: WritePreset, cli: C
     assert f"{team}, shadows declog-rl 0." in rows["grpo"]
     assert ", shadows zeta 0.3" in rows["rloo"]
     assert cli("check", "grpo", "--config-dir", ".", "--strict").code == 0
+
+
+@pytest.mark.parametrize("module", ["acme_logging", "zeta"])
+def test_pkg_names_one_of_two_packages(team: Path, cli: Cli, module: str) -> None:
+    """`pkg://` says which of two presets of a name is meant: it is obeyed, also for what that preset extends."""
+    extends = team / "site" / module / "conf" / "declog" / "of_both.yaml"
+    extends.write_text("defaults: [both, _self_]\n", encoding="utf-8")
+    for preset in ("both", "of_both"):
+        place = f"pkg://{module}.conf/{preset}"
+        assert cli("check", place).out.startswith(f"ok {module}: ")
+        assert declog.plan(place).name == module
+    assert cli("check", f"pkg://{module}.conf").code == 0
+
+
+def test_the_plain_name_is_refused_with_both_places(team: Path, cli: Cli) -> None:
+    """What is to be typed stands there, and the place is the name itself, no file of declog's."""
+    said = " ".join(cli("check", "both").err.split())
+    assert said.startswith("error[DL101] preset `both` `declog/both` is shipped by acme-logging 2.1 and by zeta 0.3")
+    assert "fix: name one of them: pkg://acme_logging.conf/both or pkg://zeta.conf/both" in said
+    said = " ".join(cli("check", "rloo").err.split())
+    assert re.search(r"fix: name one of them: \S*/declog/rloo\.yaml or pkg://zeta\.conf/rloo", said) or (
+        "pkg://declog.conf/rloo or pkg://zeta.conf/rloo" in said
+    )
+
+
+def test_a_file_that_extends_such_a_name_is_where_it_is_said(team: Path, cli: Cli, write_preset: WritePreset) -> None:
+    """The line of its defaults list, with carets; a file of one's own of that name is nobody else's."""
+    write_preset("mine", "defaults: [both, _self_]\n")
+    said = cli("check", "declog/mine.yaml").err
+    assert "declog/mine.yaml:1:12" in said and "^^^^" in said
+    write_preset("both", "defaults: [grpo, _self_]\nname: own\n")
+    assert cli("check", "declog/mine.yaml").out.startswith("ok own: ")
+
+
+def test_an_application_that_chooses_such_a_name_is_refused(team: Path) -> None:
+    """As on the command line, at the line of its own file: it would get whichever package comes first."""
+    (team / "conf").mkdir()
+    (team / "conf" / "config.yaml").write_text("defaults: [{declog: both}, _self_]\n", encoding="utf-8")
+    (team / "train.py").write_text(
+        "import hydra, declog\n"
+        '@hydra.main(version_base=None, config_path="conf", config_name="config")\n'
+        "def main(cfg):\n    print(declog.plan(cfg).name)\nmain()\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(team / "site"), str(ROOT)])}
+
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=team, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "conf/config.yaml:1:21" in done.stderr
+    assert "`declog/both` is shipped by acme-logging 2.1 and by zeta 0.3" in done.stderr

@@ -67,6 +67,43 @@ def test_the_caret_stands_under_what_is_at_fault(expr: str, code: str, piece: st
     assert (code, piece) == marked(expr)
 
 
+@pytest.mark.parametrize(
+    ("expr", "word", "fix"),
+    [
+        ("t == math", "math", "t == 'math'"),
+        ("math != t", "math", "'math' != t"),
+        ("t eq math", "math", "t eq 'math'"),
+        ("x > 1 and t == gsm8k-hard", "gsm8k-hard", "t == 'gsm8k-hard'"),
+        ("t == math-500 or x > 1", "math-500", "t == 'math-500'"),
+        ("t == open.r1", "open.r1", "t == 'open.r1'"),
+        ("t == a/b", "a/b", "t == 'a/b'"),
+        ("t == mean", "mean", "t == 'mean'"),
+        ("t in (math, code)", "math", "t in ('math', 'code')"),
+        ("t not in [math, 'code']", "math", "t not in ['math', 'code']"),
+        ("t in math", "math", "t in ['math']"),
+        ("x > 0 and contains(t, answer)", "answer", "contains(t, 'answer')"),
+        ("startswith(t, The)", "The", "startswith(t, 'The')"),
+        ("'слово' == t and t == привет", "привет", "t == 'привет'"),
+        ("t == tt", "tt", "t == 'tt'; or did you mean `t`?"),
+    ],
+)
+def test_a_word_that_a_text_is_compared_with_wants_quotes(expr: str, word: str, fix: str) -> None:
+    """Whatever compares texts, or takes one: the fix is what was written, with its words in quotes, and compiles."""
+    problem = refused(expr)
+    assert (problem.code, problem.fix) == ("DL302", fix)
+    assert problem.span is not None and expr[slice(*problem.span)] == word
+    declog.plan({"signals": SIGNALS, "metrics": {"m": {"expr": "x", "where": fix.partition(";")[0]}}})
+
+
+@pytest.mark.parametrize(
+    "expr", ["x == math", "len(t) == math", "math == code", "tt == math", "k > math", "math > 1", "t < zebra"]
+)
+def test_a_name_that_no_text_is_compared_with_is_a_signal(expr: str) -> None:
+    """Quotes would not help: it is unknown, as ever."""
+    problem = refused(expr)
+    assert problem.code == "DL302" and problem.message.startswith("unknown signal `")
+
+
 def test_words_are_operators_outside_strings_only() -> None:
     """`lt` in a string is text, and so is half of a longer name."""
     profile = {

@@ -67,6 +67,7 @@ CODES = {
     "DL101.there_already": ("{key} is there already, and + only adds", "{fix}"),
     "DL101.two_packages": ("`{name}` is shipped by {packages}",
         "uninstall one of them, or let its package call it something else"),
+    "DL101.two_presets": ("`{name}` is shipped by {packages}", "name one of them: {fix}"),
     "DL101.unreadable": "Hydra cannot read this value: {cause}",
     "DL101.utf8": ("this character is no text in UTF-8", "save the file as UTF-8"),
     "DL101.yaml": "this is not valid YAML: {cause}",
