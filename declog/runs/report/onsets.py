@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 Cause = Literal["noise", "healthy", "finite"]
 
 PAST = 12  # values that the line goes through: two halves, by their medians
-AHEAD = (3, 8)  # values that are compared with it; by their median
+AHEAD = (3, 8)  # values that are compared with it: all three, and six of eight, are off by an onset
 LEAST = 48  # values before the first onset that can be told from noise
 TIMES = 11.0  # the noise that an onset is off by, at least
 RECORD = 2.5  # and the farthest that the curve has been off before
@@ -134,16 +134,19 @@ def _onset(values: Array, good: str | None) -> int | None:
     for ahead in AHEAD:
         stretches = np.lib.stride_tricks.sliding_window_view(values, ahead)
         off = stretches - (base[: len(stretches), None] + slope[: len(stretches), None] * np.arange(ahead))
-        middle = np.median(off, axis=1)
-        size = np.nan_to_num(np.abs(middle))
-        record = np.concatenate([np.zeros(ahead), np.maximum.accumulate(size)[:-ahead]])
-        bad = middle < 0 if good == "up" else middle > 0 if good == "down" else np.ones(len(middle), dtype=bool)
-        for place in np.flatnonzero((size > RECORD * record) & bad & (np.arange(len(middle)) >= LEAST)):
-            usual = size[PAST : place - ahead + 1]
+        past = np.nan_to_num(np.abs(np.median(off, axis=1)))
+        record = np.concatenate([np.zeros(ahead), np.maximum.accumulate(past)[:-ahead]])
+        few = ahead // 4  # values that may be as they were
+        size, sign = np.zeros(len(off)), np.zeros(len(off))
+        for way in {"up": (-1,), "down": (1,)}.get(good or "", (-1, 1)):
+            least = np.nan_to_num(np.partition(way * off, few, axis=1)[:, few])
+            size, sign = np.where(least > size, least, size), np.where(least > size, way, sign)
+        for place in np.flatnonzero((size > RECORD * record) & (size > 0) & (np.arange(len(off)) >= LEAST)):
+            usual = past[PAST : place - ahead + 1]
             constant = FLOOR * float(np.median(np.abs(values[:place])))
             noise = max(1.4826 * float(np.median(usual)), constant) * (1 + SHORT / len(usual))
             if noise > 0 and size[place] > TIMES * noise:
-                beyond = np.sign(middle[place]) * off[place] > TIMES * noise
+                beyond = sign[place] * off[place] > TIMES * noise
                 places.append(int(place) + int(np.argmax(beyond)))
                 break
     return min(places, default=None)

@@ -295,7 +295,7 @@ def test_what_changed_is_what_the_numbers_say(run: Path, file: Path, opened: Ope
     assert (first, end) == pytest.approx((sum(values[:3]) / 3, sum(values[-3:]) / 3), rel=1e-3)
     card = page.locator(".card", has_text="Entropy")
     assert value_of(card.locator(".value").inner_text().removesuffix("nats")) == pytest.approx(values[-1], rel=1e-3)
-    assert value_of(card.locator(".course").inner_text().split()[1]) == first
+    assert value_of(card.locator(".course").inner_text().split()[1]) == pytest.approx(values[0], rel=1e-3)
 
 
 def test_histograms_and_what_is_logged(run: Path, file: Path, opened: Open) -> None:
@@ -305,6 +305,8 @@ def test_histograms_and_what_is_logged(run: Path, file: Path, opened: Open) -> N
     assert drawn == list(dict.fromkeys(line["name"] for line in runs.jsonl(run, "histograms")))
     names = page.eval_on_selector_all("#loggedtable tbody tr", "all => all.map((one) => one.dataset.name)")
     assert sorted(names) == sorted(name for name, _ in runs.last_values(run) if not name.startswith("declog/"))
+    policy = page.locator("#loggedtable details", has=page.locator("summary b", has_text="policy"))
+    policy.locator("summary").click()
     kl = page.locator("#loggedtable tr[data-name='kl'] td")
     assert kl.nth(0).inner_text().split("\n")[1].startswith("conf/declog/packs/policy.yaml:")
     assert kl.nth(1).inner_text().startswith("mean(kl)")
@@ -364,3 +366,46 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path: Path, opened: Open) ->
     assert page.locator("main img, main script, main iframe, main i:not([class]):not(.bar i), main b u").count() == 0
     assert "rewards/<i>sum</i>/mean" in texts(page, "#loggedtable .link")
     assert (found.requests, found.said) == ([(tmp_path / "hostile.html").as_uri()], [])
+
+
+def test_paper_is_white(file: Path, opened: Open) -> None:
+    """Printed from a dark screen, the page and its charts have the colours of a light one; afterwards they are dark."""
+    page = opened(file, color_scheme="dark").page
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(colour)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(colour) == "rgb(250, 250, 247)"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(colour) == dark != "rgb(250, 250, 247)"
+
+
+def test_a_phone(file: Path, opened: Open) -> None:
+    """At 390 pixels the sections are a strip to be pushed."""
+    page = opened(file, viewport={"width": 390, "height": 844}).page
+    assert page.locator("nav a", has_text="Curves").is_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('nav')).overflowX") == "auto"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_badges_can_be_read(scheme: str, file: Path, opened: Open) -> None:
+    """Text against its background, as WCAG counts contrast: at least 4.5 to 1."""
+    page = opened(file, color_scheme=scheme).page
+    contrasts = page.evaluate(
+        """() => {
+          const pixel = document.createElement("canvas").getContext("2d");
+          const shade = (...layers) => {
+            pixel.clearRect(0, 0, 1, 1);
+            for (const layer of layers) Object.assign(pixel, { fillStyle: layer }).fillRect(0, 0, 1, 1);
+            const parts = [...pixel.getImageData(0, 0, 1, 1).data].slice(0, 3).map((one) => one / 255);
+            const [r, g, b] = parts.map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+          };
+          const page = getComputedStyle(document.body).backgroundColor;
+          return [...document.querySelectorAll(".badge")].map((badge) => {
+            const { color, backgroundColor } = getComputedStyle(badge);
+            const [text, behind] = [shade(page, backgroundColor, color), shade(page, backgroundColor)];
+            return Math.max(text, behind) / Math.min(text, behind);
+          });
+        }"""
+    )
+    assert contrasts and min(contrasts) >= 4.5

@@ -1,6 +1,7 @@
 // The curves: charts drawn when they come into view, one cursor and one zoom for all, a click pins a step.
 
 const HEIGHT = 190;
+const FEW = 2; // charts of a group that shares a row
 const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power)); // between ticks of steps
 const drawn = new Map(); // box -> uPlot
 const view = { smoothing: 0, log: false, zoom: null, pinned: null };
@@ -11,10 +12,14 @@ const onScheme = (action) => schemeChanges.push(action);
 function curves() {
   const groups = chartsInGroups();
   if (!groups.length) return hideSection("curves");
+  const small = el("div", { class: "small" }); // groups of a chart or two share a row
   for (const [group, charts] of groups) {
+    const few = charts.length <= FEW && group !== "core" && groups.length > 2;
     const grid = el("div", { class: "grid" }, charts.map(chartBox));
-    $("#plots").append(el("div", { class: "group", data: { group } }, el("h3", { textContent: visible(groupTitle(group)) }), grid));
+    const box = el("div", { class: "group", data: { group, count: charts.length } }, el("h3", { textContent: visible(groupTitle(group)) }), grid);
+    (few ? small : $("#plots")).append(box);
   }
+  $("#plots").append(small);
   $("#filter").addEventListener("input", (event) => filterCharts(event.target.value));
   $("#smoothing").addEventListener("input", (event) => redraw({ smoothing: Number(event.target.value) }));
   $("#log").addEventListener("change", (event) => redraw({ log: event.target.checked }));

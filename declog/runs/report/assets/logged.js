@@ -1,20 +1,40 @@
-// What is logged and why: every curve with its formula, its meaning and who declared it.
+// What is logged and why: by the file that declares it every name with its formula and its meaning, each definition once.
+
+/** What a name is said to be declared in: the pack of its file; a number of the loop is in none. */
+const packOf = ({ place }) => place.match(/([^/]+)\.ya?ml/)?.[1] ?? (place ? "the command line" : "no file: the loop's own names");
 
 function logged() {
   const rows = RUN.series.filter((series) => !series.name.startsWith("declog/"));
   if (!rows.length) return hideSection("logged");
-  $("#loggedtable").append(
-    table([["Name"], ["Formula"], ["Meaning"], ["Healthy"], ["Tags"], ["Last", "n"]],
-      rows.map((series) => {
-        const meaning = [series.title, series.help].filter(Boolean).join(": ") || series.words || "";
-        const [formula = "", ...definitions] = visible(series.formula).split("\n");
-        return el("tr", { data: { name: series.name } },
-          el("td", { class: "name" }, link(visible(series.name), () => go({ metric: series.name }), { class: "link code" }), el("div", { class: "dim place", textContent: visible(series.place) })),
-          el("td", { class: "formula" }, el("code", { textContent: formula }), ...definitions.map((line) => el("code", { class: "dim", textContent: line }))),
-          el("td", {}, el("span", { textContent: visible(meaning) }), series.runbook ? el("div", { class: "dim", textContent: visible(series.runbook) }) : null),
-          el("td", { textContent: series.healthy ? healthyText(series) : "" }),
-          el("td", { textContent: visible(series.tags.join(", ")) }),
-          el("td", { class: "n", textContent: shown(series, last(series)) }));
-      })));
+  const packs = new Map();
+  for (const series of rows) packs.set(packOf(series), [...(packs.get(packOf(series)) ?? []), series]);
+  const told = new Set();
+  for (const [pack, all] of packs) {
+    $("#loggedtable").append(
+      el("details", {},
+        el("summary", {}, el("b", { textContent: visible(pack) }), ` ${plural(all.length, "name")}`),
+        el("div", { class: "wide" }, table([["Name"], ["Formula"], ["Meaning"], ["Healthy"], ["Tags"], ["Last", "n"]], all.map(loggedRow))),
+        definitionsOf(all, told)));
+  }
   if (RUN.profile) $("#profile").append(el("details", {}, el("summary", { textContent: "The profile in effect" }), appendText(el("pre", { class: "txt" }), RUN.profile)));
+}
+
+const linesOfFormula = (series) => visible(series.formula).split("\n");
+
+function loggedRow(series) {
+  const meaning = [series.title, series.help].filter(Boolean).join(": ") || series.words || "";
+  return el("tr", { data: { name: series.name } },
+    el("td", { class: "name" }, link(visible(series.name), () => go({ metric: series.name }), { class: "link code" }), el("div", { class: "dim place", textContent: visible(series.place) })),
+    el("td", { class: "formula" }, el("code", { textContent: linesOfFormula(series)[0] })),
+    el("td", {}, el("span", { textContent: visible(meaning) }), series.runbook ? el("div", { class: "dim", textContent: visible(series.runbook) }) : null),
+    el("td", { textContent: series.healthy ? healthyText(series) : "" }),
+    el("td", { textContent: visible(series.tags.join(", ")) }),
+    el("td", { class: "n", textContent: shown(series, last(series)) }));
+}
+
+/** The definitions that formulas of a pack read, but those that stand in a pack above. */
+function definitionsOf(all, told) {
+  const lines = [...new Set(all.flatMap((series) => linesOfFormula(series).slice(1)))].filter((line) => !told.has(line));
+  lines.forEach((line) => told.add(line));
+  return lines.length ? el("div", { class: "definitions" }, el("span", { class: "dim", textContent: "where" }), lines.map((line) => el("code", { textContent: line }))) : null;
 }

@@ -60,6 +60,15 @@ function followScroll() {
   for (const section of $$("main section")) watch.observe(section);
 }
 
+/** Paper is white, also under a dark screen; every chart is on it. */
+function onPaper(printing) {
+  if (matchMedia("(prefers-color-scheme: dark)").matches) {
+    document.documentElement.classList.toggle("paper", printing);
+    schemeChanges.forEach((action) => action());
+  }
+  if (printing) drawAll();
+}
+
 async function main() {
   for (const run of REPORT.runs) await decodeSeries(run);
   pairSeries();
@@ -73,7 +82,8 @@ async function main() {
   $("#foot").textContent = visible(RUN.foot);
   followScroll();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => schemeChanges.forEach((action) => action()));
-  addEventListener("beforeprint", drawAll);
+  addEventListener("beforeprint", () => onPaper(true));
+  addEventListener("afterprint", () => onPaper(false));
   addEventListener("hashchange", followHash);
   await followHash();
   document.documentElement.dataset.ready = performance.now().toFixed(0);
