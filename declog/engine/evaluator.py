@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.engine import groups
 from declog.engine.frame import GROUP_ID, UNDECIDED, Block, Frame
 from declog.errors import RuntimeFailure
 from declog.language import segmented
@@ -185,12 +186,17 @@ class View:
             return either(self._ungrouped(node), False if marked is None else marked)
         if node.op == "fold":
             counts = self.frame.column(f"{node.param('name')}.n")
-            return True if counts is None else np.isnan(counts) if counts.dtype.kind == "f" else False
+            if counts is None:
+                return True
+            nowhere: Absence = np.isnan(counts) if counts.dtype.kind == "f" else False
+            least = FORMULAS[node.param("stat")].least
+            return nowhere if least < 2 else either(nowhere, groups.few(counts, least))
         function = self._functions.get(node.op)
         gone = [self.absent(arg) for arg in node.args]
         if function is not None and function.stage == "elementwise":
             return self._passed_on(node, gone) if [part for part in gone if part is not False] else False
-        return either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
+        found = either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
+        return True if found is True else either(found, self._too_few(node))
 
     def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
         """Where an elementwise value lacks something, by where its arguments do."""
@@ -245,6 +251,19 @@ class View:
         if gone is None or axis is Axis.COMPLETION:
             return False if gone is None else gone
         return _all_of(gone, self.frame.parts(Axis.COMPLETION, axis))
+
+    def _too_few(self, node: Node) -> Absence:
+        """Where a group, or what else a value is computed of, has fewer values than that takes."""
+        function = self._functions.get(node.op)
+        least = 1 if function is None else function.fewest(node)
+        if least < 2 or not np.ndim(self.value(node.args[-1])):
+            return False
+        arg, over = node.args[-1], node.over or Axis.COMPLETION
+        values = self.rows(arg, arg.type.axis) if arg.type.axis is not None else self.value(arg)
+        unknown = self.undecided(arg)
+        coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.BATCH
+        parts = None if over == COLUMN or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
+        return groups.too_few(values if unknown is False else _blanked(values, unknown), parts, least)
 
     def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
         """The value at some rows of ``axis``; what is elementwise is computed for those alone.

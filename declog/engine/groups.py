@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.errors import RuntimeFailure
-from declog.language.segmented import Segments, present
+from declog.language.absence import Absence
+from declog.language.segmented import Segments, aggregate, count, present
 from declog.plans.ops import Grouping
 from declog.records import Image
 
@@ -121,3 +122,15 @@ def contradiction(ids: Array, groups: Array, pieces: Array, size: int) -> Contra
 def names_of(grouping: Grouping) -> str:
     """The signals that name groups, for messages."""
     return " or ".join(f"`{name}`" for name in grouping.of)
+
+
+def too_few(values: Array, parts: Segments | None, least: int) -> Absence:
+    """Which parts have fewer values than ``least``; without parts, which rows of a family ``[members, rows]``."""
+    counts = present(values).sum(0) if parts is None else aggregate(count, values, parts)
+    return few(counts, least)
+
+
+def few(counts: Array, least: int) -> Absence:
+    """Where something came, and too little of it; where nothing but missing values came, a value is missing."""
+    found: Array = (counts > 0) & (counts < least)
+    return found if found.any() else False

@@ -143,10 +143,11 @@ def floats(values: Array) -> Array:
 
 
 class Formula:
-    """A function ``run(xp, *statistics)``; its parameters are named as the statistics that it takes."""
+    """A function ``run(xp, *statistics)`` of at least so many values; its parameters are named as the statistics."""
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+    def __init__(self, run: Callable[..., Any], least: int = 1) -> None:
         self._run = run
+        self.least = least
         self.takes: tuple[str, ...] = tuple(inspect.signature(run).parameters)[1:]
 
     @property
@@ -231,8 +232,8 @@ def maximum(xp: Any, n: Any, max: Any) -> Any:
 
 
 FORMULAS: Mapping[str, Formula] = {
-    "count": Formula(count), "sum": Formula(total), "mean": Formula(mean), "var": Formula(var),
-    "std": Formula(std), "pstd": Formula(pstd), "min": Formula(minimum), "max": Formula(maximum),
+    "count": Formula(count), "sum": Formula(total), "mean": Formula(mean), "var": Formula(var, 2),
+    "std": Formula(std, 2), "pstd": Formula(pstd), "min": Formula(minimum), "max": Formula(maximum),
     "any": Formula(lambda xp, n, total: _where(xp, n > 0, total > 0)),
     "all": Formula(lambda xp, n, total: _where(xp, n > 0, total == n)),
     "first": Formula(lambda xp, first: first), "last": Formula(lambda xp, last: last),

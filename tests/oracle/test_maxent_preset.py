@@ -149,8 +149,9 @@ def slim(observed: dict[str, Any], **constants: Any) -> set[str]:
 ROLLOUT: dict[str, Any] = {
     "prompt_id": [0, 0, 1, 1], "completion": ["a b", "b c", "c d", "d e"], "length": [2, 2, 2, 3000],
     "prompt_tokens": [1, 1, 1, 1], "advantages": [1.0, -1.0, 0.5, -0.5], "q": [0.5, 0.5, 0.25, 0.75],
-    "weight": [0.5, 0.5, 0.25, 0.75], "tau": 0.5, "beta": 0.1, "entropy_bonus_coef": 0.5, "enabled": 1.0, "lr": 0.1,
-    "tau_grad": 3.0, "beta_grad": 4.0, "kl_target": 0.1, "loss_kl": 0.2, "loss": 1.0, "tau_target_entropy": 0.3,
+    "weight": [0.5, 0.5, 0.25, 0.75], "tau": 0.5, "beta": 0.1, "entropy_bonus_coef": 0.5, "meta_enabled": 1.0,
+    "meta_lr": 0.1, "meta_tau_grad": 3.0, "meta_beta_grad": 4.0, "kl_target": 0.1, "loss_kl": 0.2, "loss": 1.0,
+    "tau_target_entropy": 0.3,
     "completion_mask": [[True]] * 4, "logprobs": [[0.0]] * 4, "ref_logprobs": [[0.5]] * 4, "weight_entropy_ema": 0.5,
 }  # fmt: skip
 TWO = {"rewards": {"right": [1.0, 0.0, 1.0, 0.0], "entropy_bonus": [0.1, 0.2, 0.3, 0.4]}}
@@ -173,7 +174,7 @@ def test_slim_shows_what_the_source_keeps(maxent: bool) -> None:
 
 def test_slim_hides_what_is_switched_off() -> None:
     """Rows about tau, a bonus or the meta controller that are off; a component that is the whole reward."""
-    off = {"tau": 0.0, "entropy_bonus_coef": 0.0, "enabled": 0.0}
+    off = {"tau": 0.0, "entropy_bonus_coef": 0.0, "meta_enabled": 0.0}
     found = slim({"rewards": {"right": [1.0, 0.0, 1.0, 0.0]}, **off}, maxent="false")
     hidden = ("train/tau", "train/meta/", "train/entropy_bonus", "train/rewards/", "train/weight_entropy")
     assert [name for name in found if name.startswith(hidden)] == []

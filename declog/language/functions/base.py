@@ -48,6 +48,7 @@ class Function:
 
     ``stage`` says how ``run`` is called: ``elementwise`` ``run(xp, *arrays)``; ``aggregate``
     ``run(array, segments)``; ``rows`` ``run(view, node, *arrays)`` on the host, with the window's structure.
+    ``least``: of fewer values of a group it is absent; a text names the parameter that says how many.
     """
 
     name: str
@@ -57,6 +58,11 @@ class Function:
     stage: Stage
     help: str = ""
     tensors: bool = False  # run takes torch tensors: a user's function
+    least: int | str = 1
+
+    def fewest(self, node: Node) -> int:
+        """How many values of a group a call of it takes at least."""
+        return self.least if isinstance(self.least, int) else dict(node.params).get(self.least) or 1
 
     @property
     def signature(self) -> str:
@@ -92,17 +98,17 @@ class Functions(Registry[Function]):
         return self._decorator(name, params, rule, "elementwise", help)
 
     def rows(
-        self, name: str, *params: str | Param, rule: Rule, help: str = ""
+        self, name: str, *params: str | Param, rule: Rule, help: str = "", least: int | str = 1
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register ``run(view, node, *arrays)`` under a name."""
-        return self._decorator(name, params, rule, "rows", help)
+        return self._decorator(name, params, rule, "rows", help, least)
 
     def _decorator(
-        self, name: str, params: Sequence[str | Param], rule: Rule, stage: Stage, help: str
+        self, name: str, params: Sequence[str | Param], rule: Rule, stage: Stage, help: str, least: int | str = 1
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def register(run: Callable[..., Any]) -> Callable[..., Any]:
             items = tuple(Param(item) if isinstance(item, str) else item for item in params)
-            self.add(Function(name, items, rule, run, stage, help))
+            self.add(Function(name, items, rule, run, stage, help, least=least))
             return run
 
         return register

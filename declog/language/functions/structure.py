@@ -15,7 +15,7 @@ from declog.language import segmented
 from declog.language.dtypes import COLUMN, NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, OVER, Call, Function, Param, Rule
 from declog.language.functions.rules import broadcast, need
-from declog.language.moments import AGGREGATES
+from declog.language.moments import AGGREGATES, FORMULAS
 from declog.language.nodes import members_of
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def _register_aggregates() -> None:
         "sum": (_summed, "the sum; of bools how many are true"),
         "min": (_aggregate(None, *NUMERIC), "the smallest"),
         "max": (_aggregate(None, *NUMERIC), "the greatest"),
-        "std": (_aggregate(DType.FLOAT, *numbers), "the sample standard deviation (n-1); of one value missing"),
+        "std": (_aggregate(DType.FLOAT, *numbers), "the sample standard deviation (n-1); of one value absent"),
         "pstd": (_aggregate(DType.FLOAT, *numbers), "the population standard deviation; of one value 0"),
-        "var": (_aggregate(DType.FLOAT, *numbers), "the sample variance (n-1)"),
+        "var": (_aggregate(DType.FLOAT, *numbers), "the sample variance (n-1); of one value absent"),
         "count": (_aggregate(DType.INT, *numbers, DType.TEXT), "how many are not missing"),
         "any": (_aggregate(None, DType.BOOL), "whether any that is not missing is true"),
         "all": (_aggregate(None, DType.BOOL), "whether all that are not missing are true"),
@@ -105,7 +105,8 @@ def _register_aggregates() -> None:
         "last": (_aggregate(None, *numbers, DType.TEXT, DType.OBJECT), "the last that is not missing"),
     }
     for name, (rule, help) in rules.items():
-        BUILTIN.add(Function(name, (Param("x"), OVER), rule, AGGREGATES[name], "aggregate", help))
+        least = FORMULAS[name].least
+        BUILTIN.add(Function(name, (Param("x"), OVER), rule, AGGREGATES[name], "aggregate", help, least=least))
 
 
 _register_aggregates()
@@ -235,17 +236,17 @@ def _by_counts(one: Callable[[int, int, int], float]) -> Callable[..., Any]:
 
 
 BUILTIN.rows(
-    "pass_at", "correct", K, rule=_drawn(DType.BOOL),
-    help="the unbiased pass@k of a group, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021); missing where n < k",
+    "pass_at", "correct", K, rule=_drawn(DType.BOOL), least="k",
+    help="the unbiased pass@k of a group, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021); absent where n < k",
 )(_by_counts(lambda n, c, k: 1.0 - math.comb(n - c, k) / math.comb(n, k)))  # fmt: skip
 BUILTIN.rows(
-    "pass_all", "correct", K, rule=_drawn(DType.BOOL),
+    "pass_all", "correct", K, rule=_drawn(DType.BOOL), least="k",
     help="the unbiased pass^k of a group, that k completions are all correct: C(c, k) / C(n, k) (Yao et al. 2024)",
 )(_by_counts(lambda n, c, k: math.comb(c, k) / math.comb(n, k)))  # fmt: skip
 
 
 @BUILTIN.rows(
-    "best_at", "x", K, rule=_drawn(DType.FLOAT),
+    "best_at", "x", K, rule=_drawn(DType.FLOAT), least="k",
     help="the unbiased best@k of a group: the mean, over all choices of k completions, of the greatest value",
 )  # fmt: skip
 def _best_at(view: Any, node: Node, x: Any) -> Any:
@@ -270,7 +271,7 @@ def _voted(call: Call) -> Type:
 
 
 @BUILTIN.rows(
-    "majority_at", "answer", "correct", replace(K, default=None), rule=_voted,
+    "majority_at", "answer", "correct", replace(K, default=None), rule=_voted, least="k",
     help="majority@k of a group: how often the most frequent of k answers, or of all, is correct; ties in equal parts",
 )  # fmt: skip
 def _majority_at(view: Any, node: Node, answer: Any, correct: Any) -> Any:

@@ -138,8 +138,8 @@ def _jaccard_rule(call: Call) -> Type:
 
 
 @BUILTIN.rows(
-    "jaccard", "text", OVER, rule=_jaccard_rule,
-    help="the mean Jaccard distance of the word sets of a group's pairs of texts; missing for fewer than two",
+    "jaccard", "text", OVER, rule=_jaccard_rule, least=2,
+    help="the mean Jaccard distance of the word sets of a group's pairs of texts; absent for fewer than two",
 )  # fmt: skip
 def _jaccard(view: View, node: Node, texts: Array) -> Array:
     sets = [[set(item.split()) for item in group] for group in _by_group(view, texts)]
