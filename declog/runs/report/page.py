@@ -18,23 +18,9 @@ from declog.runs.run import Run
 ASSETS = files("declog.runs.report") / "assets"
 STYLES = ("vendor/uPlot.min.css", "page.css")
 LIBRARY = "vendor/uPlot.iife.min.js"
-SCRIPTS = (
-    "dom.js",
-    "data.js",
-    "cards.js",
-    "onsets.js",
-    "overview.js",
-    "compare.js",
-    "charts.js",
-    "curves.js",
-    "changes.js",
-    "distributions.js",
-    "tokens.js",
-    "samples.js",
-    "logged.js",
-    "main.js",
-)
-# one scope, in this order
+SCRIPTS = ("dom.js", "data.js", "cards.js", "onsets.js", "overview.js", "compare.js", "charts.js", "curves.js",
+           "changes.js", "distributions.js", "tokens.js", "conversation.js", "samples.js", "logged.js",
+           "main.js")  # one scope, in this order  # fmt: skip
 
 
 def write(path: Path, run: Run, others: Sequence[Run] = (), *, samples: bool = True) -> None:

@@ -33,11 +33,11 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
     }
     light["step"] = [_step(row) for row in rows]
     light["mode"] = [row.get("mode", "train") for row in rows]
-    light["_preview"] = [shortened(text_of(row[main]), 22, 58) if main else "" for row in rows]
+    light["_preview"] = [shortened(last_said(row[main], "assistant"), 22, 58) if main else "" for row in rows]
     light["_length"] = [len(text_of(row[main])) if main else 0 for row in rows]
     if prompt is not None:
         asked = [text_of(row[prompt]) for row in rows]
-        light["_prompt"] = [shortened(text, 50) for text in asked]
+        light["_prompt"] = [shortened(last_said(row[prompt], "user"), 50) for row in rows]
         light["_asked"] = _numbered(asked)
     if (group := _groups(rows, light)) is not None:
         light["_group"] = group
@@ -112,10 +112,23 @@ def text_of(value: Any) -> str:
     if isinstance(value, dict):
         if isinstance(value.get("tokens"), list):
             return "".join(map(str, value["tokens"]))
+        if isinstance(value.get("text"), str):  # a part of a message
+            return value["text"]
         return text_of(value["content"]) if "content" in value else " ".join(map(text_of, value.values()))
     if isinstance(value, list | tuple):
         return "\n".join(map(text_of, value))
     return "" if value is None else str(value)
+
+
+def last_said(value: Any, role: str) -> str:
+    """The last text of a role in a conversation: the question or the answer, never the system prompt; else the text."""
+    if not (
+        isinstance(value, list | tuple) and value and all(isinstance(one, dict) and "role" in one for one in value)
+    ):
+        return text_of(value)
+    texts = [(one["role"], text_of(one.get("content"))) for one in value]
+    said = [text for who, text in texts if who == role and text] or [text for who, text in texts if who != "system"]
+    return said[-1] if said else ""
 
 
 def shortened(text: str, head: int, tail: int = 0) -> str:

@@ -212,7 +212,7 @@ def test_numbers_of_a_loop_that_logs_by_itself(tmp_path: Path, opened: Open) -> 
 
 @pytest.mark.parametrize("sink", ["jsonl", "parquet"])
 def test_conversations(sink: str, tmp_path: Path, opened: Open) -> None:
-    """Each message by who says it, tools with what they are called with; in a group behind the prompt, in one text."""
+    """Each turn by who speaks, a result under its call; in a group behind the prompt, in one text."""
     config = {
         "signals": {
             "reward": {"axis": "completion"}, "prompt": {"axis": "completion", "type": "object"},
@@ -239,16 +239,18 @@ def test_conversations(sink: str, tmp_path: Path, opened: Open) -> None:
         log.observe(reward=[1.0, 0.0], prompt=[asked] * 2, completion=[answer, [{"role": "assistant", "content": "6"}]])
     found = opened(written(tmp_path / "run"), "#sample=t/0")
     page = found.page
+    assert texts(page, "#detail .txt") == [
+        "<b>Be terse.</b>", "2 + 3?", "a: 2\nb: 3", "5", "x: 5", "It is 5.", "odd",
+    ]  # fmt: skip
+    assert texts(page, "#detail .turn > .label b") == ["system", "user", "assistant", "assistant"]
+    assert texts(page, "#detail .call > .label b") == ["\u2192 add", "\u2192 halve", "call"]
+    assert page.inner_text("#list li.on .asked") == "2 + 3?"
+    assert page.inner_text("#list li.on .text") == "It is 5."
     said = [
-        "<b>Be terse.</b>",
-        "2 + 3?",
-        '\u2192 add({"a":2,"b":3})\n\u2192 halve({"x": 5})',
-        "5\nname: add",
+        "<b>Be terse.</b>", "2 + 3?", '\u2192 add({"a":2,"b":3})\n\u2192 halve({"x": 5})', "5\nname: add",
         'It is 5.\n"odd"',
-    ]
-    assert texts(page, "#detail .txt") == said
+    ]  # fmt: skip
     roles = ["system", "user", "assistant", "tool", "assistant"]
-    assert texts(page, "#detail .field .field .label span:first-child") == roles
     page.keyboard.press("g")
     page.wait_for_selector(".side")
     whole = [f"[{role}]\n{text}" for role, text in zip(roles, said, strict=True)]

@@ -146,3 +146,44 @@ def test_joiners_are_part_of_a_text(tmp_path: Path, opened: Open) -> None:
     page.evaluate("location.hash = 'sample=samples/1'")
     page.wait_for_selector(".prompt .ctl")
     assert page.text_content(".prompt .txt") == "aU+200BbU+202Ec"
+
+
+def test_a_long_conversation(tmp_path: Path, opened: Open) -> None:
+    """Turns have an index; long texts and thoughts are folded to their ends, and whole while something is searched."""
+    call = {"id": "7", "function": {"name": "run", "arguments": '{"code": "a = 1\\nprint(a)"}'}}
+    late = {"id": "8", "name": "run", "arguments": {"code": "b"}}
+    answer = [
+        {
+            "role": "assistant",
+            "content": f"<think>{'hm ' * 400}</think>I run it.",
+            "tool_calls": [call, late],
+            "latency": 1.25,
+        },
+        {"role": "tool", "content": "second", "tool_call_id": "8"},
+        {"role": "tool", "content": f"begin {'x' * 5000} end", "tool_call_id": "7"},
+        {"role": "user", "content": "and?"},
+        {"role": "assistant", "content": "It prints 1.", "tokens": 4},
+    ]
+    profile = {
+        "signals": {"completion": {"axis": "completion", "type": "object"}}, "sinks": ["jsonl"],
+        "schemas": {"s": {"completion": "object"}}, "tables": {"t": {"schema": "s"}},
+    }  # fmt: skip
+    with declog.start(profile, output_dir=tmp_path / "run") as log, log.step(0):
+        log.observe(completion=[[{"role": "system", "content": "S"}, *answer]])
+    found = opened(written(tmp_path / "run"), "#sample=t/0")
+    page = found.page
+    assert texts(page, ".turns .btn") == ["1 system", "2 assistant \u2192 run, run", "3 user", "4 assistant"]
+    assert texts(page, ".call .arguments") == ["code: a = 1\nprint(a)", "code: b"]
+    results = page.locator(".call .result")
+    assert results.nth(1).inner_text() == "second"
+    seen = results.nth(0).inner_text()
+    assert (seen.startswith("begin x"), seen.endswith("x end"), len(seen) < 1500) == (True, True, True)
+    results.nth(0).locator("summary").click()
+    assert len(results.nth(0).inner_text()) > 5000
+    assert page.inner_text(".thought").count("hm") < 120
+    assert page.locator(".turn >> nth=1").locator("> .label").inner_text().split() == ["assistant", "1.25", "s"]
+    assert page.inner_text("#list .text") == "It prints 1."
+    page.fill("#search", "hm hm")
+    page.wait_for_selector("#detail mark")
+    assert page.locator("#detail .thought details").count() == 0
+    assert found.said == []

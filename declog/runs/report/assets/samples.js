@@ -291,7 +291,6 @@ function rowTexts(row, texts) {
 
 const kindOf = (name) => (name === state.table.main ? "completion" : /prompt|question|input/.test(name) ? "prompt" : "");
 const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 1));
-const isConversation = (value) => Array.isArray(value) && value.length > 0 && value.every((one) => one && typeof one === "object" && "role" in one);
 
 function field(name, kind, text, body = null, tools = null) {
   const count = [...text].length;
@@ -300,26 +299,9 @@ function field(name, kind, text, body = null, tools = null) {
     body ?? appendText(el("div", { class: "txt", dir: "auto" }), text, state.query));
 }
 
-function conversation(name, messages) {
-  return el("div", { class: "field", data: { column: name } },
-    el("div", { class: "label" }, el("span", { textContent: visible(name) })),
-    messages.map((message) => field(String(message.role), message.role === "assistant" ? "completion" : "prompt", said(message))));
-}
-
-/** What a message says: its content, each tool that it calls in a line, and whatever else it has. */
-function said({ role, content, tool_calls: calls, ...more }) {
-  const parts = Array.isArray(content) ? content.map((part) => part?.text ?? JSON.stringify(part)) : [content == null ? "" : asText(content)];
-  for (const call of Array.isArray(calls) ? calls : [calls].filter((one) => one != null)) {
-    const { name, arguments: given } = call?.function ?? call ?? {};
-    parts.push(name == null ? JSON.stringify(call) : `→ ${name}(${typeof given === "string" ? given : JSON.stringify(given ?? {})})`);
-  }
-  parts.push(...Object.entries(more).flatMap(([key, value]) => (value == null ? [] : [`${key}: ${typeof value === "string" ? value : JSON.stringify(value)}`])));
-  return parts.filter(Boolean).join("\n");
-}
-
 /** A value of a row as one text: messages one after the other, each behind who says it. */
 function spokenText(value) {
-  if (isConversation(value)) return value.map((message) => `[${message.role}]\n${said(message)}`).join("\n\n");
+  if (isConversation(value)) return value.map((message) => `[${message.role}]\n${messageText(message)}`).join("\n\n");
   return isTokens(value) ? value.tokens.join("") : value == null ? "" : asText(value);
 }
 
