@@ -29,6 +29,7 @@ class Case:
     dtypes: Mapping[str, str]
     packed: bool = False  # tokens are observed one completion after the other
     trees: dict[str, Any] = field(default_factory=dict)  # what the profile's texts were written from
+    cut: int | None = None  # the block before which the run is left, and resumed
 
     def batches(self, block: int, event: str) -> Iterator[tuple[int, int, Batch]]:
         """The batches of a step, as (batch, rank, values), in the order of rows."""

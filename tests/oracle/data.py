@@ -25,7 +25,7 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 class Values:
     """Draws what one signal has, in the shape that the interpreter reads: plain lists."""
 
-    def __init__(self, random: Random, spec: dict[str, Any], dtype: str, *, infinite: bool = False) -> None:
+    def __init__(self, random: Random, spec: dict[str, Any], dtype: str, *, infinite: float = 0.0) -> None:
         self.random, self.spec, self.dtype, self.infinite = random, spec, dtype, infinite
 
     def one(self) -> Any:
@@ -43,7 +43,7 @@ class Values:
             return None if missing and self.dtype == "list" else random.randint(low, high)
         if self.dtype == "bool":
             return float(random.random() < 0.5)
-        if self.infinite and random.random() < 0.05:
+        if self.infinite and random.random() < self.infinite:
             return random.choice((math.inf, math.inf, -math.inf))
         return (None if self.dtype == "list" else float("nan")) if missing else random.randint(-24, 24) / 8
 
@@ -60,8 +60,8 @@ class Values:
         if not self.spec.get("family"):
             return make()
         members = self.random.sample(MEMBERS, len(MEMBERS))
-        if self.spec.get("optional") and self.random.random() < 0.3:
-            members = members[:2]
+        if self.random.random() < 0.4:  # they come and go
+            members = members[: self.random.randint(1, 2)]
         return {member: make() for member in members}
 
 

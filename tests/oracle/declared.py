@@ -144,9 +144,6 @@ class Declared:
             coarse = "completion" if axis == "token" else axis  # a weight per token is not possible
             draw.joins = axis != "token"
             weight = draw.number(coarse, event, 1, exact=True, device=axis == "token")
-            weight = (
-                ("clip", weight, -9, 9) if axis == "token" else weight
-            )  # it weighs the sum of a completion's tokens
             trees["weight"] = weight if self.maybe(0.3) else ("abs", weight)
             draw.joins = True
             spec["weight"] = text(trees["weight"])
@@ -154,19 +151,25 @@ class Declared:
         one = "" in trees["reduce"]
         if axis in ("token", "completion", "group", "step") and not sketch and not family and self.maybe(0.2):
             self.labels(spec, trees, axis, event)
-        if not sketch and not binned and self.maybe(0.45):
+        if not binned and self.maybe(0.45):
             spec["pool"] = random.choice(POOLS)
             if spec["pool"] != "window" and self.maybe(0.6):
-                spec["combine"] = random.choice(COMBINE)
+                spec["combine"] = random.choice([how for how in COMBINE if not sketch or how != "var"])
         if self.maybe(0.2):
             spec["every"] = profile["every"] * random.choice((1, 2, 3))
         if not binned and not (axis == "token" and "by" in spec) and self.maybe(0.15):
             spec["empty"] = random.choice((0, -1))
         if not binned and not sketch and self.maybe(0.15):
             spec["nan"] = random.choice(("skip", "propagate"))
-        if plain and one and spec.get("pool") != "rank" and self.maybe(0.3):
+        quantile = (
+            not plain and not sketch and not binned and axis != "batch" and "p" in trees["reduce"].get("", "")[:1]
+        )
+        pieces = spec.get("pool", "window") != "window"
+        if one and (plain or (quantile and pieces)) and spec.get("pool") != "rank" and self.maybe(0.3):
             spec["cumulative"] = True
-        elif plain and one and spec.get("pool", "step") in ("window", "step", "batch") and self.maybe(0.15):
+        elif (
+            one and (plain or quantile) and spec.get("pool", "step") in ("window", "step", "batch") and self.maybe(0.15)
+        ):
             spec["ema"] = random.choice((0.9, 0.5))
             spec.pop("combine", None)
         if self.maybe(0.1):
@@ -237,7 +240,7 @@ class Declared:
         event = None
         if spec.get("cumulative") or "ema" in spec:
             return spec.get("every", self.profile["every"]), "window", None, "mean"
-        if spec.get("pool", "window") != "window":
+        if spec.get("pool", "window") in ("batch", "rank_batch"):  # batches of two events do not meet
             read = [*trees["expr"], *(trees[item] for item in ("where", "weight", "by") if item in trees)]
             event = max(
                 (self.signals[found].get("event", "") for tree in read for found in signals_of(tree)),
@@ -323,7 +326,7 @@ class Declared:
         )
         choice = self.random.randrange(6)
         if choice == 0:
-            return ("not", first)
+            return self.random.choice([("not", first), ("present", first[1]), ("not", ("present", first[1]))])
         if choice == 1:
             return (
                 self.random.choice(("and", "or")),
@@ -351,15 +354,15 @@ class Declared:
         return [key for key in self.keys() if self.window(key)[0] == every and not self.sketched(key)]
 
     def conditions(self) -> None:
-        """`when` of some metrics, over metrics that have none."""
-        for name in [name for name in self.metrics if "formula" not in self.trees[name]]:
+        """`when` of some metrics and formulas, over earlier metrics."""
+        for name in self.metrics:
             every = self.window(name)[0]
             keys = [
                 key
                 for key in self.readable(every)
                 if key.partition(".")[0] < name and "formula" not in self.trees[key.partition(".")[0]]
             ]
-            if keys and "formula" not in self.trees[name] and self.maybe(0.15):
+            if keys and self.maybe(0.2):
                 tree = self.condition(keys, name)
                 self.metrics[name]["when"], self.trees[name]["when"] = text(tree), tree
 

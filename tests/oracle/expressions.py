@@ -136,6 +136,10 @@ class Expressions:
         coarser = [
             item for item in COARSER[axis] if self.can(item, event) and (not device or item in ("completion", "step"))
         ]
+        earlier = self.order[: self.order.index(event)]
+        if axis == "completion" and self.joins and not device and earlier and self.maybe(0.4):
+            event = self.random.choice(earlier)  # of the same rows, also what their group or their batch's step had
+            coarser = [item for item in COARSER[axis] if self.can(item, event)]
         if choice == 1 or not coarser:
             return self.number(axis, event, depth, exact=exact, device=device)
         return self.number(self.random.choice(coarser), event, depth, exact=exact, device=device)

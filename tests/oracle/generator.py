@@ -58,7 +58,7 @@ class Generator:
         self.tokens = self.random.choice(("no", "mask", "mask", "mask", "packed", "packed mask", "all"))
         self.signals: dict[str, dict[str, Any]] = {}
         self.dtypes: dict[str, str] = {}
-        self.infinite = self.maybe(0.25)
+        self.infinite = self.random.choice((0.0, 0.0, 0.0, 0.05, 0.05, 0.25))  # the share of infinite values
         if self.maybe(0.12):
             self.profile["per_rank"] = True
         self.derived: dict[str, str] = {}  # signals that are written as an expression
@@ -77,7 +77,10 @@ class Generator:
         trees |= {"signals": self.signals, "events": self.events}
         self.profile["signals"] = {name: self.written(name, spec) for name, spec in self.signals.items()}
         self.profile["signals"] |= self.derived
-        return Case(self.seed, self.profile, self.ranks, blocks, self.dtypes, "packed" in self.tokens, trees)
+        if self.maybe(0.15):
+            self.profile["window_bytes"] = 1
+        cut = self.random.randint(1, len(blocks) - 1) if len(blocks) > 1 and self.maybe(0.15) else None
+        return Case(self.seed, self.profile, self.ranks, blocks, self.dtypes, "packed" in self.tokens, trees, cut)
 
     def written(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         """A signal as the profile has it: with its phase where there are several, and it is not shared."""

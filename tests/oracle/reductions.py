@@ -15,13 +15,18 @@ MOMENTS = ("mean", "sum", "var", "std", "pstd")
 
 @dataclass(frozen=True)
 class Between:
-    """A quantile over tokens: within 1 % of what lies between two neighbours."""
+    """A quantile over tokens, known to a percent, or what is combined of such: its bounds."""
 
     low: float
     high: float
 
+    @classmethod
+    def neighbours(cls, low: float, high: float) -> Between:
+        """Within 1 % of what lies between two values."""
+        return cls(low - 0.0101 * abs(low) - 1e-9, high + 0.0101 * abs(high) + 1e-9)
+
     def holds(self, value: float) -> bool:
-        return self.low - 0.0101 * abs(self.low) - 1e-9 <= value <= self.high + 0.0101 * abs(self.high) + 1e-9
+        return self.low <= value <= self.high
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,19 @@ def reduced(name: str, rows: Sequence[tuple[Any, ...]], *, tokens: bool = False)
     return quantile([float(item) for item in values], float(name[1:]) / 100, tokens=tokens)
 
 
+def weighted_tokens(name: str, rows: Sequence[tuple[tuple[int, ...], float, float]]) -> Any:
+    """A mean or sum of (completion, value, weight): a weight is that of the sum of a completion's tokens."""
+    tokens: dict[tuple[int, ...], list[float]] = {}
+    for completion, value, _ in rows:
+        tokens.setdefault(completion, []).append(value)
+    weights = {completion: weight for completion, _, weight in rows}
+    if not rows:
+        return None
+    summed = total([total(values) * weights[completion] for completion, values in tokens.items()])
+    weighed = total([len(values) * weights[completion] for completion, values in tokens.items()])
+    return summed if name == "sum" else math.nan if weighed == 0 else summed / weighed
+
+
 def quantile(values: list[float], share: float, *, tokens: bool) -> Any:
     """Linear between the two neighbours of its place."""
     ordered = sorted(values)
@@ -72,7 +90,7 @@ def quantile(values: list[float], share: float, *, tokens: bool) -> Any:
     if math.isinf(low) or math.isinf(high):
         return low if low == high or place == below else low + high  # of both infinities NaN
     if tokens:
-        return Between(ordered[max(below - 1, 0)] if place == below else low, high)
+        return Between.neighbours(ordered[max(below - 1, 0)] if place == below else low, high)
     return low + (high - low) * (place - below) if high != low else low
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 import declog
 from declog.testing import FakeComm, MemorySink, run_ranks
-from tests.oracle.cases import Case
+from tests.oracle.cases import Block, Case
 
 TORCH = {
     "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
@@ -41,21 +42,39 @@ def as_given(value: Any, dtype: str, turn: int) -> Any:
 
 
 def logged(case: Case, folder: Path) -> MemorySink:
-    """What rank 0 logs."""
-    sink = MemorySink()
+    """What rank 0 logs, resumed where the case says so."""
+    sink, states, cut = MemorySink(), [None] * case.ranks, case.cut
+    if cut is not None:
+        states = run_blocks(case, case.blocks[:cut], folder, sink, states, left=True)
+    run_blocks(case, case.blocks[cut:], folder, sink, states)
+    return sink
 
-    def rank(comm: FakeComm) -> None:
+
+def run_blocks(
+    case: Case, blocks: Sequence[Block], folder: Path, sink: MemorySink, states: list[Any], *, left: bool = False
+) -> list[Any]:
+    """Some blocks of a run; the ranks' states where it is ``left``: what it logs after that does not count."""
+    seen: list[Any] = []
+
+    def rank(comm: FakeComm) -> Any:
         sinks = [] if comm.rank else [sink]
         profile = {"strict": True, **case.profile}
-        with declog.start(profile, sinks=sinks, comm=comm, output_dir=folder) as log:
-            for block in case.blocks:
+        state = None
+        with declog.start(profile, sinks=sinks, comm=comm, output_dir=folder, resume=states[comm.rank]) as log:
+            for block in blocks:
                 with log.step(block.number) if block.mode == "train" else log.mode(block.mode):
                     for event in case.trees["events"]:
                         for turn, batch in enumerate(block.events.get(event, [[]] * case.ranks)[comm.rank]):
                             log.observe(**{name: observed(case, name, value, turn) for name, value in batch.items()})
+            if left:
+                state = log.state_dict()
+                seen.extend([] if comm.rank else sink.events)
+        return state
 
-    run_ranks(case.ranks, rank)
-    return sink
+    found: list[Any] = run_ranks(case.ranks, rank)
+    if left:
+        sink.events[:] = seen
+    return found
 
 
 def as_number(value: Any) -> Any:

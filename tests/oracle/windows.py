@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.oracle.cases import Case, Point
 from tests.oracle.interpreter import World, families_of
-from tests.oracle.reductions import Between, Bins, reduced
+from tests.oracle.reductions import Between, Bins, reduced, weighted_tokens
 from tests.oracle.trees import Tree, family_of
 from tests.oracle.values import ABSENT, OPERATIONS, aggregate, number, there
 
@@ -318,7 +318,10 @@ class Metrics:
             return GAP
         if reduce == "last":  # of the latest step and batch, and there of the lowest rank
             counted.sort(key=lambda row: (row[0].block, row[0].batch, -row[0].rank, row[0].row, row[0].token))
-        value = reduced(reduce, [row for _, row in counted], tokens=tokens)
+        if tokens and "weight" in spec:
+            value = weighted_tokens(reduce, [(tuple(at[:5]), *row) for at, row in counted])
+        else:
+            value = reduced(reduce, [row for _, row in counted], tokens=tokens)
         return spec.get("empty") if value is None else value
 
     def tolerance(self, trees: Mapping[str, Any]) -> float:
@@ -528,8 +531,17 @@ def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int
     return {} if found is None else {(): found}
 
 
+def bounded(low: float, high: float) -> Any:
+    """What lies between two bounds; infinities and NaN are what they are."""
+    return Between(low, high) if math.isfinite(low) and math.isfinite(high) else low + high
+
+
 def together(how: str, values: Sequence[Any]) -> Any:
     """One value of several, of which NaN and infinities are some."""
+    if any(isinstance(value, Between) for value in values):
+        low, high = ([getattr(value, side) if isinstance(value, Between) else value for value in values]
+                     for side in ("low", "high"))  # fmt: skip
+        return bounded(together(how, low), together(how, high))
     if how == "last":
         return values[-1]
     if how == "var" and len(values) == 1:
@@ -607,8 +619,6 @@ def combine(spec: Mapping[str, Any], pieces: dict[Piece, Any]) -> Any:
     values = [value for _, value in sorted(pieces.items())]
     if not values:
         return None
-    if isinstance(values[0], Between | Bins):
-        raise TypeError("not combined here")
     return together(spec.get("combine", "mean"), values)
 
 
