@@ -139,8 +139,7 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, infinite
         kept = missing
         cells.values = np.where(missing, np.nan, cells.values)
     else:
-        came_at_all = counted.any((1, 2), keepdims=True) if alone(op.args) else counted.any()
-        kept = missing & ~there & ~came_at_all
+        kept = missing & ~there & ~came_at_all(op, counted)
     broken = int(cells.skipped) if kept.any() else 0
     if infinite.any():
         kept = kept | infinite
@@ -153,6 +152,11 @@ def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, infinite
         cells.kept = kept
     cells.broken = broken + int(np.isinf(cells.values).sum())
     return cells
+
+
+def came_at_all(op: MetricOp, counted: Array) -> Array:
+    """Whether a value came in any cell, of members that come each for itself by member: else what is missing is NaN."""
+    return np.asarray(counted.any((1, 2), keepdims=True) if alone(op.args) else counted.any())
 
 
 def enough(op: MetricOp, counted: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.cell_index import NAMELESS, Names
-from declog.engine.cells import Cells, cells_of
+from declog.engine.cells import Cells, came_at_all, cells_of
 from declog.engine.formulas import laid
 from declog.engine.partials import State
 from declog.language.moments import FORMULAS, Moments
@@ -192,7 +192,8 @@ def _shown(op: MetricOp | FormulaOp, cells: Cells, infinite: Array, counted: Arr
         for axis, (own, whole) in enumerate(((window.members, cells.members), (window.labels, cells.labels))):
             gone = laid(gone, axis, own, whole, False) if whole else gone
         shows = isinstance(op, MetricOp) and op.nan == "propagate"
-        kept = infinite | (gone if shows else gone & ~counted)
+        came = came_at_all(op, counted) if isinstance(op, MetricOp) else counted
+        kept = infinite | (gone if shows else gone & ~came)
         cells.values = np.where(kept, np.nan, cells.values)
     cells.kept, cells.infinite = (marks if marks.any() else None for marks in (kept, infinite))
     cells.broken = int(np.isinf(cells.values).sum() + kept.sum())

@@ -198,7 +198,8 @@ def _asked(op: MetricOp, view: View, axis: Axis) -> Array:
 def here(op: MetricOp, view: View) -> Array:
     """In which pieces each cell came: a label with its rows, a member with its values; ``[members, labels, pieces]``.
 
-    Of what has no members, or one member like another, there is one row for all.
+    Of what has no members, or one member like another, there is one row for all. A member came with a row that has it;
+    of no rows at all nobody can say which.
     """
     axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
     count = len(placed.pieces)
@@ -217,7 +218,7 @@ def here(op: MetricOp, view: View) -> Array:
         _, piece = cell_index.pieces(op, view, axis)
         rows = np.bincount(piece[piece >= 0], minlength=count)
         lost = np.array([np.bincount(piece[row & (piece >= 0)], minlength=count) for row in np.atleast_2d(gone)])
-        came = came & ((lost < rows) | (rows == 0))[:, None]  # of a piece without rows nobody can say
+        came = came & ((lost < rows) | (rows == 0))[:, None]
     return came
 
 

@@ -227,7 +227,7 @@ class _Fused(_Together):
                 cells.skipped = int(gaps.sum())
                 odd = enough(op, n[start:end])[:, None, None] & np.isnan(cells.values)  # infinities against each other
                 counted = (n[start:end] > 0)[:, None, None]
-                found[op.key] = settled(op, cells, (gaps > 0)[:, None, None], counted, odd, np.ones_like(counted))
+                found[op.key] = settled(op, cells, (gaps > 0)[:, None, None], counted, odd, here(op, view))
 
     def _missing_tokens(self, view: View, rows: Array | None, n: Array) -> Array:
         """How many tokens each pair of a fold and of what counts its tokens lacks, of those that are asked for."""

@@ -37,7 +37,8 @@ def smaller(case: Case) -> Iterator[Case]:
             yield made
     for place in range(len(case.blocks)):
         if len(case.blocks) > 1 and case.blocks[min(place + 1, len(case.blocks) - 1)].mode == "train":
-            yield replace(copied(case), blocks=[*case.blocks[:place], *case.blocks[place + 1 :]])
+            cut = None if case.cut is None else max(1, case.cut - (place < case.cut))
+            yield replace(copied(case), blocks=[*case.blocks[:place], *case.blocks[place + 1 :]], cut=cut)
     if case.ranks > 1:
         for rank in range(case.ranks):
             blocks = [
@@ -47,6 +48,12 @@ def smaller(case: Case) -> Iterator[Case]:
                 for block in case.blocks
             ]
             yield replace(copied(case), ranks=case.ranks - 1, blocks=blocks)
+    if case.cut is not None:
+        yield replace(copied(case), cut=None)
+    if "window_bytes" in case.profile:
+        made = copied(case)
+        del made.profile["window_bytes"]
+        yield made
     for key in ("profile", "profiles"):
         if key in case.profile:
             made = copied(case)

@@ -182,7 +182,7 @@ def drawn(k: int, rows: Sequence[Any], worth: Callable[[Sequence[Any]], float]) 
     if len(rows) < k:
         return None
     found = [worth(some) for some in combinations(rows, k)]
-    return math.fsum(found) / len(found)
+    return number(total(found) / len(found))
 
 
 def of_drawn(name: str, found: Sequence[Any], k: int) -> Any:

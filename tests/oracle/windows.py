@@ -218,6 +218,8 @@ class Metrics:
                 kept = frequent(labels, spec.get("max_labels", 64), kept)
             self._labels[name] = set(kept.values()) if "by" in trees else set()
             for at, values, weight, label in rows:
+                if family and ABSENT in values:
+                    continue  # nothing of this member, whatever its batch has
                 cell = kept[label] if "by" in trees else member
                 found.setdefault(cell, {}).setdefault(pool(at), []).append((at, values, weight))
         if trees.get("by") == ("name", "rank"):  # each rank that there is, though none of its rows counts
@@ -245,9 +247,10 @@ class Metrics:
         if not carried(spec):
             return cells
         names = sorted(found) if "by" in trees else members if self.pieces(trees, blocks, pool) else []
+        came = {cell for cell, pieces in cells.items() for value in pieces.values() if value is not GAP}
         return {
             cell: pieces for cell in dict.fromkeys([*cells, *names])
-            if (pieces := over_run(spec, cells.get(cell, {}), window))
+            if (pieces := over_run(spec, cells.get(cell, {}), window, cell in came if alone else bool(came)))
         }  # fmt: skip
 
     def last_whole(self, name: str, found: dict[str, dict[Piece, list[Any]]]) -> dict[str, dict[Piece, list[Any]]]:
@@ -513,11 +516,11 @@ def goes_on(spec: Mapping[str, Any]) -> bool:
     return "ema" in spec or bool(spec.get("cumulative"))
 
 
-def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int]) -> dict[Piece, Any]:
-    """The one value of what goes on over the run; ``window``: the steps that came last."""
+def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int], came: bool) -> dict[Piece, Any]:
+    """The one value of what goes on over the run; ``window``: the steps that came last; ``came``: any ever did."""
     values = [value for _, value in sorted(pieces.items()) if value is not GAP]
     gone = any(value is GAP and piece[0] in window for piece, value in pieces.items())
-    if gone and (not values or spec.get("nan") == "propagate"):
+    if gone and (not came or spec.get("nan") == "propagate"):
         return {(): math.nan}
     if not values:
         return {(): spec["empty"]} if "empty" in spec else {}
