@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
-from declog.engine.frame import Batches, Frame
+from declog.engine.frame import ABSENT, Batches, Frame
 from declog.errors import RuntimeFailure
 from declog.language.absence import Absence
 from declog.language.dtypes import Axis, DType
@@ -61,7 +61,7 @@ class Carryover:
                 while known and known[-1][0] > step:
                     known.pop()
         for phase, latest in list(self._rows.items()):
-            rows = Frame.merge(self._steps[phase]) if phase in self._steps else latest
+            rows = _held(*self._steps[phase]) if phase in self._steps else latest
             rows = rows.take(np.flatnonzero(rows.batches.step <= step))
             if phase in self._steps:
                 self._steps[phase] = deque([rows], KEPT)
@@ -91,14 +91,19 @@ class Carryover:
         for phase in sources & made.keys():
             if phase in self._steps:
                 self._steps[phase].append(made[phase])
-            self._rows[phase] = _latest_rows(self._rows.get(phase), made[phase])
+                self._rows[phase] = _latest_step(_held(self._rows.get(phase), made[phase]))
+            else:
+                self._rows[phase] = _latest_rows(self._rows.get(phase), made[phase])
         return made
 
     def _searched(self, phase: str, frames: Mapping[str, Frame]) -> Frame | None:
         """The rows of a source that a window's rows may be looked up in: its own, and those that it still needs."""
         known, new = self._rows.get(phase), frames.get(phase)
         if known is None or new is None:
-            return new if known is None else known
+            found = new if known is None else known
+            return _held(found) if found is not None and phase in self._steps else found
+        if phase in self._steps:
+            return _held(known, new)
         if not known.keys <= new.keys:  # members that only rows have which nobody asks for are no members here
             batches = Batches.join([known.batches, new.batches])
             needed = {
@@ -137,21 +142,20 @@ class Carryover:
     # -- joins
 
     def _of_step(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
-        """The value of a batch's step, from a phase without rows: whenever it came in it, else the latest before it."""
+        """The value of a batch's step, from a phase without rows: whenever it came in it, or held from before."""
         if source is None:
             return target  # it never came: absent
         view = View(source, self._functions)
-        values, lost = np.asarray(view.rows(op.expr, Axis.STEP)), view.lost(op.expr, Axis.STEP)
-        there = ~np.broadcast_to(np.asarray(lost, bool), (len(source.batches),))
+        values, lost = np.asarray(view.rows(op.expr, Axis.STEP)), np.asarray(view.lost(op.expr, Axis.STEP))
         places = np.full(len(target.batches), -1, np.int64)
         for batch, (step, rank) in enumerate(zip(target.batches.step, target.batches.rank, strict=True)):
-            known = np.flatnonzero((source.batches.rank == rank) & (source.batches.step <= step) & there)
+            known = np.flatnonzero((source.batches.rank == rank) & (source.batches.step <= step))
             if len(known):
                 places[batch] = known[np.lexsort((source.batches.order[known], source.batches.step[known]))[-1]]
-        if not (places >= 0).any():
+        gone = (places < 0) | (lost[..., np.maximum(places, 0)] if lost.ndim else lost)
+        if gone.all():
             return target
         members = view.members(op.expr) if op.expr.type.family else ()
-        gone = places < 0
         found = values[..., np.maximum(places, 0)]
         return target.with_column(
             op.name, Axis.STEP, found, op.expr.type.dtype, members, gone=gone if gone.any() else False
@@ -267,6 +271,30 @@ def _latest_rows(known: Frame | None, new: Frame) -> Frame:
     batches = zip(known.batches.rank.tolist(), known.batches.step.tolist(), strict=True)
     kept = [place for place, (rank, step) in enumerate(batches) if rank not in steps or step >= steps[rank]]
     return _latest_step(Frame.merge([known.take(np.array(kept, np.int64)), new])) if kept else new
+
+
+def _held(*frames: Frame | None) -> Frame:
+    """The batches of a phase without rows: each value, of each member, holds on its rank until another comes."""
+    frame = Frame.merge([frame for frame in frames if frame is not None])
+    if not frame.gaps:
+        return frame
+    batches = frame.batches
+    absent = {key: row for block in frame.blocks for key, row in zip(block.keys, block.data, strict=True)}
+
+    def latest(name: str, member: str | None) -> NDArray[np.int64]:
+        """For each batch the latest one of its rank, up to it, in which a column came; else itself."""
+        there = ~absent.get((name.partition(".")[0] + ABSENT, member), np.zeros(len(batches))).astype(bool)
+        places = np.arange(len(batches))
+        for rank in np.unique(batches.rank):
+            mine = np.flatnonzero(batches.rank == rank)
+            mine = mine[np.lexsort((batches.order[mine], batches.step[mine]))]
+            last = np.maximum.accumulate(np.where(there[mine], np.arange(len(mine)), -1))
+            places[mine] = np.where(last < 0, mine, mine[last])
+        return places
+
+    blocks = [block.some([row]).pick(latest(*key)) for block in frame.blocks for row, key in enumerate(block.keys)]
+    texts = {key: (axis, values[latest(*key)]) for key, (axis, values) in frame.texts.items()}
+    return Frame(frame.phase, batches, blocks, texts, frame.grouping)
 
 
 def _latest_step(frame: Frame) -> Frame:

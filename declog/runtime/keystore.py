@@ -29,6 +29,7 @@ from datetime import timedelta
 MOST = 16 * 2**20  # bytes of a frame
 GREETING_S = 5.0  # for a stranger to prove that it is none
 STRANGERS = 64  # connections that have not proved it yet
+ROOM_S = 0.02  # for one of them to do so where they are that many: then the one that takes longest is hung up on
 _SIZE, _TAG, _NONCE = struct.Struct("!I"), 32, 32
 _YES, _NO = b"\1", b"\0"
 _SENSELESS = (struct.error, ValueError, TypeError, OverflowError, RecursionError)  # what reading nonsense raises
@@ -55,7 +56,8 @@ class Server:
         self._secret = secret
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
-        self._strangers = threading.Semaphore(STRANGERS)
+        self._strangers: dict[socket.socket, None] = {}  # the one that came first is first
+        self._greeted = threading.Condition()
         self._peers: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._listener = _listen(hosts)
         self.host, self.port = self._listener.getsockname()[:2]
@@ -89,7 +91,9 @@ class Server:
 
     def close(self) -> None:
         """Listen no more, and end every connection; idempotent."""
-        for one in (self._listener, *self._peers):
+        with self._greeted:
+            strangers = list(self._strangers)
+        for one in (self._listener, *strangers, *self._peers):
             shut(one)
             one.close()
 
@@ -102,10 +106,17 @@ class Server:
                     return  # closed
                 time.sleep(0.05)  # no descriptor is free: somebody will close one
                 continue
-            if self._strangers.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(peer,), name="declog-store-peer", daemon=True).start()
-            else:
-                peer.close()
+            self._make_room(peer)
+            threading.Thread(target=self._serve, args=(peer,), name="declog-store-peer", daemon=True).start()
+
+    def _make_room(self, peer: socket.socket) -> None:
+        """One more that has to prove itself: who knows the secret does so at once, however many do not."""
+        with self._greeted:
+            if not self._greeted.wait_for(lambda: len(self._strangers) < STRANGERS, ROOM_S):
+                slowest = next(iter(self._strangers))
+                del self._strangers[slowest]
+                shut(slowest)  # its thread closes it
+            self._strangers[peer] = None
 
     def _serve(self, peer: socket.socket) -> None:
         """One connection, to its end: whatever it says, nobody else notices."""
@@ -113,7 +124,9 @@ class Server:
             try:
                 line = _greet(peer, self._secret, serves=True, seconds=GREETING_S)
             finally:
-                self._strangers.release()
+                with self._greeted:
+                    self._strangers.pop(peer, None)
+                    self._greeted.notify()
             self._peers.add(peer)
             _sockets.add(peer)
             while True:

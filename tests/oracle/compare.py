@@ -12,9 +12,9 @@ import yaml
 from declog.testing import MemorySink
 from tests.oracle.cases import Case
 from tests.oracle.expected import expected
+from tests.oracle.log_events import Logged
 from tests.oracle.reductions import Between, Bins
 from tests.oracle.run import as_number, logged
-from tests.oracle.windows import Logged
 
 RELATIVE, NARROW = 1e-9, 1e-6  # of float64, and of what float32 tokens had a part in
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.oracle.cases import Case
 from tests.oracle.interpreter import World
+from tests.oracle.log_events import Logged, moments
 from tests.oracle.rows import Tables
-from tests.oracle.windows import Logged, Metrics, moments
+from tests.oracle.windows import Metrics
 
 
 def expected(case: Case) -> list[Logged]:

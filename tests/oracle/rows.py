@@ -8,9 +8,10 @@ from typing import Any
 
 from tests.oracle.cases import Point
 from tests.oracle.interpreter import World
+from tests.oracle.log_events import Moment
+from tests.oracle.pieces import narrow
 from tests.oracle.trees import family_of, kind_of
 from tests.oracle.values import there
-from tests.oracle.windows import Moment, narrow
 
 WORD, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 

@@ -148,3 +148,10 @@ def masks_of(tree: Tree, signals: Signals, default: str | None) -> set[str]:
     if (tree[0] == "aggregate" and tree[2] != "column") or tree[0] == "size":
         return set()
     return {mask for item in tree[1:] if isinstance(item, tuple) for mask in masks_of(item, signals, default)}
+
+
+def names_in(tree: Tree) -> list[str]:
+    """The metrics that a formula reads."""
+    if tree[0] == "name":
+        return [tree[1]]
+    return [name for item in tree[1:] if isinstance(item, tuple) for name in names_in(item)]

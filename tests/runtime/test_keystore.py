@@ -98,10 +98,11 @@ def test_another_secret_is_refused_on_both_sides(server: Server) -> None:
     assert [len(text) for text in heard] == [64, 0] and SECRET not in heard[0]
 
 
-def test_strangers_do_not_keep_others_out(server: Server) -> None:
-    """Half-open connections, as many as there may be, are closed after a while; who knows the secret comes in."""
+def test_strangers_do_not_keep_others_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half-open connections, as many as there may be: the slowest goes, and who knows the secret comes in."""
+    monkeypatch.setattr(keystore, "GREETING_S", 600.0)  # none of them goes by itself
     strangers = [stranger(server) for _ in range(keystore.STRANGERS)]
-    known = client(server, seconds=4 * keystore.GREETING_S)
+    known = client(server, seconds=20.0)
     known.set("a", b"b")
     assert known.get("a") == b"b"
     for one in strangers:
@@ -168,6 +169,175 @@ def test_a_frame_cannot_be_said_twice(server: Server) -> None:
         one._line.read()
     assert server.get("k") == b"2"
     one.close()
+
+
+def recorded(server: Server) -> list[bytes]:
+    """What a client of a relay sends, part by part: its greeting, and a frame that deletes a key."""
+    heard: list[bytes] = []
+
+    def relay(listener: socket.socket) -> None:
+        near, _ = listener.accept()
+        with near, socket.create_connection((server.host, server.port), 5.0) as far:
+            near.sendall(far.recv(32))  # the server's nonce
+            heard.append(near.recv(64))
+            far.sendall(heard[-1])
+            near.sendall(far.recv(32))
+            heard.append(near.recv(4096))
+            far.sendall(heard[-1])
+            near.sendall(far.recv(4096))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=relay, args=(listener,))
+        thread.start()
+        known = Client(SECRET, ["127.0.0.1"], listener.getsockname()[1], 5.0)
+        known.delete_key("k")
+        known.close()
+        thread.join(10.0)
+    return heard
+
+
+def test_a_recorded_conversation_is_no_use(server: Server) -> None:
+    """Who has heard all of it, played again to the same server, is a stranger; a frame of it within another, too."""
+    greeting, frame = recorded(server)
+    server.set("k", b"1")
+    with stranger(server) as one:
+        one.sendall(greeting + frame)
+        with contextlib.suppress(ConnectionError):  # it may be reset
+            assert one.recv(32) == b""
+    known = client(server)
+    known._line.peer.sendall(frame)
+    with pytest.raises(OSError):
+        known._line.read()
+    known.close()
+    assert server.get("k") == b"1"
+
+
+def test_frames_in_another_order_are_of_nobody(server: Server) -> None:
+    """Each is right, and signed for its place: the second before the first ends the connection, and does nothing."""
+    one = client(server)
+    bodies = [b"s" + struct.pack("!I", 1) + b"p" + value for value in (b"1", b"2")]
+    signed = [
+        struct.pack("!I", len(body)) + keystore._sign(one._line._writes, number, body) + body
+        for number, body in enumerate(bodies)
+    ]
+    server.set("p", b"0")
+    one._line.peer.sendall(signed[1] + signed[0])
+    with pytest.raises(OSError):
+        one._line.read()
+    assert server.get("p") == b"0"
+    one.close()
+
+
+def threads() -> int:
+    """How many connections are served in this process."""
+    return sum(thread.name == "declog-store-peer" for thread in threading.enumerate())
+
+
+def served(most: int) -> None:
+    """Wait until no more connections than that are served."""
+    end = time.monotonic() + 20.0
+    while threads() > most and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threads() <= most
+
+
+def test_a_frame_that_is_cut_does_nothing(server: Server) -> None:
+    """At any byte: what its sender began is not done, its connection ends, and nothing of it is left."""
+    before = threads()
+    body = b"s" + struct.pack("!I", 3) + b"cut" + b"value"
+    for length in range(len(body) + 36):
+        one = client(server)
+        frame = struct.pack("!I", len(body)) + keystore._sign(one._line._writes, 0, body) + body
+        one._line.peer.sendall(frame[:length])
+        one.close()
+    served(before)
+    assert not server.check(["cut"])
+
+
+def test_who_asks_and_does_not_read_keeps_nobody_waiting(server: Server) -> None:
+    """Answers of many megabytes, and frames whose second half does not come: others are answered meanwhile."""
+    before = threads()
+    server.set("large", bytes(8 * 2**20))
+    slow = [client(server) for _ in range(8)]
+    for place, one in enumerate(slow):
+        if place % 2:
+            one._line.peer.sendall(struct.pack("!I", 1000) + b"half")
+        else:
+            one._line.write(b"g" + struct.pack("!I", 5) + b"large")
+    quick = client(server)
+    for number in range(100):
+        quick.set("quick", b"%d" % number)
+        assert quick.get("quick") == b"%d" % number
+    for one in (*slow, quick):
+        one.close()
+    served(before)
+
+
+def test_a_client_that_is_slow_is_answered_all_the_same(server: Server) -> None:
+    """A frame that comes byte by byte is a frame."""
+    one = client(server)
+    body = b"s" + struct.pack("!I", 4) + b"slow" + b"1"
+    for byte in struct.pack("!I", len(body)) + keystore._sign(one._line._writes, 0, body) + body:
+        one._line.peer.sendall(bytes([byte]))
+        time.sleep(0.001)
+    assert one._line.read() == b"\1" and server.get("slow") == b"1"
+    one.close()
+
+
+def test_slow_strangers_that_come_again_and_again_keep_nobody_out(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as many as there may be, each of which calls again as soon as it is hung up on."""
+    monkeypatch.setattr(keystore, "GREETING_S", 600.0)
+    stop = threading.Event()
+
+    def bother() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError), stranger(server) as one:
+                one.settimeout(1.0)
+                one.sendall(b"x")
+                one.recv(1)
+
+    crowd = [threading.Thread(target=bother) for _ in range(2 * keystore.STRANGERS)]
+    for thread in crowd:
+        thread.start()
+    try:
+        for _ in range(3):
+            known = client(server, seconds=60.0)
+            known.set("a", b"b")
+            known.close()
+    finally:
+        stop.set()
+        for thread in crowd:
+            thread.join(20.0)
+
+
+def test_five_hundred_connections_at_once() -> None:
+    """All come in, each hears what the others said, and when they have gone no thread of theirs is left."""
+    before, count = threads(), 500
+    store = Server(SECRET, LOOPBACK)
+    start, problems = threading.Barrier(count), list[BaseException]()
+
+    def rank(number: int) -> None:
+        try:
+            start.wait(60.0)
+            known = Client(SECRET, [store.host], store.port, 60.0)
+            known.set(f"rank/{number}", b"%d" % number)
+            known.wait([f"rank/{(number + 1) % count}"], timedelta(seconds=60))
+            assert known.get(f"rank/{(number + 1) % count}") == b"%d" % ((number + 1) % count)
+            known.close()
+        except BaseException as error:  # noqa: BLE001  it is raised again in the thread of the test
+            problems.append(error)
+
+    ranks = [threading.Thread(target=rank, args=(number,)) for number in range(count)]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join(120.0)
+    assert problems == []
+    assert store.num_keys() == count
+    served(before)
+    store.close()
 
 
 def test_it_listens_where_it_can() -> None:

@@ -270,3 +270,51 @@ def test_empty_is_for_members_that_came_whatever_every_is(kind: str, tmp_path: P
     found = [totals(every) for every in (1, 2, 3, 6)]
     assert all(one == other for one, other in pairwise(found))
     assert found[0] == ({"m/a": 14.0 - 1, "m/b": 17.0 - 2} if kind == "family" else {"m/a": -4.0, "m/b": -5.0})
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("every", [1, 2, 5])
+@pytest.mark.parametrize("limit", [1, 10**9])
+def test_what_holds_until_others_come_holds_whatever_every_is(
+    every: int, ranks: int, limit: int, tmp_path: Path
+) -> None:
+    """Each signal and each member of a phase without rows for itself, over windows, ranks and a resumed run."""
+    control = {"axis": "step", "phase": "control", "optional": True}
+    signals = {
+        "x": {"axis": "completion", "phase": "update"}, "tau": control, "lr": control, "n": {**control, "type": "int"},
+        "h": {**control, "family": True}, "b": {**control, "type": "bool"},
+    }  # fmt: skip
+    latest = {"reduce": "sum", "pool": "step", "combine": "last"}
+    exprs = {
+        "tau": "x * tau",
+        "lr": "x * lr",
+        "both": "x * (tau * lr)",
+        "h": "x * h",
+        "n": "x * n",
+        "b": "x if b else 0",
+    }
+    profile = {
+        "every": every, "window_bytes": limit, "signals": signals,
+        "metrics": {**{name: {"expr": expr, **latest} for name, expr in exprs.items()}, "rows": "count(x)"},
+    }  # fmt: skip
+    coming: list[dict[str, Any]] = [
+        {"lr": 10.0, "h": {"p": 1.0, "q": 2.0}, "n": 7, "b": True}, {"tau": 2.0}, {"h": {"q": 5.0}}, {"tau": 4.0}, {},
+    ]  # fmt: skip
+    sink = MemorySink()
+
+    def rank(comm: FakeComm, steps: Sequence[int], state: Any) -> Any:
+        sinks = [] if comm.rank else [sink]
+        with declog.start(profile, sinks=sinks, comm=comm, output_dir=tmp_path, resume=state) as log:
+            for step in steps:
+                with log.step(step):
+                    log.observe(x=[1.0 + comm.rank])
+                    if coming[step]:  # also after the rows of its step
+                        log.observe(**coming[step])
+            return log.state_dict()
+
+    first = run_ranks(ranks, lambda comm: rank(comm, range(3), None))
+    run_ranks(ranks, lambda comm: rank(comm, range(3, 5), first[comm.rank]))
+    shown = {name: value for name, value in sink.scalars[4].items() if name != "rows"}
+    each = sum(1.0 + rank for rank in range(ranks))
+    expected = {"tau": 4.0, "lr": 10.0, "both": 40.0, "h/p": 1.0, "h/q": 5.0, "n": 7.0, "b": 1.0}
+    assert shown == {name: value * each for name, value in expected.items()}
