@@ -14,8 +14,8 @@ from declog.engine.publish import CODE, Route
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import Records
-from declog.runtime.batches import Holder, Locate
-from declog.runtime.call_log import CallLog
+from declog.runtime.batches import Locate, OpenBatches
+from declog.runtime.call_log import Clock
 from declog.runtime.capture import Call
 from declog.runtime.fake_comm import FakeComm, run_ranks
 from declog.runtime.packets import Packet
@@ -64,12 +64,12 @@ def rehearse(
         script = scripts.get(comm.rank)
         if script is None:
             return
-        calls = _Written()
+        clock = _Written()
         recorder = Recorder(
             plan, comm, {}, routes[comm.rank], None,
-            functions=functions, wait_s=_LONG_S, locate=locate, calls=calls,
+            functions=functions, wait_s=_LONG_S, locate=locate, clock=clock,
         )  # fmt: skip
-        player = _Player(recorder, calls, found)
+        player = _Player(recorder, clock, found)
         try:
             for call in script():
                 player.play(call)
@@ -107,7 +107,7 @@ def _keeper(found: Rehearsal, sink: str) -> Callable[[int, Records], None]:
     return submit
 
 
-class _Written(CallLog):
+class _Written(Clock):
     """Stands at the time of the call that is played."""
 
     def __init__(self) -> None:
@@ -121,18 +121,18 @@ class _Written(CallLog):
 class _Player:
     """Makes the calls of a script on a recorder, in their order, whatever task or thread made them."""
 
-    def __init__(self, recorder: Recorder, calls: _Written, found: Rehearsal) -> None:
+    def __init__(self, recorder: Recorder, clock: _Written, found: Rehearsal) -> None:
         self._recorder = recorder
         self._session = recorder._session
-        self._calls = calls
+        self._clock = clock
         self._found = found
         self._scopes: dict[int, Scope] = {}
         self._origins: dict[int, _Origin] = {}
-        self._session.home = self._origin(1)
+        self._session.main_task = self._origin(1)
 
     def play(self, call: Call) -> None:
         """Make a call; what it raised in the run as well is no news."""
-        self._calls.at = call.at
+        self._clock.at = call.at
         try:
             with self._session.lock:
                 getattr(self, f"_{call.name}")(call, *call.what)
@@ -143,11 +143,11 @@ class _Player:
     def _origin(self, number: int) -> _Origin:
         return self._origins.setdefault(number, _Origin())
 
-    def _holder(self, call: Call) -> Holder | None:
+    def _batches(self, call: Call) -> OpenBatches | None:
         """Where a call's values go; None where the scope is of a part that was not captured."""
         if call.scope and call.scope not in self._scopes:
             return None
-        return self._session.holder(self._scopes.get(call.scope), self._origin(call.origin))
+        return self._session.batches(self._scopes.get(call.scope), self._origin(call.origin))
 
     # -- scopes
 
@@ -180,14 +180,14 @@ class _Player:
     # -- what is recorded
 
     def _observe(self, call: Call, signals: Mapping[str, Any]) -> None:
-        holder = self._holder(call)
-        if holder is not None:
-            self._session.observe(holder, self._known(signals))
+        batches = self._batches(call)
+        if batches is not None:
+            self._session.observe(batches, self._known(signals))
 
     def _packet(self, call: Call, signals: Mapping[str, Any]) -> None:
-        holder = self._holder(call)
-        if holder is not None:
-            self._session.take(holder, [Packet(self._known(signals))], {})
+        batches = self._batches(call)
+        if batches is not None:
+            self._session.take(batches, [Packet(self._known(signals))], {})
 
     def _known(self, signals: Mapping[str, Any]) -> dict[str, Any]:
         known = self._recorder.plan.taken(signals)
@@ -195,14 +195,14 @@ class _Player:
         return known
 
     def _metric(self, call: Call, name: str, value: Any) -> None:
-        holder = self._holder(call)
-        if holder is not None:
-            self._session.metrics(holder, {name: value})
+        batches = self._batches(call)
+        if batches is not None:
+            self._session.metrics(batches, {name: value})
 
     def _extra(self, call: Call, column: str, *values: Any) -> None:
-        holder = self._holder(call)
-        if values and holder is not None:  # else the column was nothing that can be kept
-            self._session.extra(holder, column, *values)
+        batches = self._batches(call)
+        if values and batches is not None:  # else the column was nothing that can be kept
+            self._session.extra(batches, column, *values)
 
     # -- log events
 

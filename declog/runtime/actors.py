@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections import Counter
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -28,7 +28,6 @@ log = logging.getLogger("declog")
 Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
 _MAGIC = b"DECLOGX1"
 KEPT_BYTES = 256 * 2**20  # what an actor keeps before it says that nobody exports
-PATIENCE = 2  # exports that one actor may be ahead of another before it is not waited for
 
 
 class ActorComm(LocalComm):
@@ -102,11 +101,19 @@ def read(data: bytes, plan: Plan, world_size: int) -> Export:
 
 
 class _Part(NamedTuple):
-    """One actor's part of a log event, and in which of its exports it came."""
+    """One actor's part of a log event, and how many bytes it was."""
 
     frames: dict[str, Frame]
     envelope: Envelope
-    export: int
+    bytes: int
+
+
+class _Event(dict[int, _Part]):
+    """The parts of a log event by actor, and until when it waits for the others."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self.until = until
 
 
 class Merger:
@@ -120,24 +127,27 @@ class Merger:
         self._collector = collector
         self._failures = failures
         self._world_size = world_size
-        self._waiting: dict[Event, dict[int, _Part]] = {}  # in the order in which they came
-        self._exports: Counter[int] = Counter()  # of each actor, those that had a log event
+        self._waiting: dict[Event, _Event] = {}  # in the order in which they came
         self._missed: set[int] = set()
         self._last: dict[str, tuple[WindowItem, set[int]]] = {}  # of each mode, and which actors there were rows of
         self._done: dict[str, int] = {}  # the last log event of each mode
 
-    def merge(self, exports: Iterable[Export], patience: int = PATIENCE) -> None:
-        """Take exports, and finish every log event that is whole, or has waited long enough."""
+    def merge(self, exports: Iterable[Export], wait_s: float) -> float | None:
+        """Take exports, and finish every log event that is whole, or has waited long enough.
+
+        The seconds that the next one still waits for its actors; None where none does.
+        """
+        until = time.monotonic() + wait_s
         for rank, messages in exports:
             if messages:
-                self._exports[rank] += 1
                 self._missed.discard(rank)
             for data in messages:
-                self._take(rank, data)
+                self._take(rank, data, until)
         for event in list(self._waiting):
-            if not self._ready(event, patience):
-                break  # those after it wait, too: log events are finished in order
+            if not self._ready(event):  # those after it wait, too: log events are finished in order
+                return max(self._waiting[event].until - time.monotonic(), 0.0)
             self._finish(event)
+        return None
 
     def settle(self) -> None:
         """Finish all log events that wait, with what there is."""
@@ -151,28 +161,28 @@ class Merger:
             nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in whole}
             self._collect(replace(item, tail=True, part=False), nothing)
 
-    def _ready(self, event: Event, patience: int) -> bool:
-        found = self._waiting[event]
-        if self._missing(event) <= self._missed:
+    def _ready(self, event: Event) -> bool:
+        if self._missing(event) <= self._missed or time.monotonic() >= self._waiting[event].until:
             return True
-        return any(self._exports[rank] - part.export >= patience for rank, part in found.items())
+        waiting = sum(part.bytes for parts in self._waiting.values() for part in parts.values())
+        return waiting > self._plan.backlog_bytes
 
     def _missing(self, event: Event) -> set[int]:
         return set(range(self._world_size)) - set(self._waiting[event])
 
-    def _take(self, rank: int, data: bytes) -> None:
+    def _take(self, rank: int, data: bytes, until: float) -> None:
         try:
-            frames, envelope = self._collector.read(data)
+            frames, envelope = self._collector.read(rank, data)
         except CommError as error:
             self._failures.report(error)
             return
         event = Event(envelope.mode, envelope.event)
         if event.number <= self._done.get(event.mode, -1):
             self._failures.report(CommError.of("DL603.late_actor", rank=rank))
-        elif rank in self._waiting.setdefault(event, {}):
+        elif rank in self._waiting.setdefault(event, _Event(until)):
             self._failures.report(CommError.of("DL603.twice", rank=rank))
         else:
-            self._waiting[event][rank] = _Part(frames, envelope, self._exports[rank])
+            self._waiting[event][rank] = _Part(frames, envelope, len(data))
 
     def _finish(self, event: Event) -> None:
         missing = self._missing(event)

@@ -19,11 +19,13 @@ from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
 from declog.runtime import actors
+from declog.runtime.alarm import Alarm
 from declog.runtime.backlog import Backlog
 from declog.runtime.collector import Collector
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
 from declog.runtime.local_tables import LocalTables
+from declog.runtime.packets import fates
 from declog.runtime.sender import Sender
 from declog.runtime.window_item import WindowItem
 from declog.runtime.worker import Task, Worker
@@ -69,6 +71,8 @@ class Background:
         sender = Sender(plan, comm.rank, failures, functions, self._local)
         self.backlog = Backlog(plan, failures, wait_s + close_s)
         self._worker = Worker(comm, sender, self._collector, failures, self.backlog)
+        self._alarm = Alarm(lambda: self.submit(Task(self._merge, report=failures.report)))
+        fates.open(id(self), collects=self._collector is not None)
 
     @property
     def merger(self) -> actors.Merger | None:
@@ -143,6 +147,8 @@ class Background:
         """Wait for the worker and the sinks, each within a deadline; with ``strict`` raise what failed first."""
         self._worker.finish(short_wait=failed)
         self._join()
+        for packet in fates.close(id(self), certain=self._collector is None or self._collector.all_ended):
+            self._failures.count(RuntimeFailure.of("DL513.unused"), packet.rows, packet.place)
         reports = [runner.close(self.close_s) for runner in self._runners.values()]
         for runner in self._runners.values():
             self._report(runner.raise_unraised)
@@ -257,16 +263,24 @@ class Background:
             raise UsageError.of("DL510.export")
         return self.comm.take(self._plan.fingerprint)
 
-    def merge(self, exports: Iterable[bytes], patience: int) -> None:
+    def merge(self, exports: Iterable[bytes], wait_s: float | None) -> None:
         """Log what actors exported; raises where this is no driver, or, at its end, for what is no export."""
         if self._merger is None:
             raise UsageError.of("DL510.merge")
         taken, wrong = actors.read_all(exports, self._plan, self.comm.world_size)
-        self.submit(Task(partial(self._merger.merge, taken, patience), report=self._failures.report))
+        wait_s = self.wait_s if wait_s is None else wait_s
+        self.submit(Task(partial(self._merge, taken, wait_s), report=self._failures.report))
         if wrong is not None:
             raise wrong
 
+    def _merge(self, taken: Sequence[actors.Export] = (), wait_s: float = 0.0) -> None:
+        """On the worker thread: what was taken, and what has waited long enough."""
+        assert self._merger is not None
+        if (seconds := self._merger.merge(taken, wait_s)) is not None:
+            self._alarm.set(seconds)
+
     def end_merging(self) -> None:
         """A driver: no more exports will come."""
+        self._alarm.cancel()
         assert self._merger is not None
         self.submit(Task(self._merger.end, report=self._failures.report))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -105,33 +106,39 @@ class BatchRecord:
 class OpenBatch:
     """The signals of one phase since its last batch closed.
 
-    ``expected`` names what folds should wait for, so that they run once. ``order``: among the batches of this rank.
-    ``size`` is how many completions it has, where somebody says so beforehand.
+    A call is taken by a copy, which then stands in its place: whatever interrupts a call, a batch has all of it or
+    none. ``expected`` names what folds should wait for, so that they run once. ``order``: among the batches of this
+    rank, 0 for one that is not open yet. ``size`` is how many completions it has, where somebody says so beforehand.
     """
 
     order = 0
-    began: Collection[str] = ()  # what its first call gave
     loose = False  # nobody declared what these columns are: where no signal has rows, they are the batch's
+    record: BatchRecord | None = None  # what it became when it closed
+    names: frozenset[str] = frozenset()
+    members: frozenset[tuple[str, str]] = frozenset()  # of families
+    extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})
+    misfits: Sequence[InputError] = ()  # columns that were left out when it closed
+    failures: Sequence[RuntimeFailure] = ()  # what could not be computed
+    copies: Sequence[Copy] = ()
+    _plain: Sequence[Observation] = ()  # numbers and texts of calls
+    _folded: Sequence[token_fold.Folded] = ()
+    _kept: Mapping[str, Tensor] = MappingProxyType({})  # copies of what the folds that wait will read
     _tokens: Tokens | None = None
     _lists: Lists | None = None
-    _timed = False
 
     def __init__(self, phase: PhaseOp, expected: frozenset[str] = frozenset(), *, size: int | None = None) -> None:
         self.phase = phase
         self.size = size
-        self._expected = expected
-        self.names: set[str] = set()
-        self.extras: dict[str, list[Any] | Tensor] = {}
         self.counts: Counts = {} if size is None else {"completions": (size, "rows")}
-        self.misfits: list[InputError] = []  # columns that were left out when it closed
-        self.failures: list[RuntimeFailure] = []  # what could not be computed
-        self.copies: list[Copy] = []
-        self._numbers: dict[Key, float | int | Timed] = {}
-        self._texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
-        self._sketches: list[Pack] = []
+        self._expected = expected
         self._waiting: Sequence[FoldOp] = phase.folds
-        self._kept: dict[str, Tensor] = {}  # copies of what the folds that wait will read
         self._streams = Streams()
+
+    def copied(self) -> OpenBatch:
+        """The same batch, to be changed: what it holds is replaced there, never changed."""
+        batch = object.__new__(OpenBatch)
+        batch.__dict__ = self.__dict__.copy()
+        return batch
 
     @property
     def rows(self) -> tuple[int, str] | None:
@@ -143,9 +150,20 @@ class OpenBatch:
         """How many groups the batch has, and which signal said so first."""
         return self.counts.get("groups")
 
+    def again(self, names: Set[str], members: Mapping[str, Set[str]]) -> Set[str]:
+        """The signals of a call that the batch has already; of a family those of which a member comes again."""
+        return {
+            name for name in self.names & names
+            if name not in members or any((name, member) in self.members for member in members[name])
+        }  # fmt: skip
+
     def fits(self, what: str, count: int, label: str) -> bool:
         """Whether values of so many rows are of this batch's; the first ones say how many there are."""
-        return self.counts.setdefault(what, (count, label))[0] == count
+        known = self.counts.get(what)
+        if known is None:
+            self.counts = {**self.counts, what: (count, label)}
+            return True
+        return known[0] == count
 
     def check(self, given: Observation) -> None:
         """Raise ``InputError`` where what a call gave is of other rows than what came before."""
@@ -176,19 +194,17 @@ class OpenBatch:
 
     def take(self, given: Observation, functions: Functions = DEFAULT) -> None:
         """Copy what a call gave, and fold what can be folded."""
-        if not self.names:
-            self.began = given.names
         self.names |= given.names
-        if given.numbers or given.texts:
-            self._numbers |= given.numbers
-            self._texts |= given.texts
-            self._timed |= given.timed
-        for what, count in given.counts.items():
-            if what not in self.counts:
-                self.counts[what] = count
+        if given.members:
+            self.members |= {(name, member) for name, members in given.members.items() for member in members}
+        if given.counts:
+            self.counts = {**given.counts, **self.counts}
         if type(given) is not Observation:
             given.copy()
-        self.copies += given.copies
+        if given.numbers or given.texts:
+            self._plain = [*self._plain, given.plain()]
+        if given.copies:
+            self.copies = [*self.copies, *given.copies]
         if given.inputs:
             self._tokens = self._tokens or given.tokens
             self._lists = self._lists or given.lists
@@ -206,7 +222,7 @@ class OpenBatch:
             )
         if isinstance(values, Tensor) and values.is_cuda:
             self._streams.made([values.device])
-        self.extras[column] = values
+        self.extras = {**self.extras, column: values}
 
     def close(
         self,
@@ -219,33 +235,47 @@ class OpenBatch:
         """Fold what has waited for signals that never came, pack the columns; its step and number are not known yet.
 
         With ``first``, what of a phase's first batch came elsewhere, it raises where a required signal never came.
-        Columns of log_extra that are not of its rows are ``misfits``.
+        Columns of log_extra that are not of its rows are ``misfits``. Called again it gives the same record.
         """
+        if self.record is None:
+            batch = self.copied()
+            record = batch._closed(elapsed, first, grouping, functions)
+            self.names, self.misfits, self.failures = batch.names, batch.misfits, batch.failures
+            self.record = record
+        return self.record
+
+    def _closed(
+        self, elapsed: float, first: Collection[str] | None, grouping: Grouping | None, functions: Functions
+    ) -> BatchRecord:
         if first is not None and self.names:
             self._complete(first)
         if self.loose and self.rows is None and self.groups is None:
             column, values = next(iter(self.extras.items()))
-            self.counts["completions"] = len(values), column
-            self.names.add(column)
+            self.counts = {**self.counts, "completions": (len(values), column)}
+            self.names |= {column}
         rows = self._rows(grouping)
         if grouping is not None and grouping.size is not None and grouping.split == "none":
             self._grouped(rows, grouping, grouping.size, first is not None)
-        for column, values in self.extras.items():
-            if misfit := self._misfit(column, len(values), rows):
-                self.misfits.append(misfit)
-                continue
-            key = (f"extra:{column}", None)
-            kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, [key], [values])
-            self._texts[key] = (Axis.COMPLETION, kept)
         if self._streams:
             self._streams.join([*self._kept.values(), *(data for _, data in self.copies if isinstance(data, Tensor))])
         if self._waiting:
             self._fold(self._kept, functions, last=True)
-        ready = self._streams.whole() if self._streams else None
-        return BatchRecord(
-            -1, -1, rows, elapsed, self.order, [], self._numbers, self._texts, self._sketches, self._timed,
-            self.copies, ready, self.names,
-        )  # fmt: skip
+        record = BatchRecord(-1, -1, rows, elapsed, self.order, [], {}, {}, copies=[*self.copies], names=self.names)
+        for call in self._plain:
+            record.numbers |= call.numbers
+            record.texts |= call.texts
+            record.timed |= call.timed
+        for folded in self._folded:
+            _keep_folded(record, folded)
+        for column, values in self.extras.items():
+            if misfit := self._misfit(column, len(values), rows):
+                self.misfits = [*self.misfits, misfit]
+                continue
+            key = (f"extra:{column}", None)
+            kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, [key], [values])
+            record.texts[key] = (Axis.COMPLETION, kept)
+        record.ready = self._streams.whole() if self._streams else None
+        return record
 
     def _misfit(self, column: str, count: int, rows: int) -> InputError | None:
         if not self.names or not self.counts:
@@ -277,7 +307,14 @@ class OpenBatch:
                 if value.is_cuda:
                     device = value.device if device.type != "cuda" else device
                     break
-            self._keep_folded(token_fold.run(ready, inputs, shape, device, lengths, functions))
+            folded = token_fold.run(ready, inputs, shape, device, lengths, functions)
+            self._folded = [*self._folded, folded]
+            self.failures = [*self.failures, *(self._failure(what, error) for what, error in folded.failed.values())]
+
+    def _failure(self, what: str, error: BaseException) -> RuntimeFailure:
+        failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self.phase.name, error=error_text(error))
+        failure.__cause__ = error
+        return failure
 
     def _known_tokens(self, inputs: Mapping[str, Tensor]) -> Tokens | None:
         """Which tokens there are: as many as came, or, where none came, as the lengths say without a wait."""
@@ -287,22 +324,6 @@ class OpenBatch:
         if name in inputs and inputs[name].is_cpu:
             return torch.Size([int(inputs[name].sum())]), name, inputs[name].device
         return None
-
-    def _keep_folded(self, folded: token_fold.Folded) -> None:
-        """Statistics are columns like others; histograms are of the whole batch. What failed is reported, alone."""
-        for what, error in folded.failed.values():
-            failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self.phase.name, error=error_text(error))
-            failure.__cause__ = error
-            self.failures.append(failure)
-        for dtype, keys, sums in folded.sums:
-            self.copies.append((Columns((_ROWS, dtype, -1), Axis.COMPLETION, keys), sums))
-        for key, column in folded.columns.items():
-            column = column.float() if column.dtype in HALF else column
-            place = (_ROWS, column.dtype, column.get_device())
-            self.copies.append((Columns(place, Axis.COMPLETION, (key,)), column))
-        for key, rows in folded.traces.items():
-            self._texts[key] = (Axis.COMPLETION, Pack(Axis.COMPLETION, [key], [rows]))
-        self._sketches += [Pack(Axis.STEP, [key], [counts]) for key, counts in folded.sketches.items()]
 
     def _complete(self, elsewhere: Collection[str]) -> None:
         here = self.names.union(elsewhere)
@@ -340,11 +361,27 @@ class OpenBatch:
     def _on_host(self, name: str) -> list[Any] | None:
         """A column's values; None where they lie on a device, for which nobody waits here."""
         key: Key = (name, None)
-        if key in self._texts:
-            given = self._texts[key][1]
-            return given if isinstance(given, list) else None if given.device else given.columns()[0].tolist()
+        for call in self._plain:
+            if key in call.texts:
+                given = call.texts[key][1]
+                return given if isinstance(given, list) else None if given.device else given.columns()[0].tolist()
         for (_, _, keys), data in self.copies:
             if key in keys and not (isinstance(data, Tensor) and data.is_cuda):
                 values: list[Any] = data.reshape(len(keys), -1)[list(keys).index(key)].tolist()
                 return values
         return None
+
+
+def _keep_folded(record: BatchRecord, folded: token_fold.Folded) -> None:
+    """Statistics are columns like others; histograms are of the whole batch."""
+    copies = [*record.copies]
+    for dtype, keys, sums in folded.sums:
+        copies.append((Columns((_ROWS, dtype, -1), Axis.COMPLETION, keys), sums))
+    for key, column in folded.columns.items():
+        column = column.float() if column.dtype in HALF else column
+        place = (_ROWS, column.dtype, column.get_device())
+        copies.append((Columns(place, Axis.COMPLETION, (key,)), column))
+    record.copies = copies
+    for key, rows in folded.traces.items():
+        record.texts[key] = (Axis.COMPLETION, Pack(Axis.COMPLETION, [key], [rows]))
+    record.sketches += [Pack(Axis.STEP, [key], [counts]) for key, counts in folded.sketches.items()]

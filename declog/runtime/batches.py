@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,50 +18,45 @@ import torch
 from declog.errors import InputError, MissingSignalError, UnknownSignalError, did_you_mean
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
-from declog.plans.ops import Plan, SignalOp
+from declog.plans.ops import PhaseOp, Plan, SignalOp
 from declog.runtime.batch import BatchRecord, OpenBatch
-from declog.runtime.call_log import CallLog
 from declog.runtime.calls import Known
 from declog.runtime.extras import Undeclared, plain_column
-from declog.runtime.failures import Failures
+from declog.runtime.failures import Failures, Refused
 from declog.runtime.inputs import describe, undeclared
 from declog.runtime.observation import Observation, ReadObservation
-from declog.runtime.scopes import Scope
-from declog.runtime.timing import Timed
+from declog.runtime.split_rows import SplitRows
+from declog.runtime.steps import Step, Stream
 
 log = logging.getLogger("declog")
 _NONE: frozenset[str] = frozenset()
+_NO_MEMBERS: Mapping[str, Set[str]] = MappingProxyType({})
 Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 LEARNED = 8  # how often calls of the same names are learned: those whose dtypes change are read value by value
 CALLS = 1000  # and how many names of calls
 TIMERS = "timers"  # the signal that blocks' durations feed
 
 
-class Holder(dict[str, OpenBatch]):
-    """The open batches of one task or thread in a scope, by phase.
+class OpenBatches(dict[str, OpenBatch]):
+    """The open batches of one task or thread that works for a step, by phase.
 
-    ``piece``: others of the step observe, too, so that no batch needs to have all signals. ``once``: it is one batch,
-    made explicit. ``scope`` None: they wait for the next step that ends.
+    ``partial_step``: others of the step observe, too, so that no batch needs to have all signals. ``once``: it is one
+    batch, made explicit. ``stream`` None: the step is the one that ends next. ``scope`` and ``origin`` are the numbers
+    of the block and of the task or thread, for captures.
     """
 
-    __slots__ = ("once", "origin", "piece", "scope")
+    __slots__ = ("once", "origin", "partial_step", "scope", "step", "stream")
 
-    def __init__(self, scope: Scope | None, origin: int, *, piece: bool = False, once: bool = False) -> None:
+    def __init__(
+        self, step: Step, stream: Stream | None = None, *, scope: int = 0, origin: int = 0, partial_step: bool = False,
+        once: bool = False,
+    ) -> None:  # fmt: skip
+        self.step = step
+        self.stream = stream
         self.scope = scope
-        self.origin = origin  # the number of the task or thread
-        self.piece = piece
+        self.origin = origin
+        self.partial_step = partial_step
         self.once = once
-
-
-class Waiting(Holder):
-    """Batches that wait for the next step: the open ones, and those that have closed."""
-
-    __slots__ = ("timed", "waiting")
-
-    def __init__(self, origin: int) -> None:
-        super().__init__(None, origin, piece=True)
-        self.waiting: list[tuple[str, BatchRecord]] = []
-        self.timed: dict[str, Timed] = {}  # the durations of blocks, by name
 
 
 class Intake:
@@ -69,9 +65,9 @@ class Intake:
     def __init__(
         self,
         plan: Plan,
-        calls: CallLog,
+        elapsed: Callable[[], float],
         failures: Failures,
-        keep: Callable[[Holder, str, BatchRecord], None],
+        keep: Callable[[OpenBatches, str, BatchRecord], None],
         *,
         functions: Functions,
         locate: Locate | None = None,
@@ -80,16 +76,16 @@ class Intake:
         self.order = 0  # how many batches were opened
         self.explicit: str | None = None  # the phase whose rows come in batches that are made explicit only
         self._plan = plan
-        self._call_log = calls
+        self._elapsed = elapsed
         self._failures = failures
         self._keep = keep
         self._functions = functions
         self._locate = locate
         self._pieces: dict[str, set[str]] = {}  # what came in batches that are pieces, by phase
-        self._openers: dict[str, str | None] = {}  # the required signal with which each phase's first batch began
         self._homes = _homes(plan)
         self._came = {name: phase.reads for name, phase in plan.phases.items()}  # what folds read, of the batch before
         self._undeclared = Undeclared(plan)
+        self._split = SplitRows(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
         self._calls: dict[tuple[str, ...], Sequence[Known]] = {}  # by the names of their values
         self._learned: Counter[tuple[str, ...]] = Counter()  # how often calls with these names were learned
@@ -110,7 +106,7 @@ class Intake:
             fix = f"it is observed as `{sources[name]}`"
         raise UnknownSignalError.of("DL501.signal", profile=self._plan.name, name=name, fix=fix)
 
-    def observe(self, holder: Holder, signals: Mapping[str, Any], *, strict: bool = False) -> None:
+    def observe(self, holder: OpenBatches, signals: Mapping[str, Any], *, strict: bool = False) -> None:
         """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all.
 
         With ``strict`` a name that the profile does not know is an error.
@@ -123,34 +119,21 @@ class Intake:
                 stack = call.alone
                 if stack is not None and (data := stack.copy(values)) is not None:
                     name, names = call.name, call.names
-                    batch = holder.get(name)
-                    if batch is None or (
-                        not (batch.names.isdisjoint(names) and self._openers.get(name) not in names)
-                        and self._begins(holder, batch, names)
-                    ):
-                        if batch is not None:
-                            self.close(holder, name)
-                        batch = self._begin(holder, OpenBatch(call.phase, self._came[name]))
+                    batch = self._next(holder, call.phase, names)
                     if stack.counted is None or batch.fits(stack.counted, data.shape[-1], stack.label):
-                        if not batch.names:
-                            batch.began = names
                         batch.names |= names
-                        batch.copies.append((stack.columns, data))
+                        batch.copies = [*batch.copies, (stack.columns, data)]
+                        self._put(holder, {name: batch})
                         return
-                given = call.given(values)
-                if given is not None:
-                    self._give(holder, self._chosen(holder, given), given)
-                    return
-            else:
-                made = [one for each in known if (one := each.given(values)) is not None]
-                if len(made) == len(known):
-                    self._take(holder, made)
-                    return
+            calls = [given for call in known if (given := call.given(values)) is not None]
+            if len(calls) == len(known):
+                self._take(holder, calls)
+                return
         if strict:
             self.check(signals)
         self._read(holder, signals)
 
-    def _read(self, holder: Holder, signals: Mapping[str, Any]) -> None:
+    def _read(self, holder: OpenBatches, signals: Mapping[str, Any]) -> None:
         """Keep a call's values, read one by one; the next one with the same names is like it, mostly."""
         sources, homes = self._plan.sources, self._homes
         chosen: list[tuple[int, SignalOp]] = []
@@ -187,7 +170,7 @@ class Intake:
                 for phase, given in made.items()
             ]
 
-    def _undeclared_signal(self, holder: Holder, name: str, value: Any) -> None:
+    def _undeclared_signal(self, holder: OpenBatches, name: str, value: Any) -> None:
         """Keep what nobody declared: numbers and rows of numbers by name, texts for tables, each member for itself."""
         if isinstance(value, Mapping):
             for member, inside in value.items():
@@ -216,7 +199,7 @@ class Intake:
             self._left_out.add(name)
             log.warning("`%s` is left out: %s", name, why)
 
-    def metrics(self, holder: Holder, values: Mapping[str, Any]) -> None:
+    def metrics(self, holder: OpenBatches, values: Mapping[str, Any]) -> None:
         """Keep values of ``log_metric``, where the profile shows those."""
         op = self._plan.logged
         if op is not None:
@@ -225,46 +208,48 @@ class Intake:
             given.add(op, values)
             self._take(holder, [given])
 
-    def _take(self, holder: Holder, calls: Iterable[Observation]) -> None:
+    def _take(self, holder: OpenBatches, calls: Iterable[Observation]) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
-        found = [(self._chosen(holder, given), given) for given in calls]
-        begun = [batch for batch, _ in found if holder.get(batch.phase.name) is not batch]
-        for batch in begun:
-            self.close(holder, batch.phase.name)
-        for batch in begun:
-            self._begin(holder, batch)
-        for batch, given in found:
-            self._give(holder, batch, given)
+        taken: dict[str, OpenBatch] = {}
+        for given in calls:
+            batch = taken[given.phase.name] = self._next(holder, given.phase, given.names, given.members)
+            batch.check(given)
+        for given in calls:
+            taken[given.phase.name].take(given, self._functions)
+        self._put(holder, taken)
+        for batch in taken.values():
+            if batch.failures:
+                self._report(batch)
 
-    def _chosen(self, holder: Holder, given: Observation) -> OpenBatch:
-        """The batch that takes a call's values: the open one, or one that is not open yet. Raises for wrong rows."""
-        name = given.phase.name
-        batch = holder.get(name)
-        if batch is None or self._begins(holder, batch, given.names):
-            batch = OpenBatch(given.phase, self._came[name])
-        batch.check(given)
-        return batch
-
-    def _give(self, holder: Holder, batch: OpenBatch, given: Observation) -> None:
-        name = given.phase.name
-        if holder.get(name) is not batch:
-            if name in holder:
-                self.close(holder, name)
-            self._begin(holder, batch)
-        batch.take(given, self._functions)
-        if batch.failures:
-            self._report(batch)
-
-    def _begins(self, holder: Holder, batch: OpenBatch, names: Set[str]) -> bool:
-        """Whether a call begins the next batch: it gives something again, or what begins each batch."""
-        if not batch.names.isdisjoint(names):
+    def _next(
+        self, holder: OpenBatches, phase: PhaseOp, names: Set[str], members: Mapping[str, Set[str]] = _NO_MEMBERS
+    ) -> OpenBatch:
+        """A batch to be put in the place of the open one: a copy of it, or the next one where a value comes again."""
+        batch = holder.get(phase.name)
+        if batch is not None:
+            if batch.names.isdisjoint(names) or not (again := batch.again(names, members)):
+                return batch.copied()
             if holder.once or batch.size is not None:
-                raise _given_twice(f"`{min(batch.names & names)}`", batch)
-            return True
-        opener = self._openers.get(batch.phase.name)  # it came, and this batch began without it
-        return opener in names and bool(batch.names) and batch.size is None and not holder.once
+                raise _given_twice(f"`{min(again)}`", batch)
+        return OpenBatch(phase, self._came[phase.name])
 
-    def extra(self, holder: Holder, column: str, values: Any) -> None:
+    def _put(self, holder: OpenBatches, taken: Mapping[str, OpenBatch]) -> None:
+        """Batches take the place of those that are open, which close where they are others: one store for a call."""
+        refused: Exception | None = None
+        for phase, batch in taken.items():
+            if not batch.order:
+                if phase in holder:
+                    try:
+                        self.close(holder, phase)
+                    except Exception as error:  # noqa: BLE001  (raised below: it is of the batch before)
+                        refused = refused or error
+                self.order += 1
+                batch.order = self.order
+        holder.update(taken)
+        if refused is not None:
+            raise refused
+
+    def extra(self, holder: OpenBatches, column: str, values: Any) -> None:
         """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
         if column in self._plan.extras:
             self.observe(holder, {column: values})
@@ -280,9 +265,11 @@ class Intake:
         again = known is not None and column in known.extras
         if again and known is not None and (holder.once or known.size is not None):
             raise _given_twice(f"the column `{column}`", known)
-        self._batch(holder, phase, again=again).add_extra(column, plain)
+        batch = OpenBatch(self._plan.phases[phase], self._came[phase]) if known is None or again else known.copied()
+        batch.add_extra(column, plain)
+        self._put(holder, {phase: batch})
 
-    def _intended(self, holder: Holder, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
+    def _intended(self, holder: OpenBatches, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
         """Of one call's signals that have several phases, or none of their own, those that are meant."""
         sources, homes = self._plan.sources, self._plan.homes
         asked = {source: sources[source] for source in signals if source not in homes and source in sources}
@@ -301,96 +288,73 @@ class Intake:
         lacking = {phase for phase in names if phase in holder and holder[phase].names.isdisjoint(names[phase])}
         return {source: [op for op in ops if op.phase in lacking] or ops[:1] for source, ops in asked.items()}
 
-    def _batch(self, holder: Holder, phase: str, *, again: bool) -> OpenBatch:
-        """The phase's open batch; the next one where a value is given ``again``."""
-        if again:
-            self.close(holder, phase)
-        return holder.get(phase) or self._begin(holder, OpenBatch(self._plan.phases[phase], self._came[phase]))
-
-    def begin(self, holder: Holder, phase: str, rows: int) -> None:
+    def begin(self, holder: OpenBatches, phase: str, rows: int) -> None:
         """Open a batch of so many completions, which takes each value once."""
-        self._begin(holder, OpenBatch(self._plan.phases[phase], self._came[phase], size=rows))
-
-    def _begin(self, holder: Holder, batch: OpenBatch) -> OpenBatch:
-        """Open a batch."""
-        self.order += 1
-        batch.order = self.order
-        holder[batch.phase.name] = batch
-        return batch
+        self._put(holder, {phase: OpenBatch(self._plan.phases[phase], self._came[phase], size=rows)})
 
     def _report(self, batch: OpenBatch) -> None:
         """Report what of a batch could not be computed."""
         for failure in batch.failures:
             self._failures.report(failure)
             _forget_frames(failure)
-        batch.failures.clear()
+        batch.failures = ()
 
-    def adopt(self, own: Holder, other: Holder) -> None:
+    def adopt(self, own: OpenBatches, other: OpenBatches) -> None:
         """Columns of a task that has no rows are of the rows that its scope's own code has open, where they fit."""
         for phase, batch in list(other.items()):
             known = own.get(phase)
             if batch.names or known is None or known.rows is None:
                 continue
-            for column, values in list(batch.extras.items()):
-                if column not in known.extras and len(values) == known.rows[0]:
-                    known.add_extra(column, batch.extras.pop(column))
+            extras = {
+                column: values for column, values in batch.extras.items()
+                if column not in known.extras and len(values) == known.rows[0]
+            }  # fmt: skip
+            known.extras = {**known.extras, **extras}
+            batch.extras = {column: values for column, values in batch.extras.items() if column not in extras}
             if not batch.extras:
                 del other[phase]
 
     # -- closing
 
-    def close_all(self, holders: Iterable[Holder], *, suppress: bool, only: str | None = None) -> None:
-        """Close all; the first error is raised when all are closed, unless the step failed with one of its own.
+    def close_all(self, holders: Iterable[OpenBatches], refused: Refused, *, only: str | None = None) -> None:
+        """Close all; what is refused is one batch's."""
+        for holder in holders:
+            for phase in [phase for phase in holder if only in (None, phase)]:
+                try:
+                    self.close(holder, phase, partly=refused.failing)
+                except Exception as error:  # noqa: BLE001  (it is raised when all is closed)
+                    refused.add(error)
 
-        Others are reported.
-        """
-        first: Exception | None = None
-        for holder, phase in [(one, phase) for one in holders for phase in one if only in (None, phase)]:
-            try:
-                self.close(holder, phase, partly=suppress)
-            except Exception as error:  # noqa: BLE001  (raised below, or reported)
-                if not isinstance(error, InputError) if suppress else first is not None:
-                    self._failures.report(error)
-                first = first or error
-        if first is not None and not suppress:
-            raise first
-
-    def close(self, holder: Holder, phase: str, *, partly: bool = False) -> None:
+    def close(self, holder: OpenBatches, phase: str, *, partly: bool = False) -> None:
         """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""
-        open_batch = holder.pop(phase, None)
-        if open_batch is None:
+        batch = holder.get(phase)
+        if batch is None:
             return
-        first = phase not in self.seen and not partly and not holder.piece
+        first = phase not in self.seen and not partly and not holder.partial_step
         came = self._pieces.get(phase, _NONE) if first else None
         try:
-            record = open_batch.close(
-                self._call_log.elapsed(), first=came, grouping=self._plan.grouping, functions=self._functions
-            )
-        except MissingSignalError as error:
-            if self._locate is None:
+            record = batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, functions=self._functions)
+        except Exception as error:
+            del holder[phase]
+            if self._locate is None or not isinstance(error, MissingSignalError):
                 raise
             raise self._locate(error) from None
-        if open_batch.failures:
-            self._report(open_batch)
-        if open_batch.names:
-            if holder.piece:
-                self._pieces.setdefault(phase, set()).update(open_batch.names)
+        if batch.names:
+            if holder.partial_step:
+                self._pieces.setdefault(phase, set()).update(batch.names)
             elif not partly:
-                if phase not in self._openers:
-                    self._note_opener(open_batch)
                 self.seen.add(phase)
             if not partly:
-                self._came[phase] = open_batch.phase.reads & open_batch.names
+                self._came[phase] = batch.phase.reads & batch.names
+                self._split.closed(holder.step, batch, partial=holder.partial_step)
             self._keep(holder, phase, record)
-        if open_batch.misfits:
-            for misfit in open_batch.misfits[1:] if not partly else ():
+        holder.pop(phase, None)
+        if batch.failures:
+            self._report(batch)
+        if batch.misfits:
+            for misfit in batch.misfits[1:] if not partly else ():
                 self._failures.report(misfit)
-            raise open_batch.misfits[0]
-
-    def _note_opener(self, batch: OpenBatch) -> None:
-        """Note with which of its required signals a phase's first batch began: it begins each."""
-        required = (op.name for op in batch.phase.signals if not op.optional and op.name in batch.began)
-        self._openers[batch.phase.name] = next(required, None)
+            raise batch.misfits[0]
 
 
 def _fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:

@@ -1,41 +1,36 @@
-"""The call log: every call of a recorder passes it, in order. This one keeps nothing, and says what time it is.
+"""Who sees the calls of a recorder, in order, and the clock that they have in common.
 
-``capture.py`` has one that writes the calls to a file, ``replay/playback.py`` one that stands still at a written time.
+A capture writes them down (``capture.py``); ``replay/playback.py`` has a clock that stands still at a written time.
 Imports nothing of declog.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from declog.runtime.batches import Holder
-    from declog.runtime.scopes import Scope
-
-_NOTHING = nullcontext()
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 
-class CallLog:
-    """Keeps nothing: a recorder that is not captured."""
-
-    keeps = False
+class Clock:
+    """Seconds since the recorder's start, as ``elapsed`` in expressions."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
 
-    def call(self, name: str, *what: Any, at: Scope | Holder | None = None) -> AbstractContextManager[None]:
-        """A call that changes what will be logged, entered before it is executed; in which scope, and by which task."""
-        return _NOTHING
-
     def elapsed(self) -> float:
-        """Seconds since the recorder's start, as ``elapsed`` in expressions."""
+        """The seconds until now."""
         return time.perf_counter() - self._started
 
     def resume(self, elapsed: float) -> None:
         """The run had taken so many seconds when it was interrupted."""
         self._started -= elapsed
+
+
+class Hook(Protocol):
+    """Sees all calls of one recorder."""
+
+    def call(self, name: str, what: tuple[Any, ...], scope: int, origin: int) -> AbstractContextManager[None]:
+        """A block around a call that changes what will be logged; the numbers of its scope, and of who makes it."""
 
     def logged(self, mode: str) -> None:
         """A log event of a mode was handed to the worker, inside a call."""

@@ -18,7 +18,7 @@ from declog.language.dtypes import Axis
 from declog.plans.ops import SignalOp
 from declog.runtime.inputs import DTYPES, NDIM
 from declog.runtime.observation import Array, Columns, Observation, ReadObservation
-from declog.runtime.tensors import HALF
+from declog.runtime.tensors import HALF, wrapped
 
 Tensor = torch.Tensor
 Chosen = Sequence[tuple[int, SignalOp]]  # the place of a value in the call, and the signal that it is
@@ -91,6 +91,8 @@ class Known:
             value = values[place]
             if type(value) is not Tensor or value.dtype is not dtype or not value.is_cpu or value.requires_grad:
                 return False
+            if wrapped(value):
+                return False
             if tokens is None:
                 if value.layout is not torch.strided or value.is_nested or value.ndim != NDIM[op.shape_name]:
                     return False
@@ -142,6 +144,7 @@ class Stack:
             or data.layout is not torch.strided
             or data.is_nested
             or type(data) is not Tensor
+            or wrapped(data)
         ):
             return None
         if data.requires_grad:
@@ -160,7 +163,7 @@ class Column(Stack):
 
     def copy(self, values: Sequence[Any]) -> Array | None:
         value = values[self._place]
-        if type(value) is not Tensor or value.dtype is not self._dtype:
+        if type(value) is not Tensor or value.dtype is not self._dtype or wrapped(value):
             return None
         try:
             data: Array = value.numpy().copy()

@@ -24,10 +24,8 @@ from typing import Any, BinaryIO
 from declog.errors import InputError, SinkError, error_text
 from declog.language.patterns import redacted
 from declog.plans.ops import CaptureOp, Plan
-from declog.runtime.batches import Holder
-from declog.runtime.call_log import CallLog
+from declog.runtime.call_log import Clock
 from declog.runtime.extras import plain_column
-from declog.runtime.scopes import Scope
 from declog.runtime.snapshots import Full, Redact, Snapshot, encode
 from declog.runtime.wire import Packer
 
@@ -71,10 +69,8 @@ def free_folder(folder: Path, rank: int) -> Path:
     return next(one for one in itertools.chain([folder], beside) if not file_of(one, rank).exists())
 
 
-class CaptureLog(CallLog):
-    """Writes the calls of one rank's recorder."""
-
-    keeps = True
+class CaptureLog(Clock):
+    """Writes the calls of one rank's recorder: a hook, and the clock that stands still while a call is made."""
 
     def __init__(self, plan: Plan, op: CaptureOp, folder: Path, rank: int, world_size: int) -> None:
         super().__init__()
@@ -99,16 +95,15 @@ class CaptureLog(CallLog):
         return self._now
 
     @contextmanager
-    def call(self, name: str, *what: Any, at: Scope | Holder | None = None) -> Iterator[None]:
+    def call(self, name: str, what: tuple[Any, ...], scope: int, origin: int) -> Iterator[None]:
         """Copy what the call was given before it is executed; write it, and whether it raised, when it is."""
         self._now = super().elapsed()
-        self._follow(name, what, at)
-        keep = name == "close" or (self._keeps(name, what, at) and not self._broken and not self._ended)
+        self._follow(name, what, scope)
+        keep = name == "close" or (self._keeps(name, what, scope) and not self._broken and not self._ended)
         made = self._copy(name, what) if keep and not self._writer.stopped else None
         self._kept |= made is not None
-        if made is not None and at is not None:
-            made.origin = at.origin
-            made.scope = at.id if isinstance(at, Scope) else 0 if at.scope is None else at.scope.id
+        if made is not None:
+            made.scope, made.origin = scope, origin
         failed = True
         try:
             yield
@@ -116,32 +111,31 @@ class CaptureLog(CallLog):
         finally:
             self._done(name, made, failed)
 
-    def _keeps(self, name: str, what: Sequence[Any], at: Scope | Holder | None) -> bool:
+    def _keeps(self, name: str, what: Sequence[Any], scope: int) -> bool:
         """Whether a call is of a log event that is kept: its scope says, and of a scope the one around it."""
-        scope = at if isinstance(at, Scope) else None if at is None else at.scope
-        if scope is None:
+        if not scope:
             return self._captures("train")
         if name in _BEGINS:
             around = 0 if name == "at" else what[-1]
             captured = self._captures(what[0]) if name == "enter" else self._scopes.get(around, self._captures("train"))
-            self._scopes[scope.id] = captured
+            self._scopes[scope] = captured
             if name == "enter" and what[0] in self._blocks:
                 self._events[what[0]] += 1
         elif name in _CLOSES:
-            return self._scopes.pop(scope.id, False)
-        return self._scopes.get(scope.id, self._captures("train"))
+            return self._scopes.pop(scope, False)
+        return self._scopes.get(scope, self._captures("train"))
 
     def _captures(self, mode: str) -> bool:
         return self._ahead or (self._op.mode in (None, mode) and self._events[mode] % self._op.every == 0)
 
-    def _follow(self, name: str, what: Sequence[Any], at: Scope | Holder | None) -> None:
+    def _follow(self, name: str, what: Sequence[Any], scope: int) -> None:
         """Whose rows come ahead has no parts that could be left out: from then on all are kept."""
         if self._op.mode not in (None, "train"):
             return
-        if isinstance(at, Scope) and name in ("begin", "end"):
+        if name in ("begin", "end"):
             if name == "begin" and not what[1]:
-                self._step = what[0], at.id
-            elif name == "end" and self._step is not None and self._step[1] == at.id:
+                self._step = what[0], scope
+            elif name == "end" and self._step is not None and self._step[1] == scope:
                 self._step = None
         elif name == "at" and not self._ahead and (self._step is None or self._step[0] != what[0]):
             self._ended = not self._captures("train")

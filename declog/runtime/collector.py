@@ -6,6 +6,7 @@ on the worker thread. Imports evaluation and the ranks' messages, no torch.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ from declog.runtime.arrivals import arrivals
 from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
 from declog.runtime.message import Envelope, decode
+from declog.runtime.packets import Fate, fates
 from declog.runtime.window_item import WindowItem
 
 log = logging.getLogger("declog")
@@ -64,12 +66,15 @@ class Collector:
         self._watched = 0
         self._mismatched: set[str] = set()  # of whom it was reported in what they differ
         self._figures: list[Figures] = []
+        self._ended: set[int] = set()  # ranks whose last message came
         self._late: set[tuple[str, int]] = set()  # modes and periods of windows that end with the next log event
 
     def collect(self, item: WindowItem, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
         """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
         self._figures.append(figures)
         self._dispatcher.inactive.came(item.mode, item.event, item.count, arrivals(item.window, self._plan.phases))
+        if item.last:
+            self._ended.add(0)
         parts, whole = {0: frames}, {0} if item.window.whole else set[int]()
         if error is not None:
             self._failures.report(RuntimeFailure("DL605", error))
@@ -85,7 +90,7 @@ class Collector:
                     self._failures.report(CommError.of("DL603.no_window", rank=rank))
                     continue
                 try:
-                    theirs, envelope = self.read(data)
+                    theirs, envelope = self.read(rank, data)
                     self._in_step(item, rank, envelope)
                 except CommError as failure:
                     self._failures.report(failure)
@@ -137,6 +142,11 @@ class Collector:
             item.step, due, self._failures.report, mode=item.mode, figures=figures, number=item.event, count=item.count
         )
 
+    @property
+    def all_ended(self) -> bool:
+        """Whether all ranks said how they ended."""
+        return len(self._ended) == self._comm.world_size
+
     def close(self) -> None:
         """No more log events will come."""
         for error in self._dispatcher.inactive.errors if self._plan.strict else ():
@@ -162,7 +172,7 @@ class Collector:
 
     # -- other ranks' messages
 
-    def read(self, data: bytes) -> tuple[Frames, Envelope]:
+    def read(self, rank: int, data: bytes) -> tuple[Frames, Envelope]:
         """A rank's frames and what it says of them; raises ``CommError`` for what no rank of this plan sends."""
         frames, meta = decode(data, self._plan.grouping)
         envelope = Envelope.read(meta)
@@ -172,6 +182,9 @@ class Collector:
             if name not in self._plan.phases:
                 raise CommError.of("DL603.unknown_phase", phase=repr(name)[:400])
             _check_columns(self._plan.phases[name], frame)
+        fates.heard(envelope.consumed, itertools.starmap(Fate, envelope.unused))
+        if envelope.last:
+            self._ended.add(rank)
         return frames, envelope
 
     def opened(self, envelope: Envelope, *, tail: bool) -> bool:

@@ -12,20 +12,16 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from declog.runtime.scopes import here
+from declog.runtime.scopes import Recording, here
 
-if TYPE_CHECKING:
-    from declog.runtime.packets import Given
-    from declog.runtime.recorder import Recorder
-
-_running: list[Recorder] = []  # all that were started and are not closed, the latest last
+_running: list[Recording] = []  # all that were started and are not closed, the latest last
 _giver: ContextVar[str | None] = ContextVar("giver", default=None)  # whose values are recorded
 _lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
 
 
-def know(recorder: Recorder) -> None:
+def know(recorder: Recording) -> None:
     """Note that there is a recorder: for forks of this process, and for what is observed outside of any scope."""
     with _lock:
         _running.append(recorder)
@@ -42,7 +38,7 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def forget(recorder: Recorder) -> None:
+def forget(recorder: Recording) -> None:
     """A recorder is closed: it is found no more, also where a block of it is still open."""
     with _lock:
         _running[:] = [one for one in _running if one is not recorder]
@@ -63,7 +59,7 @@ def giver() -> str | None:
     return _giver.get()
 
 
-def current() -> Recorder | None:
+def current() -> Recording | None:
     """The recorder whose step or `with` block this context is in; else the one that was opened last in the process.
 
     A run with ``steps="commit"`` is open from its start to its end.
@@ -76,7 +72,7 @@ def current() -> Recorder | None:
     return recorder if recorder is not None and recorder.innermost else None
 
 
-def running() -> Recorder | None:
+def running() -> Recording | None:
     """The current recorder, or else the last one that was started and is not closed."""
     recorder = current()
     if recorder is None:
@@ -85,18 +81,18 @@ def running() -> Recorder | None:
     return recorder
 
 
-def observe(*given: Given, step: Any = None, **signals: Any) -> None:
+def observe(*given: Any, step: Any = None, **signals: Any) -> None:
     """``Recorder.observe`` of the active recorder, from anywhere; where no run is open nothing."""
     recorder = running()
     if recorder is not None:
         recorder.observe(*given, step=step, **signals)
 
 
-def merge(exports: Iterable[bytes], patience: int = 2) -> None:
+def merge(exports: Iterable[bytes], wait_s: float | None = None) -> None:
     """``Recorder.merge`` of the active recorder: a driver's, of what its actors exported; outside one nothing."""
     recorder = current()
     if recorder is not None:
-        recorder.merge(exports, patience)
+        recorder.merge(exports, wait_s)
 
 
 def timer(name: str) -> AbstractContextManager[None]:

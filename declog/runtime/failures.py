@@ -9,7 +9,7 @@ import logging
 import traceback
 from dataclasses import dataclass, field
 
-from declog.errors import Coded, RuntimeFailure, error_text
+from declog.errors import Coded, InputError, RuntimeFailure, error_text
 
 log = logging.getLogger("declog")
 
@@ -55,6 +55,34 @@ class Failures:
             )
             self._guarded[key].__cause__ = error
         self.report(self._guarded[key], "something could not be recorded")
+
+
+class Refused:
+    """Errors of parts that are recorded one by one, each at the cost of its own part.
+
+    The first is raised when all is recorded, the others are reported. ``failing``: an error of the caller's own is
+    under way. It is the one that is raised, and what misses values because of it is not told.
+    """
+
+    def __init__(self, failures: Failures, *, failing: bool = False) -> None:
+        self.failing = failing
+        self.first: Exception | None = None
+        self._failures = failures
+
+    def add(self, error: Exception) -> None:
+        """One part is refused."""
+        if self.failing:
+            if not isinstance(error, InputError):
+                self._failures.report(error)
+        elif self.first is None:
+            self.first = error
+        else:
+            self._failures.report(error)
+
+    def check(self) -> None:
+        """All is recorded: raise what was refused first."""
+        if self.first is not None:
+            raise self.first
 
 
 def raisable(error: BaseException, message: str) -> Exception:

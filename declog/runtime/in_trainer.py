@@ -56,9 +56,9 @@ class InTrainer:
         """Whether a signal came in the batch that is open here."""
         session = self._session
         with session.lock:
-            holder = session.holder(usable(self._here()), origin())
+            batches = session.batches(usable(self._here()), origin())
             ops = self.plan.sources.get(source, ())
-            return any(op.phase in holder and op.name in holder[op.phase].names for op in ops)
+            return any(op.phase in batches and op.name in batches[op.phase].names for op in ops)
 
     def taking(self, column: object) -> AbstractContextManager[None]:
         """A block that takes a column of training code's: inside a trainer that must go on it guards."""

@@ -1,44 +1,58 @@
 """Windows that end, and the log events that they become: handed to the worker in the order of steps.
 
-The session calls, under its lock. Imports windows and what runs behind the training thread.
+The session calls, under its lock. Imports steps, windows and what runs behind the training thread.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from declog.plans.ops import Plan
+from declog.runtime.alarm import Alarm
 from declog.runtime.background import Background
-from declog.runtime.call_log import CallLog
+from declog.runtime.call_log import Hook
+from declog.runtime.dropped_rows import DroppedRows
 from declog.runtime.failures import Failures
-from declog.runtime.lanes import Edge, Lane
-from declog.runtime.misplaced import Misplaced
 from declog.runtime.self_metrics import Meter
+from declog.runtime.steps import Stream, WindowEnd
 from declog.runtime.window import Window
 from declog.runtime.window_item import Answer, WindowItem
 
 PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
 
 
+@dataclass(eq=False)
+class _Outgoing:
+    """A log event on its way to the worker: once it is here, it gets there."""
+
+    item: WindowItem
+    stream: Stream
+    upto: int | None
+    end: WindowEnd | None
+
+
 class LogEvents:
     """Hands them over, and counts those of each mode."""
 
     def __init__(
-        self, plan: Plan, calls: CallLog, failures: Failures, background: Background, meter: Meter,
-        misplaced: Misplaced,
+        self, plan: Plan, hooks: Sequence[Hook], failures: Failures, background: Background, meter: Meter,
+        dropped: DroppedRows, elapsed: Callable[[], float], alarm: Alarm,
     ) -> None:  # fmt: skip
-        self.counts: Counter[str] = Counter()  # steps of each mode
+        self.counts: dict[str, int] = {}  # steps of each mode
         self.begun: dict[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
         self._sent: dict[str, int] = {}  # those that were handed over
+        self._outgoing: _Outgoing | None = None
         self._plan = plan
-        self._calls = calls
+        self._hooks = hooks
         self._failures = failures
         self._background = background
         self._meter = meter
-        self._misplaced = misplaced
+        self._dropped = dropped
+        self._elapsed = elapsed
+        self._alarm = alarm  # rings when a window has waited long enough
 
     def begin(self, mode: str) -> int:
         """The number of the next log event of a mode, which begins."""
@@ -46,69 +60,72 @@ class LogEvents:
         self.begun[mode] = number + 1
         return number
 
-    def step_ended(self, lane: Lane, number: int, *, failed: bool) -> None:
+    def step_ended(self, stream: Stream, number: int, *, failed: bool) -> None:
         """A step of a mode has ended: windows that end with it are handed over, or wait for scopes."""
-        self.counts[lane.mode] = count = self.counts[lane.mode] + 1
-        every = lane.every
-        ends = self._plan.ends(lane.mode, count, every)
+        self.counts[stream.mode] = count = self.counts.get(stream.mode, 0) + 1
+        every = stream.every
+        ends = self._plan.ends(stream.mode, count, every)
         if ends or (count % every if every else count) % PART == 0:
-            edge = Edge(number, count, lane.spent, part=not ends, failed=failed and ends)
-            if not lane.edges and not lane.open and lane.held is None:
-                self._end_window(lane, edge)
-                return
-            lane.edges.append(edge)
-        if lane.edges:
-            self.advance(lane)
+            stream.ends.append(WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends))
+        self.advance(stream)
 
-    def advance(self, lane: Lane) -> None:
+    def advance(self, stream: Stream) -> None:
         """Hand over the windows that all has come for."""
-        while lane.edges and (edge := lane.ready(self._background.wait_s)) is not None:
-            self._end_window(lane, edge)
+        while stream.ends:
+            seconds = stream.waits(self._background.wait_s)
+            if seconds == 0:
+                self._end_window(stream, stream.ends[0])
+                continue
+            if seconds is not None:
+                self._alarm.set(seconds)
+            return
 
-    def finish(self, lane: Lane) -> None:
+    def finish(self, stream: Stream) -> None:
         """Hand over the windows that still wait for scopes: nobody waits any more."""
-        while lane.edges:
-            self._end_window(lane, lane.edges.popleft(), forced=True)
+        while stream.ends:
+            self._end_window(stream, stream.ends[0], forced=True)
 
-    def _end_window(self, lane: Lane, edge: Edge, *, forced: bool = False) -> None:
-        if not lane.ordered:
-            self.log(lane, edge.step, None, edge=edge, tail=True)
+    def _end_window(self, stream: Stream, end: WindowEnd, *, forced: bool = False) -> None:
+        if not stream.ordered:
+            self.log(stream, end.step, None, end=end, tail=True)
             return
-        promise = lane.promise
-        if edge.part:
-            upto = edge.step if promise is None else min(edge.step, promise)
-            self.hand_over(lane, edge.step, upto, edge=edge)
+        complete = stream.complete
+        if end.part:
+            self._hand_over(stream, end.step, end.step if complete is None else min(end.step, complete), end=end)
             return
-        held = promise is None or promise < edge.step
+        held = complete is None or complete < end.step
         if held and not forced:
-            self._misplaced.partial(edge.step, sorted(step for step in lane.open if step <= edge.step))
-            lane.window.whole = False
-        self.log(lane, edge.step, edge.step, edge=edge)
-        lane.closed_to(promise if held and forced else edge.step)
+            self._dropped.partial(
+                end.step, [step.number for step in stream.upto(end.step) if step.scopes and step.number is not None]
+            )
+            stream.whole = False
+        self.log(stream, end.step, end.step, end=end)
+        stream.close(complete if held and forced else end.step)
 
     def log(
-        self, lane: Lane, step: int, upto: int | None, *, edge: Edge | None = None, tail: bool = False,
-        failed: bool = False, again: bool = False, answer: Answer | None = None, back: int | None = None,
+        self, stream: Stream, step: int, upto: int | None, *, end: WindowEnd | None = None, tail: bool = False,
+        failed: bool = False, again: bool = False, last: bool = False, answer: Answer | None = None,
+        back: int | None = None,
     ) -> None:  # fmt: skip
         """Hand over a window that ends, and wait for it where the profile says so."""
-        if edge is not None and edge.part:
-            self.hand_over(lane, step, upto, edge=edge)
-            return
-        failed = failed or (edge is not None and edge.failed)
-        item = self.hand_over(
-            lane, step, upto, edge=edge, tail=tail, answer=answer, failed=failed, again=again, back=back
+        failed = failed or (end is not None and end.failed)
+        item = self._hand_over(
+            stream, step, upto, end=end, tail=tail, failed=failed, last=last, answer=answer, back=back
         )
-        if item.done is not None:
+        if not again:
+            for hook in self._hooks:
+                hook.logged(stream.mode)
+        if item.done is not None and not last:
             self._background.wait_for(item)
 
-    def hand_over(
-        self, lane: Lane, step: int, upto: int | None, *, edge: Edge | None = None, tail: bool = False,
-        answer: Answer | None = None, failed: bool = False, again: bool = False, last: bool = False,
-        back: int | None = None,
+    def _hand_over(
+        self, stream: Stream, step: int, upto: int | None, *, end: WindowEnd | None, tail: bool = False,
+        failed: bool = False, last: bool = False, answer: Answer | None = None, back: int | None = None,
     ) -> WindowItem:  # fmt: skip
         """Give the worker the rows of a window up to a step (None: all), or those of a part of it."""
+        self.deliver()
         began = time.perf_counter()
-        mode, window, part = lane.mode, lane.take(upto), edge is not None and edge.part
+        mode, part, window = stream.mode, end is not None and end.part, stream.window(upto)
         try:
             window.hand_off()
         except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
@@ -118,24 +135,52 @@ class LogEvents:
         figures = {} if part else self._meter.read()
         if figures:
             figures |= self._background.backlog.read()
-        short_wait = failed and done is not None  # a step that ends with an error does not wait long for other ranks
-        event = self.begin(mode) if lane.event is None else lane.event
+        begun = self.begun
+        if stream.event is None:
+            begun = {**begun, mode: begun.get(mode, 0) + 1}
         item = WindowItem(
-            event, step, self.counts[mode] if edge is None else edge.count, window, tail, mode, part, done, answer,
-            figures, short_wait, last, self._sent.copy(), self.begun.copy(), lane.seconds(edge), self._calls.elapsed(),
-            window.bytes, back,
-        )  # fmt: skip
-        lane.event = None
-        self._sent[mode] = self._sent.get(mode, 0) + 1
-        self._background.submit(item)
+            event=begun[mode] - 1 if stream.event is None else stream.event,
+            step=step,
+            count=self.counts.get(mode, 0) if end is None else end.count,
+            window=window,
+            tail=tail,
+            mode=mode,
+            part=part,
+            done=done,
+            answer=answer,
+            figures=figures,
+            short_wait=failed and done is not None,  # a step that ends with an error does not wait long for other ranks
+            last=last,
+            sent=self._sent,
+            begun=begun,
+            seconds=stream.seconds(end),
+            elapsed=self._elapsed(),
+            bytes=window.bytes,
+            back=back,
+        )
+        self._outgoing = _Outgoing(item, stream, upto, end)
+        self.deliver()
         self._background.backlog.wait()
-        if not part and not again:
-            self._calls.logged(mode)
         self._meter.handing += time.perf_counter() - began
         return item
 
+    def deliver(self) -> None:
+        """Hand over the log event that is on its way, if there is one. Whatever interrupts this, it can be repeated."""
+        outgoing = self._outgoing
+        if outgoing is None:
+            return
+        item, stream, end = outgoing.item, outgoing.stream, outgoing.end
+        stream.handed_over(outgoing.upto, end)
+        stream.event = None
+        self.begun = {**item.begun}
+        self._sent = {**item.sent, item.mode: item.sent.get(item.mode, 0) + 1}
+        if end is not None and stream.ends and stream.ends[0] is end:
+            stream.ends.popleft()
+        self._background.submit(item)
+        self._outgoing = None
+
     def load(self, begun: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """Continue where a checkpoint was saved."""
-        self.begun.update(begun)
-        self._sent.update(begun)
+        self.begun = {**self.begun, **begun}
+        self._sent = {**self._sent, **begun}
         self.counts.update(counts)

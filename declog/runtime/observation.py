@@ -18,7 +18,7 @@ from declog.language.dtypes import Axis, DType
 from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.inputs import DTYPES, NDIM, Observed, accept, describe, length, listed
 from declog.runtime.packs import Pack
-from declog.runtime.tensors import HALF
+from declog.runtime.tensors import HALF, wrapped
 from declog.runtime.timing import Timed
 
 Tensor = torch.Tensor
@@ -51,6 +51,7 @@ class Observation:
     texts: Mapping[Key, tuple[Axis, list[Any] | Pack]] = _NONE
     inputs: Mapping[str, Tensor] = _NONE  # what folds read
     devices: Set[torch.device] = frozenset()  # of CUDA
+    members: Mapping[str, Set[str]] = _NONE  # of families
 
     def __init__(self, phase: PhaseOp, names: Set[str]) -> None:
         self.phase = phase
@@ -68,6 +69,12 @@ class Observation:
 
     def copy(self) -> None:
         """Copy what is no copy yet."""
+
+    def plain(self) -> Observation:
+        """Its numbers and texts alone: nothing of the trainer's."""
+        plain = Observation(self.phase, self.names)
+        plain.numbers, plain.texts, plain.timed = self.numbers, self.texts, self.timed
+        return plain
 
     def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
         """The error of values that describe other rows than those before: all of one batch describe the same."""
@@ -91,6 +98,7 @@ class ReadObservation(Observation):
         self.numbers: dict[Key, float | int | Timed] = {}
         self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         self.inputs: dict[str, Tensor] = {}
+        self.members: dict[str, set[str]] = {}
         self._columns: dict[Place, tuple[Axis, list[Key], list[Tensor]]] = {}
 
     def copy(self) -> None:
@@ -109,12 +117,14 @@ class ReadObservation(Observation):
             value = {op.source.removesuffix("s"): value}
         if not isinstance(value, Mapping):
             raise InputError.of("DL503.family", name=op.source, came=describe(value))
+        members = self.members.setdefault(op.name, set())
         for member, values in value.items():
             if not isinstance(member, str):
                 raise InputError.of("DL504.member", name=op.source, member=member)
             if op.members and member not in op.members:
                 raise InputError.of("DL501.member", family=op.source, name=member, known=op.members)
             self._put(op, (op.name, member), f"{op.source}[{member!r}]", values)
+            members.add(member)
 
     def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:
         if type(value) is float and op.number:
@@ -129,6 +139,7 @@ class ReadObservation(Observation):
             or value.is_nested
             or value.ndim != NDIM[op.shape_name]
             or value.is_meta
+            or wrapped(value)
         ):
             checked = accept(op, label, value)
         if isinstance(checked, Tensor):

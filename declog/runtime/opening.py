@@ -30,7 +30,6 @@ from declog.runtime import checkpoint, manifest
 from declog.runtime import comm as comms
 from declog.runtime.actors import ActorComm, DriverComm
 from declog.runtime.batches import Locate
-from declog.runtime.call_log import CallLog
 from declog.runtime.capture import CaptureLog, free_folder
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
@@ -88,7 +87,7 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
         for what, why in made.inactive:
             log.debug("%s is inactive: %s", what, why)
     try:
-        calls = _calls(channel, made, folder, runners.values(), start_s)
+        capture = _capture(channel, made, folder, runners.values(), start_s)
         if home is not None and run is not None:
             modules = [*given.modules, *(type(sink).__module__ for sink in given.sinks)]
             facts = manifest.facts(made, run.run_id, run.world_size, modules, given.packages, given.overrides)
@@ -99,7 +98,8 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
         raise
     recorder = Recorder(
         made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=given.functions,
-        wait_s=given.wait_s, locate=given.locate, calls=calls, home=home, run=run, choice=choice,
+        wait_s=given.wait_s, locate=given.locate, clock=capture, hooks=[capture] if capture else [], home=home,
+        run=run, choice=choice,
         commits=given.commits,
     )  # fmt: skip
     if resume is not None:
@@ -165,9 +165,9 @@ def _rewind_others(channel: Comm, made: Plan, run: RunInfo, gone: Iterable[int],
                 runner.close(start_s)
 
 
-def _calls(
+def _capture(
     channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float
-) -> CallLog | None:
+) -> CaptureLog | None:
     """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
     op = made.capture
     named = None if op is None else op.folder

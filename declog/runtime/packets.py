@@ -8,27 +8,108 @@ A packet can be pickled; it counts once in a step, whatever copies of it there a
 
 from __future__ import annotations
 
+import os
+import threading
 import uuid
-import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from declog.errors import UsageError
+from declog.errors import InputError, UsageError
+from declog.runtime import context
 from declog.runtime.scopes import place
 
+REMEMBERED = 100_000  # ids of packets that were consumed
 
-class Fate:
-    """What became of a packet; it outlives it."""
 
-    __slots__ = ("id", "place", "rows", "settled")
+class Fate(NamedTuple):
+    """A packet that waits to be consumed: its id, the call that made it, and how many rows it has."""
 
-    def __init__(self, id: str, place: str, rows: int) -> None:
-        self.id = id
-        self.place = place
-        self.rows = rows
-        self.settled = False  # it was consumed, went to another process, or was discarded
+    id: str
+    place: str
+    rows: int
+
+
+class Fates:
+    """What becomes of the packets of a process, by id: whoever consumes one decides it for all of its copies.
+
+    A packet that goes to another process is that one's to answer for. Ranks and actors say in their messages which they
+    consumed, and at their end which they had and did not; what is left when the last recorder that collects ends is
+    lost.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._waiting: dict[str, Fate] = {}
+        self._consumed: dict[str, None] = {}  # the latest
+        self._news: list[str] = []  # those that other processes have not been told
+        self._senders: set[int] = set()  # recorders that tell others
+        self._collectors: set[int] = set()  # recorders that are told
+
+    def open(self, recorder: int, *, collects: bool) -> None:
+        """A recorder begins."""
+        with self._lock:
+            (self._collectors if collects else self._senders).add(recorder)
+
+    def close(self, recorder: int, *, certain: bool) -> list[Fate]:
+        """A recorder ends; the packets that were lost, where no other one may hear of them.
+
+        They are told once. Where not all others said how they ended it is not ``certain`` that any was.
+        """
+        with self._lock:
+            self._senders.discard(recorder)
+            self._collectors.discard(recorder)
+            if self._collectors:
+                return []
+            lost = self._take()
+            return lost if certain else []
+
+    def came(self, fate: Fate) -> None:
+        """A packet was made in this process, or has come to it."""
+        with self._lock:
+            if fate.id not in self._consumed:
+                self._waiting[fate.id] = fate
+
+    def left(self, id: str) -> None:
+        """It goes to another process."""
+        with self._lock:
+            self._waiting.pop(id, None)
+
+    def consumed(self, ids: Iterable[str], *, here: bool = True) -> None:
+        """Packets were consumed, or dropped on purpose, ``here`` or elsewhere."""
+        with self._lock:
+            for id in ids:
+                self._waiting.pop(id, None)
+                if here and self._senders and id not in self._consumed:
+                    self._news.append(id)
+                self._consumed[id] = None
+            while len(self._consumed) > REMEMBERED:
+                del self._consumed[next(iter(self._consumed))]
+
+    def told(self, *, last: bool) -> tuple[list[str], list[Fate]]:
+        """For a message to who collects: ids that were consumed since the one before; at the ``last`` what waits."""
+        with self._lock:
+            news, self._news = self._news, []
+            return news, self._take() if last else []
+
+    def heard(self, consumed: Iterable[str], waiting: Iterable[Fate]) -> None:
+        """Another process has told this one."""
+        self.consumed(consumed, here=False)
+        for fate in waiting:
+            self.came(fate)
+
+    def _take(self) -> list[Fate]:
+        waiting, self._waiting = self._waiting, {}
+        return [*waiting.values()]
+
+    def in_child(self) -> None:
+        """A fork answers for nothing of its parent's, whose threads may have held the lock."""
+        self.__init__()  # type: ignore[misc]  # it is as new
+
+
+fates = Fates()
+os.register_at_fork(after_in_child=fates.in_child)
 
 
 class Packet:
@@ -37,7 +118,7 @@ class Packet:
     def __init__(self, signals: Mapping[str, Any]) -> None:
         self.signals = {name: copied(value) for name, value in signals.items()}
         self._fate = Fate(uuid.uuid4().hex, place(), rows_of(signals))
-        self._watch()
+        self._note()
 
     @property
     def id(self) -> str:
@@ -56,17 +137,13 @@ class Packet:
 
     def discard(self) -> None:
         """Its rows are dropped on purpose: that nobody observes them is no failure."""
-        self._fate.settled = True
+        fates.consumed([self.id])
 
     consumed = discard
 
-    def _watch(self) -> None:
-        """Have the run that is open count it where nobody consumes it."""
-        from declog.runtime import context
-
-        recorder = context.running()
-        if recorder is not None:
-            recorder._packets.watch(self)
+    def _note(self) -> None:
+        if context.running() is not None:  # else nobody would tell that it is lost
+            fates.came(self._fate)
 
     def __getstate__(self) -> dict[str, Any]:
         import torch
@@ -78,43 +155,16 @@ class Packet:
                 return {key: host(item) for key, item in value.items()}
             return value
 
-        self._fate.settled = True  # whoever gets it answers for it
-        fate = self._fate
-        return {"signals": host(self.signals), "id": fate.id, "place": fate.place, "rows": fate.rows}
+        fates.left(self.id)
+        return {"signals": host(self.signals), **self._fate._asdict()}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.signals = dict(state["signals"])
         self._fate = Fate(state["id"], state["place"], state["rows"])
-        self._watch()
+        self._note()
 
     def __repr__(self) -> str:
         return f"<declog.rows of {', '.join(self.signals)}: {self.rows} rows>"
-
-
-class Packets:
-    """The packets of a run that nobody has consumed yet."""
-
-    def __init__(self) -> None:
-        self._live: weakref.WeakSet[Packet] = weakref.WeakSet()
-        self.lost: list[Fate] = []  # collected as garbage; reported by the run's own thread
-
-    def watch(self, packet: Packet) -> None:
-        """Note a packet that was made, or came from another process."""
-        self._live.add(packet)
-        weakref.finalize(packet, self._gone, packet._fate).atexit = False
-
-    def _gone(self, fate: Fate) -> None:
-        if not fate.settled:
-            self.lost.append(fate)
-
-    def unused(self, *, ended: bool = False) -> list[Fate]:
-        """Those that can be consumed no more, each once; when the run has ``ended``, those that are left, too."""
-        lost, self.lost = self.lost, []
-        if ended:
-            lost += [packet._fate for packet in self._live if not packet._fate.settled]
-        for fate in lost:
-            fate.settled = True
-        return lost
 
 
 Given = Packet | Mapping[str, Any]  # without a keyword
@@ -159,7 +209,11 @@ def copied(value: Any) -> Any:
         return value
     import torch
 
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        raise InputError.of("DL503.wrapped")
+    return value.detach().clone()
 
 
 def rows_of(signals: Mapping[str, Any]) -> int:

@@ -23,17 +23,17 @@ from declog.errors import InputError, UnknownSignalError, UsageError, nearest
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
-from declog.runtime import actors, context, graphs, timing, wrapping
+from declog.runtime import context, graphs, session_state, timing, wrapping
 from declog.runtime.background import Background
 from declog.runtime.batches import Locate
-from declog.runtime.call_log import CallLog
+from declog.runtime.call_log import Clock, Hook
 from declog.runtime.checkpoint import pack, unpack
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
 from declog.runtime.in_trainer import InTrainer, usable
+from declog.runtime.logged_numbers import LoggedNumbers
 from declog.runtime.message import GREATEST
-from declog.runtime.packets import Given, Packet, Packets, named, rows_of
-from declog.runtime.reported import Reported
+from declog.runtime.packets import Given, Packet, named, rows_of
 from declog.runtime.scopes import Origin, Scope, here, origin
 from declog.runtime.session import Session
 from declog.runtime.window_item import Answer
@@ -56,8 +56,8 @@ class Recorder(InTrainer):
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
         output_dir: Path | None, *, run_id: str = "", functions: Functions = DEFAULT, close_s: float = 30.0,
-        wait_s: float = 30.0, locate: Locate | None = None, calls: CallLog | None = None, home: RunFolder | None = None,
-        run: RunInfo | None = None, choice: Choice | None = None, commits: bool = False,
+        wait_s: float = 30.0, locate: Locate | None = None, clock: Clock | None = None, hooks: Sequence[Hook] = (),
+        home: RunFolder | None = None, run: RunInfo | None = None, choice: Choice | None = None, commits: bool = False,
     ) -> None:  # fmt: skip
         self.output_dir = output_dir
         self.run_id = run_id
@@ -67,16 +67,20 @@ class Recorder(InTrainer):
             plan, comm, runners, routes, self._failures, functions=functions, close_s=close_s, wait_s=wait_s,
             home=home, run=run, choice=choice or Choice(),
         )  # fmt: skip
-        calls = CallLog() if calls is None else calls
-        super().__init__(Session(plan, calls, self._failures, self._background, functions=functions, locate=locate))
+        session = Session(
+            plan, Clock() if clock is None else clock, hooks, self._failures, self._background, functions=functions,
+            locate=locate,
+        )  # fmt: skip
+        super().__init__(session)
         for runner in runners.values():
             runner.watch(self._progress)
-        self._process = os.getpid()
+        self._forked = False  # this process is a fork of the run's
+        self._said_so = False
+        self._ended = False
         self._runs: list[Scope] = []  # `with log:`
         self._around: set[int] = set()  # the numbers of blocks of the run that are open
-        self._packets = Packets()
-        self._reported = Reported(self)
-        self._session.commits, self._session.home = commits, origin()
+        self._logged_numbers = LoggedNumbers(self, session)
+        session.commits, session.main_task = commits, origin()
         self._drives = self._background.merger is not None
         if commits:  # it has no blocks, and is open from its start to its end
             self._around.add(Scope(self, "run").id)
@@ -100,14 +104,13 @@ class Recorder(InTrainer):
 
         With ``strict: true`` the first failure of declog's own is raised, unless the run itself failed.
         """
-        if os.getpid() != self._process:
-            return  # a fork's, at its exit
-        if not self.closed:
-            self._count_packets(ended=True)
+        if self._forked or self._ended:
+            return
         context.forget(self)
-        if self._session.close(failed=failed):
-            atexit.unregister(self.close)
-            self._background.close(failed=failed)
+        self._session.close(failed=failed)
+        self._background.close(failed=failed)
+        self._ended = True
+        atexit.unregister(self.close)
 
     def __copy__(self) -> Recorder:
         """A run has one recorder: what holds a copy of it, such as a copied trainer, records into the same run."""
@@ -166,9 +169,8 @@ class Recorder(InTrainer):
 
         What was recorded until now is logged. Between two steps; every rank must call it alike.
         """
-        self._alive()
-        self._records()
-        self._session.rewind(_number(step))
+        if self._records():
+            self._session.rewind(_number(step))
 
     @property
     def last_step(self) -> int | None:
@@ -188,7 +190,6 @@ class Recorder(InTrainer):
         step around the block, or the last one. It may go on beside steps, as a task. Where the block has flushed and
         nothing came since on any rank, its end logs nothing.
         """
-        self._alive()
         self._records()
         if name not in self.plan.modes:
             close = nearest(name, self.plan.modes)
@@ -205,7 +206,6 @@ class Recorder(InTrainer):
         Of one phase, or of all. With ``rows``, the number of the phase's completions, what is of another number or
         given twice is an ``InputError``.
         """
-        self._alive()
         self._records()
         if not self.in_step:
             raise UsageError.of("DL510.outside", what="batch")
@@ -215,6 +215,8 @@ class Recorder(InTrainer):
 
     def _open(self, scope: Scope, me: Origin) -> None:
         """A block begins."""
+        if self._forked:
+            return
         session = self._session
         if session.closed:
             self._alive()
@@ -223,8 +225,7 @@ class Recorder(InTrainer):
             scope.owner = me
             self._around.add(scope.id)
         else:
-            if self._drives:
-                self._records()
+            self._drive_refused()
             around = None if scope.parent is None else here(self)
             session.open(scope, None if around is None or around.closed else around, me)
             if scope.phase is not None and scope.phase == session.intake.explicit:
@@ -232,6 +233,8 @@ class Recorder(InTrainer):
 
     def _end(self, scope: Scope, *, failed: bool) -> None:
         """A block ends."""
+        if self._forked:
+            return
         if scope.kind == "run":
             scope.closed = True
             self._around.discard(scope.id)
@@ -242,8 +245,6 @@ class Recorder(InTrainer):
             self._session.end(scope, failed=failed)
         finally:
             scope.closed = True
-        if self._packets.lost:
-            self._count_packets()
 
     @property
     def innermost(self) -> int:
@@ -261,8 +262,8 @@ class Recorder(InTrainer):
         event, by name (those of sinks have the sink's prefix besides), and ``declog/ranks`` where they are not of all
         ranks; None where they did not come in time.
         """
-        self._alive()
-        self._records()
+        if not self._records():
+            return None
         answer = None if wait_s is None else Answer(wait_s)
         self._session.flush(here(self), answer)
         return None if answer is None else answer.wait()
@@ -297,13 +298,13 @@ class Recorder(InTrainer):
         meter = session.meter
         began = time.perf_counter() if meter.timed else 0.0
         scope = here(self) if self._caller is None and step is None and not given else None
-        if scope is None or scope.closed:
+        if scope is None or scope.closed or self._forked:
             self._observe_any(given, signals, step)
         else:
             me = origin()
             with session.lock:
-                holder = scope.holders.get(me)  # of an explicit batch none
-                session.observe(session.holder(scope, me) if holder is None else holder, signals)
+                batches = scope.batches.get(me)  # of an explicit batch none
+                session.observe(session.batches(scope, me) if batches is None else batches, signals)
         if meter.timed:
             meter.recording += time.perf_counter() - began
 
@@ -322,8 +323,8 @@ class Recorder(InTrainer):
     def _observe(
         self, given: Sequence[Given], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True
     ) -> None:
-        self._alive()
-        self._records()
+        if not self._records():
+            return
         packets, signals = named(given, signals)
         if step is None:
             scope = self._here()
@@ -336,30 +337,32 @@ class Recorder(InTrainer):
         session = self._session
         with session.lock:
             if step is None and not session.commits:
-                session.misplaced.outside(_rows(packets, signals))
+                session.dropped.outside(_rows(packets, signals))
                 return
-            session.take(session.holder(None, origin()), packets, signals, strict=strict)
+            session.take(session.batches(None, origin()), packets, signals, strict=strict)
 
     def _observe_in(
         self, scope: Scope, given: Sequence[Given], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None:
         """Record in a scope that is known, whatever is open here."""
+        if self._in_fork():
+            return
         packets, signals = named(given, signals)
         session = self._session
         with session.lock:
             if scope.closed:
                 if not self.closed:
-                    session.misplaced.ended(scope, _rows(packets, signals))
+                    session.dropped.ended(scope, _rows(packets, signals))
             elif scope.owner is not None:
-                session.take(session.holder(scope, origin()), packets, signals, strict=strict)
+                session.take(session.batches(scope, origin()), packets, signals, strict=strict)
             elif scope.kind == "at":  # a batch of its own
                 session.open(scope, None, origin())
                 try:
-                    session.take(session.holder(scope, origin()), packets, signals, strict=strict)
+                    session.take(session.batches(scope, origin()), packets, signals, strict=strict)
                 finally:
                     session.end(scope, failed=False)
             else:
-                session.misplaced.unopened(scope, _rows(packets, signals))
+                session.dropped.unopened(scope, _rows(packets, signals))
 
     def log_metric(self, name: str, value: Any) -> None:
         """Record a number under a name of its own; its mean over the window is logged as ``name``.
@@ -372,12 +375,11 @@ class Recorder(InTrainer):
         self._metrics_in(self._here(), {name: value})
 
     def _metrics_in(self, scope: Scope | None, values: Mapping[str, Any]) -> None:
-        if self.closed or self._idle:
+        if self.closed or self._idle or not self._records():
             return
-        self._records()
         session = self._session
         with self._taking(f"`{next(iter(values))}`" if len(values) == 1 else "numbers"), session.lock:
-            session.metrics(session.holder(usable(scope), origin()), values)
+            session.metrics(session.batches(usable(scope), origin()), values)
 
     def scalars(
         self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/"
@@ -393,11 +395,11 @@ class Recorder(InTrainer):
         step is of that where its window is open; else it is late, which is counted and reported. Without ``step`` it
         is as ``log_metric``.
         """
-        self._alive()
-        self._records()
-        rest = self._reported.take(values, None if step is None else _number(step), between)
+        if not self._records():
+            return {}
+        rest = self._logged_numbers.take(values, None if step is None else _number(step), between)
         if commit:
-            self._reported.end()
+            self._logged_numbers.end()
         return rest
 
     def timer(self, name: str) -> AbstractContextManager[None]:
@@ -411,7 +413,10 @@ class Recorder(InTrainer):
 
     @contextmanager
     def _timer_in(self, scope: Scope | None, name: str) -> Iterator[None]:
-        self._records()
+        if self._forked:
+            yield  # a fork has no device
+            return
+        self._drive_refused()
         stop = timing.begin()
         try:
             yield
@@ -431,22 +436,16 @@ class Recorder(InTrainer):
         self._extra_in(self._here(), column, values)
 
     def _extra_in(self, scope: Scope | None, column: str, values: Any) -> None:
-        if self.closed or self._idle:
+        if self.closed or self._idle or not self._records():
             return
-        self._records()
         session, me = self._session, origin()
         with self.taking(column), session.lock:
             if scope is not None and scope.closed:
-                session.misplaced.ended(scope, rows_of({column: values}))
-            elif scope is None and not session.commits and me is not session.home:
-                session.misplaced.outside(rows_of({column: values}))
+                session.dropped.ended(scope, rows_of({column: values}))
+            elif scope is None and not session.commits and me is not session.main_task:
+                session.dropped.outside(rows_of({column: values}))
             else:
-                session.extra(session.holder(scope, me), column, values)
-
-    def _count_packets(self, *, ended: bool = False) -> None:
-        """Packets that nobody will consume any more are reported."""
-        for lost in self._packets.unused(ended=ended):
-            self._session.misplaced.unused(lost)
+                session.extra(session.batches(scope, me), column, values)
 
     # -- actors
 
@@ -455,19 +454,23 @@ class Recorder(InTrainer):
 
         Call it between steps, and once more after ``close`` for the tail window.
         """
+        if self._forked:
+            raise UsageError.of("DL510.fork")
         if not self.closed and not self._background.comm.collects:
             self._background.settle()
         return self._background.export()
 
-    def merge(self, exports: Iterable[bytes], patience: int = actors.PATIENCE) -> None:
+    def merge(self, exports: Iterable[bytes], wait_s: float | None = None) -> None:
         """On the driver (``role="driver"``): log what actors exported, in one call or in many. Returns at once.
 
-        A log event is finished when all actors' parts have come, or when an actor of which it has a part exported
-        newer ones ``patience`` times: then the others are missing, and it is marked as partial. Who was missing is
-        not waited for until it exports again. Bytes that are no export of this plan raise when the others are taken.
+        A log event is finished when all actors' parts have come, or when it has waited ``wait_s`` seconds (by default
+        those of ``start``), or when what waits is over the plan's ``backlog_bytes``: then the others are missing, and
+        it is marked as partial. Who was missing is not waited for until it exports again. Bytes that are no export of
+        this plan raise when the others are taken.
         """
         self._alive()
-        self._background.merge(exports, patience)
+        if not self._in_fork():
+            self._background.merge(exports, wait_s)
 
     # -- checkpoints
 
@@ -477,11 +480,11 @@ class Recorder(InTrainer):
         Plain values and one uint8 tensor, for ``torch.save`` and ``torch.load(..., weights_only=True)``. Every rank
         saves its own. What was logged before is in rank 0's files when this returns.
         """
-        self._alive()
+        self._original()
         with self._session.lock:
-            mine, frames = self._session.state(usable(here(self)), self._background.comm.rank)
+            place, frames = session_state.state(self._session, usable(here(self)), self._background.comm.rank)
             others, data = self._background.state()
-        return pack(self.plan, self._background.comm, mine, frames | others, data, self.output_dir, self.run_id)
+        return pack(self.plan, self._background.comm, place, frames | others, data, self.output_dir, self.run_id)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a run where ``state_dict`` was called: windows, totals, files. Before the first step.
@@ -490,29 +493,49 @@ class Recorder(InTrainer):
         the run, this one is a branch of it: that run's files stay as they are. Where the profile was changed since,
         totals are continued and open windows are dropped, with a warning.
         """
-        self._alive()
+        self._original()
         if self._session.begun:
             raise UsageError.of("DL510.load")
-        mine, frames, data, equal = unpack(self.plan, self._background.comm, state)
+        place, frames, data, equal = unpack(self.plan, self._background.comm, state)
         if (run := self._background.go_on(state)) is not None:
             self.output_dir, self.run_id = run.output_dir, run.run_id
-        self._session.load(mine, frames if equal else {})
-        self._background.load(frames, data, mine.step, equal=equal)
+        session_state.load(self._session, place, frames if equal else {})
+        self._background.load(frames, data, place.step, equal=equal)
 
     def in_child(self) -> None:
         """This process is a fork of the run's: it has no threads, and its locks may be held for ever."""
         if not self.closed:
+            self._forked = True
             self._session.lock = threading.RLock()
-            self._session.calls.in_child()
-            from declog.runtime.in_fork import InFork  # which is made from this class
+            for hook in self._session.hooks:
+                hook.in_child()
 
-            self.__class__ = InFork
+    def _in_fork(self) -> bool:
+        """Whether this process is a fork of the run's: nothing is recorded then, which is said once."""
+        if self._forked and not self._said_so:
+            self._said_so = True
+            log.warning("%s", UsageError.of("DL510.in_fork", process=os.getpid()))
+        return self._forked
 
     def _alive(self) -> None:
         if self.closed:
             raise UsageError.of("DL510.closed")
 
-    def _records(self) -> None:
+    def _original(self) -> None:
+        """Raise where there is no state: the run is over, or this is a fork of its process."""
+        self._alive()
+        if self._forked:
+            raise UsageError.of("DL510.fork")
+
+    def _records(self) -> bool:
+        """Whether something can be recorded: not in a fork; raises where the run is over, and on a driver."""
+        if self._in_fork():
+            return False
+        self._alive()
+        self._drive_refused()
+        return True
+
+    def _drive_refused(self) -> None:
         if self._drives:
             raise UsageError.of("DL510.driver")
 

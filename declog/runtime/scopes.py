@@ -3,7 +3,7 @@
 A scope holds for the code in its block and for the tasks that are started in it, which inherit the context; bare
 threads do not. One ContextVar holds the innermost scope, and each scope its parent. No tokens: a scope that ends is
 marked, whoever ends it and wherever, and a context that still holds it is put right when it is next asked.
-Imports errors only, and asyncio only where somebody else did.
+Imports errors only; asyncio and trio only where somebody else did.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import inspect
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
-from types import FrameType, MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar
 
 from declog.errors import UsageError
 
-if TYPE_CHECKING:
-    from declog.runtime.lanes import Lane
-    from declog.runtime.recorder import Recorder
+if TYPE_CHECKING:  # who only looks for the scope of here needs no torch
+    from declog.runtime.batches import OpenBatches
+    from declog.runtime.steps import Step, Stream
+    from declog.runtime.timing import Timed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,13 +48,72 @@ _here = _Here()
 
 
 def origin() -> Origin:
-    """Who runs: the task, else the thread."""
+    """Who runs: the task, of asyncio or trio, else the thread."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        return trio.lowlevel.current_task()
     asyncio = sys.modules.get("asyncio")  # who has not imported it has no tasks
     if asyncio is not None and asyncio._get_running_loop() is not None:
         task: Origin | None = asyncio.current_task()
         if task is not None:
             return task
     return _here.thread
+
+
+class Recording(Protocol):
+    """A recorder, as what is below it knows it: scopes, the functions that find it from anywhere, and wrappers."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run is over."""
+
+    @property
+    def innermost(self) -> int:
+        """The number of the block that was made last of those that are open; 0 where none is."""
+
+    def observe(self, *given: Any, step: Any = None, **signals: Any) -> None:
+        """Record signals, and the rows of packets."""
+
+    def log_metric(self, name: str, value: Any) -> None:
+        """Record a number under a name of its own."""
+
+    def log_extra(self, column: str, values: Any) -> None:
+        """Record a column of the step's completions."""
+
+    def scalars(self, values: Mapping[str, Any], step: int | None = None) -> dict[str, Any]:
+        """Record numbers that the loop logs by name."""
+
+    def timer(self, name: str) -> AbstractContextManager[None]:
+        """Time a block of the step."""
+
+    def merge(self, exports: Iterable[bytes], wait_s: float | None = None) -> None:
+        """Log what actors exported."""
+
+    def flush(self, wait_s: float | None = None) -> Mapping[str, float] | None:
+        """Log what came since the last log event, now."""
+
+    def step(self, step: int) -> Scope:
+        """One optimizer step."""
+
+    def taking(self, column: object) -> AbstractContextManager[None]:
+        """A block that takes a column of training code's."""
+
+    def in_child(self) -> None:
+        """This process is a fork of the run's."""
+
+    def _open(self, scope: Scope, me: Origin) -> None: ...
+    def _end(self, scope: Scope, *, failed: bool) -> None: ...
+    def _here(self) -> Scope | None: ...
+    def _next_step(self) -> Scope: ...
+    def _observe(
+        self, given: Sequence[Any], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True
+    ) -> None: ...
+    def _observe_in(
+        self, scope: Scope, given: Sequence[Any], signals: Mapping[str, Any], *, strict: bool = True
+    ) -> None: ...
+    def _metrics_in(self, scope: Scope | None, values: Mapping[str, Any]) -> None: ...
+    def _extra_in(self, scope: Scope | None, column: str, values: Any) -> None: ...
+    def _timer_in(self, scope: Scope | None, name: str) -> AbstractContextManager[None]: ...
 
 
 class Scope:
@@ -67,13 +127,14 @@ class Scope:
     owner: Origin | None = None  # who opened it; None: nobody did yet
     origin = 0  # its number
     block: Scope | None = None  # of a batch: the scope around it
-    lane: Lane | None = None  # whose windows its rows are in
+    stream: Stream | None = None  # whose windows its rows are in
+    step: Step | None = None  # what its rows are of
     began = 0.0  # seconds since the recorder's start
     inside = 0.0  # seconds of the steps and modes in it, which count for their own windows
-    timed: Mapping[str, Any] = MappingProxyType({})
+    timed: dict[str, Timed] | None = None  # the durations of blocks in it, by name
 
     def __init__(
-        self, recorder: Recorder, kind: Kind, number: int | None = None, mode: str = "train", *,
+        self, recorder: Recording, kind: Kind, number: int | None = None, mode: str = "train", *,
         phase: str | None = None, rows: int | None = None,
     ) -> None:  # fmt: skip
         self.recorder = recorder
@@ -83,7 +144,7 @@ class Scope:
         self.phase = phase  # of a batch: the only phase that is made explicit
         self.rows = rows
         self.id = next(_ids)
-        self.holders: dict[Origin, Any] = {}  # the open batches of each task and thread
+        self.batches: dict[Origin, OpenBatches] = {}  # the open ones of each task and thread
 
     def __enter__(self) -> Scope:
         if self.owner is not None:

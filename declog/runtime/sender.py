@@ -16,6 +16,7 @@ from declog.runtime.arrivals import arrivals
 from declog.runtime.failures import Failures
 from declog.runtime.local_tables import LocalTables
 from declog.runtime.message import encode
+from declog.runtime.packets import fates
 from declog.runtime.projection import projected, with_locals
 from declog.runtime.window_item import WindowItem
 
@@ -58,6 +59,8 @@ class Sender:
             "error": None, "whole": item.window.whole, "figures": dict(figures),
             "arrivals": arrivals(item.window, self._plan.phases),
         }  # fmt: skip
+        consumed, unused = fates.told(last=item.last)
+        meta |= ({"consumed": consumed} if consumed else {}) | ({"unused": unused} if unused else {})
         try:
             frames, meta["error"] = self.frames(item)
             needed = {name: projected(self._plan, frame, self._functions) for name, frame in frames.items()}

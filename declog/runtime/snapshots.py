@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from declog.runtime.inputs import describe
+from declog.runtime.tensors import wrapped
 from declog.runtime.wire import Container, Packer
 
 Tensor = torch.Tensor
@@ -101,7 +102,13 @@ class Snapshot:
         return np.array(native, native.dtype.newbyteorder("="))
 
     def _tensor(self, value: Tensor) -> Any:
-        if value.dtype not in _STORED or value.layout is not torch.strided or value.is_meta or value.is_quantized:
+        if (
+            value.dtype not in _STORED
+            or value.layout is not torch.strided
+            or value.is_meta
+            or value.is_quantized
+            or wrapped(value)
+        ):
             return Uncaptured(describe(value))
         self._count(value.nbytes)
         with torch.inference_mode(False), torch.no_grad():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 Tensor = torch.Tensor
+wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by vmap, grad and the like: its values are not there yet
 HALF = (torch.bfloat16, torch.float16)
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
 FLOATS = frozenset({torch.float64, torch.float32, *HALF})
@@ -22,6 +23,8 @@ def readable(value: Tensor) -> Tensor:
         raise ValueError(f"is a {type(value).__name__}, whose values only its own class can read")
     with torch._C.DisableTorchFunctionSubclass():
         value = value.detach() if type(value) is Tensor else value.detach().as_subclass(Tensor)
+    if wrapped(value):
+        raise ValueError("is wrapped by a transform of torch.func (vmap, grad, ...): observe it outside of that")
     if value.is_meta:
         raise ValueError("is on the meta device and has no values")
     if value.is_nested:

@@ -11,18 +11,16 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from declog.errors import UsageError
-
-if TYPE_CHECKING:
-    from declog.runtime.recorder import Recorder
+from declog.runtime.scopes import Recording
 
 LOSS = "loss"
 _USES = "return a mapping, a dataclass, a named tuple, (loss, mapping), a number as the loss, or None"
 
 
-def wrap(recorder: Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
+def wrap(recorder: Recording, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, observed."""
     if inspect.isasyncgenfunction(function):
 
@@ -110,7 +108,7 @@ class _Inside(Generator[Any, Any, Any]):
         return self._context.run(self._items.throw, *error)
 
 
-def take(recorder: Recorder, function: Callable[..., Any], result: Any) -> None:
+def take(recorder: Recording, function: Callable[..., Any], result: Any) -> None:
     """Observe what a step function returned; raises ``UsageError`` for what has no names."""
     found = fields_of(result)
     if found is None:

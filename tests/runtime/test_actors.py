@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_merged_exports_log_what_ranks_log(every: int, together: bool, tmp_path:
 
 
 def test_an_actor_that_exports_late_is_waited_for(tmp_path: Path) -> None:
-    """For two exports of the others; all is logged in order, and complete."""
+    """All is logged in order, and complete."""
     sink = MemorySink()
     logs = actors()
     with driving(sink, tmp_path) as driver:
@@ -130,8 +131,19 @@ def done(driver: Recorder) -> None:
     assert all(runner.flush(30.0) for runner in driver._background._runners.values())
 
 
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that another thread does."""
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_an_actor_that_dies_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its rows are missing, which is said and marked; those of the others are logged, and delayed once only."""
+    """Its rows are missing, which is said and marked; those of the others are logged, and delayed once only.
+
+    Also where nobody merges meanwhile.
+    """
     sink = MemorySink()
     logs = actors()
     logged = []
@@ -139,10 +151,14 @@ def test_an_actor_that_dies_is_missed(tmp_path: Path, caplog: pytest.LogCaptureF
         for number in range(8):
             living = logs if number < 2 else logs[:3]
             step_all(living, number)
-            driver.merge([log.export() for log in living])
+            driver.merge([log.export() for log in living], 3.0)
+            if number == 3:
+                done(driver)
+                logged.append(list(sink.scalars))
+                until(lambda: 3 in sink.scalars)
             done(driver)
             logged.append(list(sink.scalars))
-    assert logged == [[], [1], [1], [1], [1], [1], [1], [1, 3, 5, 7]]
+    assert logged == [[], [1], [1], [1], [1, 3], [1, 3], [1, 3, 5], [1, 3, 5], [1, 3, 5, 7]]
     assert values(sink, "declog/ranks") == {3: 3, 5: 3, 7: 3}
     assert [[item.partial for item in records.scalars if item.name == "reward"] for _, records in sink.events] == [
         [False], [True], [True], [True]
@@ -173,8 +189,8 @@ def test_an_actor_that_comes_back_is_waited_for_again(tmp_path: Path, caplog: py
     with driving(sink, tmp_path, LENIENT) as driver:
         for number in range(12):
             step_all(logs, number)
-            driver.merge([log.export() for log in (logs[:3] if number < 6 else logs)])
-    # 1 waited for the exports of 3 and 5; then 3 and 5 were not waited for; of 4 to 7 is the window of `slow`
+            driver.merge([log.export() for log in (logs[:3] if number < 6 else logs)], 0.0 if number < 6 else 60.0)
+    # of 4 to 7 is the window of `slow`
     assert values(sink, "declog/ranks") == {1: 3, 3: 3, 5: 3, 7: 3}
     assert {item.name for step, records in sink.events for item in records.scalars if step > 5 and item.partial} == {
         "slow"
@@ -184,22 +200,45 @@ def test_an_actor_that_comes_back_is_waited_for_again(tmp_path: Path, caplog: py
     assert "(x3)" in caplog.text
 
 
-@pytest.mark.parametrize("patience", [2, 4])
-def test_patience_is_how_far_actors_may_be_apart(patience: int, tmp_path: Path) -> None:
-    """An actor that is three exports behind is missed with a patience of two, and is not with more."""
+@pytest.mark.parametrize("ahead", [1, 3, 7])
+def test_actors_may_be_apart_in_exports(ahead: int, tmp_path: Path) -> None:
+    """However many exports one is ahead of the others, a driver waits in seconds."""
     sink = MemorySink()
     logs = actors()
-    with driving(sink, tmp_path, LENIENT) as driver:
+    exports: list[list[bytes]] = [[] for _ in logs]
+    for number in range(8):
+        step_all(logs, number)
+        for log, made in zip(logs, exports, strict=True):
+            made.append(log.export())
+    for log, made in zip(logs, exports, strict=True):
+        log.close()
+        made.append(log.export())
+    with driving(sink, tmp_path) as driver:
+        for place in range(9 + ahead):
+            for rank, made in enumerate(exports):
+                behind = place - (ahead if rank else 0)
+                if 0 <= behind < 9:
+                    driver.merge([made[behind]])
+    assert plain(sink) == expected(tmp_path, steps=8)
+
+
+@pytest.mark.parametrize("room", ["little", "much"])
+def test_a_driver_holds_so_many_bytes(room: str, tmp_path: Path) -> None:
+    """Where what waits for an actor is over `backlog_bytes`, log events go without it."""
+    sink = MemorySink()
+    logs = actors()
+    config = {**LENIENT, "backlog_bytes": 10_000 if room == "little" else 10_000_000}
+    with driving(sink, tmp_path, config) as driver:
         for number in range(8):
             step_all(logs, number)
-            driver.merge([log.export() for log in logs[:3]], patience=patience)
-            if number == 7:
-                driver.merge([logs[3].export()], patience=patience)
-        for log in logs:
-            log.close()
-        driver.merge([log.export() for log in logs])
-    assert ("declog/ranks" in sink.scalars[1]) == (patience == 2)
-    assert (plain(sink) == expected(tmp_path, steps=8)) == (patience == 4)
+            driver.merge([log.export() for log in logs[:3]], 60.0)
+        done(driver)
+        held = 4 - len(sink.scalars)
+        driver.merge([logs[3].export()], 60.0)
+    partial = [step for step, found in sink.scalars.items() if "declog/ranks" in found]
+    assert (held, partial) == ((0, [1, 3, 5, 7]) if room == "little" else (4, []))
+    for log in logs:
+        log.close()
 
 
 def test_a_driver_that_ends_before_its_actors_logs_the_open_windows(tmp_path: Path) -> None:
@@ -231,7 +270,7 @@ def test_a_window_that_lacks_an_actor_in_its_middle_is_partial(tmp_path: Path) -
             step_all(logs, number)
             if number in (15, 19, 39):
                 exports = [log.export() for log in logs]
-                driver.merge(exports[:1] if number == 15 else exports, patience=0)
+                driver.merge(exports[:1] if number == 15 else exports, 0.0)
     marked = [{item.name: item.partial for item in records.scalars} for _, records in sink.events]
     assert marked == [{"reward": True, "declog/ranks": False}, {"reward": False, "slow": True, "declog/ranks": False}]
     assert values(sink, "declog/ranks") == {19: 1, 39: 1}
@@ -297,7 +336,7 @@ def test_an_actor_is_started_again(again: int, tmp_path: Path, caplog: pytest.Lo
                     step(logs[3], missed, 3)
             living = logs[:3] if number in (4, 5) else logs
             step_all(living, number)
-            driver.merge([log.export() for log in living], patience=1)
+            driver.merge([log.export() for log in living], 60.0)
             if number == 3:  # it died in step 4
                 state = logs[3].state_dict()
                 logs[3].close()

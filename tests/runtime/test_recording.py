@@ -64,17 +64,21 @@ def calls(draw: st.DrawFn) -> list[Call]:
 
 
 def batches_of(given_calls: Sequence[Call]) -> dict[str, list[Call]]:
-    """The batches of each phase: a call joins the open one unless it gives a signal of it again."""
+    """The batches of each phase: a call joins the open one unless it gives a signal, or a member, of it again."""
     phases = {"rollout": ("a", "b", "part", "seen"), "update": ("c", "d")}
     found: dict[str, list[Call]] = {}
     for phase, names in phases.items():
         made: list[Call] = []
         for call in given_calls:
             mine = {name: value for name, value in call.items() if name in names}
-            if mine and (not made or made[-1].keys() & mine.keys()):
+            again = {name for name in mine if made and name in made[-1]}
+            if "part" in again and not made[-1]["part"].keys() & mine["part"].keys():  # other members complete a family
+                again.remove("part")
+            if mine and (not made or again):
                 made.append({})
             if mine:
-                made[-1].update(mine)
+                both = {"part": {**made[-1].get("part", {}), **mine["part"]}} if "part" in mine else {}
+                made[-1].update({**mine, **both})
         found[phase] = made
     return found
 
@@ -685,15 +689,19 @@ def test_quantiles_and_histograms_of_token_bools(packed: bool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("lost", ["a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"])
-def test_a_piece_that_is_lost_shifts_nothing(lost: str, tmp_path: Path) -> None:
-    """A batch begins with what the first one began with, also where the one before lacks it: other rows stay whole."""
+def test_a_piece_that_is_lost_is_told(lost: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A batch that lacks a value which others of its step have is told; where another comes again no rows shift."""
     signals: dict[str, Any] = {name: {"axis": "completion"} for name in "abc"}
     config = profile(signals, {"whole": "sum(a + b + c)", **{name: f"count({name})" for name in "abc"}})
 
     pieces = [(batch, place) for batch in range(5) for place in range(3) if f"{'abc'[place]}{batch}" != lost]
-    values = logged(config, [{"abc"[place]: [10.0**place * (batch + 1)]} for batch, place in pieces], tmp_path)
-    intact = sum(111.0 * (batch + 1) for batch in range(5) if batch != int(lost[1]))
-    assert values == {"whole": intact, **{name: 5 - (name == lost[0]) for name in "abc"}}
+    with caplog.at_level("WARNING", logger="declog"):
+        values = logged(config, [{"abc"[place]: [10.0**place * (batch + 1)]} for batch, place in pieces], tmp_path)
+    assert {name: values[name] for name in "abc"} == {name: 5 - (name == lost[0]) for name in "abc"}
+    if lost[0] != "a":  # what comes after it completes the batch: only the last one shows that something is missing
+        assert values["whole"] == sum(111.0 * (batch + 1) for batch in range(5) if batch != int(lost[1]))
+    told = [record.getMessage() for record in caplog.records if "cannot be paired" in record.getMessage()]
+    assert len(told) == 1 and told[0].startswith(f"`{lost[0]}`: in one step some batches of phase `default` have it")
 
 
 @pytest.mark.parametrize("how", ["once", "often"])

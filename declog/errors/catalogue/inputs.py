@@ -82,6 +82,8 @@ CODES = {
     "DL503.shape": ("`{label}` is declared {declared}: {expected} is expected, and a tensor of shape {shape} came",
         "{fix}"),
     "DL503.tensor": ("`{label}` is declared {declared}, and {came} came", "observe a tensor, an array or a list"),
+    "DL503.wrapped": ("a tensor of a packet is wrapped by a transform of torch.func (vmap, grad, ...)",
+        "make the packet outside of that"),
     "DL503.token_count": ("`{name}` has {count} tokens, and the lengths add up to {lengths}",
         "check axes.token.lengths"),
     "DL503.token_length": ("`{name}` holds {length}, which is no number of tokens", "check axes.token.lengths"),

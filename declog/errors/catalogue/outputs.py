@@ -135,7 +135,7 @@ CODES = {
     ),
     "DL603.fake_ranks": "ranks {missing} did not start declog within {deadline_s} s",
     "DL603.late_actor": ("actor {rank} exported a log event that was finished without it",
-        "a slow actor needs a larger `patience` of merge; one that is started again, `resume=`"),
+        "a slow actor needs a larger `wait_s` of merge; one that is started again, `resume=`"),
     "DL603.left": "rank 0 has gone before rank {rank} was there",
     "DL603.lost": ("the connection of rank {rank} to rank 0 is lost: {cause}",
         "rank 0 has gone: this rank's rows are not logged any more"),

@@ -9,12 +9,11 @@ import pytest
 
 from declog.runtime import recorder as recorders
 from declog.runtime import scopes
-from declog.runtime.batches import Holder
-from declog.runtime.lanes import Lane
-from declog.runtime.next_step import NextStep
+from declog.runtime.batches import OpenBatches
+from declog.runtime.failures import Refused
 from declog.runtime.scopes import Scope
 from declog.runtime.session import Session
-from declog.runtime.window import Window
+from declog.runtime.steps import Step, Stream
 from tests.runtime.scopes.programs import executed, generated
 
 BLOCKS, PROGRAMS = 10, 15  # of which each is run twice
@@ -32,17 +31,17 @@ def test_rows_are_where_they_belong(block: int) -> None:
 # ---- and mistakes of an implementation do not
 
 
-def _one_holder(self: Session, scope: Scope | None, me: object) -> Holder:
+def _one_batch(self: Session, scope: Scope | None, me: object) -> OpenBatches:
     """A scope has one batch for all its tasks and threads."""
-    return HOLDER(self, scope, None if scope is None else scope.owner or me)
+    return BATCHES(self, scope, None if scope is None else scope.owner or me)
 
 
-def _closes_all(self: Session, scope: Scope, *, suppress: bool) -> None:
+def _closes_all(self: Session, scope: Scope, refused: Refused) -> None:
     """The end of a scope closes the batches of all."""
     for other in list(self.scopes.values()):
         if other is not scope and other.kind != "batch":
-            CLOSE(self, other, suppress=True)
-    CLOSE(self, scope, suppress=suppress)
+            CLOSE(self, other, refused)
+    CLOSE(self, scope, refused)
 
 
 def _falls_through(recorder: Any = None) -> Scope | None:
@@ -55,25 +54,26 @@ def _falls_through(recorder: Any = None) -> Scope | None:
     return None
 
 
-def _takes_all(self: Lane, step: int | None) -> Window:
+def _takes_all(self: Stream, number: int | None) -> list[Step]:
     """A window has whatever came until it ends."""
-    return TAKE(self, None)
+    return UPTO(self, None)
 
 
-def _waits_for_nobody(self: Lane) -> int | None:
+def _waits_for_nobody(self: Stream) -> int | None:
     """A window ends with its own step."""
     return self.last
 
 
-def _forgets(self: Session, holder: Holder, packet: Any) -> None:
+def _forgets(self: Session, batches: OpenBatches, packet: Any, refused: Refused) -> None:
     """A packet counts as often as it comes."""
-    packet._fate.id += "again"
-    CONSUME(self, holder, packet)
+    batches.step.packets.clear()
+    CONSUME(self, batches, packet, refused)
 
 
-def _of_the_one_after(self: NextStep, lane: Lane, step: int, **options: Any) -> None:
+def _of_the_one_after(self: Session, step: Step, *args: Any, **options: Any) -> None:
     """What is observed for the next step is of the one after it."""
-    BIND(self, lane, step + 1, **options)
+    assert step.number is not None
+    ABSORB(self, self.train.step(step.number + 1), *args, **options)
 
 
 def _threads_only() -> object:
@@ -81,37 +81,37 @@ def _threads_only() -> object:
     return threading.current_thread()
 
 
-def _own_last(self: NextStep, me: object) -> dict[str, Any]:
+def _drops(self: Session, *args: Any) -> None:
     """A step that begins takes what waits for a step."""
-    for waiting in self.values():
-        waiting.clear()
-    return {}
+    for batches in self._waiting.values():
+        batches.clear()
+    BEGIN(self, *args)
 
 
-def _keeps_by_now(self: Session, holder: Holder, phase: str, record: Any) -> None:
+def _keeps_by_now(self: Session, batches: OpenBatches, phase: str, record: Any) -> None:
     """A row is of the step that is open when its batch closes."""
-    if holder.scope is not None and holder.scope.mode == "train" and self.step is not None:
+    if batches.stream is self.train and self.step is not None:
         assert self.step.number is not None
-        self._add(self.train, phase, record, self.step.number)
+        self.train.step(self.step.number).add(phase, record)
     else:
-        KEEP(self, holder, phase, record)
+        KEEP(self, batches, phase, record)
 
 
-HOLDER, CLOSE, CONSUME, BIND, KEEP = (
-    Session.holder, Session._close, Session._consume, NextStep.bind, Session._keep,
+BATCHES, CLOSE, CONSUME, ABSORB, KEEP, BEGIN = (
+    Session.batches, Session._close, Session._consume, Session._absorb, Session._keep, Session._begin_step,
 )  # fmt: skip
-TAKE = Lane.take
+UPTO = Stream.upto
 Patch = tuple[Any, str, Any]
 MUTATIONS: dict[str, list[Patch]] = {
-    "one batch for all tasks of a scope": [(Session, "holder", _one_holder)],
+    "one batch for all tasks of a scope": [(Session, "batches", _one_batch)],
     "the end of a scope closes all batches": [(Session, "_close", _closes_all)],
     "an ended scope falls through to the outer one": [(recorders, "here", _falls_through)],
-    "windows take all that came": [(Lane, "take", _takes_all)],
-    "windows wait for nobody": [(Lane, "promise", property(_waits_for_nobody))],
+    "windows take all that came": [(Stream, "upto", _takes_all)],
+    "windows wait for nobody": [(Stream, "complete", property(_waits_for_nobody))],
     "packets count as often as they come": [(Session, "_consume", _forgets)],
-    "what is next is of the one after": [(NextStep, "bind", _of_the_one_after)],
+    "what is next is of the one after": [(Session, "_absorb", _of_the_one_after)],
     "tasks of a thread are one": [(scopes, "origin", _threads_only), (recorders, "origin", _threads_only)],
-    "a step that begins drops what waits": [(NextStep, "bare", _own_last)],
+    "a step that begins drops what waits": [(Session, "_begin_step", _drops)],
     "rows are of the step that is open": [(Session, "_keep", _keeps_by_now)],
 }
 

@@ -1,57 +1,19 @@
 """Rows that belong to no step, or came too late: counted by kind, each reported once, never dropped in silence.
 
 A logger does not stop a run: only under ``strict`` is what the caller can mend raised where it is given.
-Imports errors and failures only.
+Imports errors, failures and scopes only.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
 from declog.errors import RuntimeFailure, UsageError
 from declog.runtime.failures import Failures
+from declog.runtime.packets import Packet
 from declog.runtime.scopes import Scope, place
 from declog.runtime.self_metrics import Meter
 
-if TYPE_CHECKING:
-    from declog.runtime.packets import Fate, Packet
 
-log = logging.getLogger("declog")
-
-
-class RunsAhead:
-    """Watches for the one mistake that looks as if all were right: a task of step k that works for step k + 1."""
-
-    def __init__(self) -> None:
-        self.came: dict[str, tuple[int, int]] = {}  # by signal: in how many steps, and the last of them
-        self.steps = 0
-        self._last: tuple[int | None, int | None] = (None, None)  # the one before the last, and the last
-
-    def observed(self, scope: Scope, signals: Iterable[str]) -> None:
-        """A task that was started inside a scope observed there."""
-        if scope.kind == "step" and scope.mode == "train" and scope.number is not None:
-            for name in signals:
-                count, last = self.came.get(name, (0, None))
-                if last != scope.number:
-                    self.came[name] = count + 1, scope.number
-
-    def ended(self, step: int) -> None:
-        """A step has ended; before the first such signal came nothing is missed by not saying so."""
-        self._last = self._last[1], step
-
-    def report(self) -> None:
-        """Where the last step alone has nothing of what came from tasks in all before, say how it is given its step."""
-        for name, (count, last) in self.came.items():
-            if count > 1 and count == self.steps - 1 and last == self._last[0]:
-                log.warning(
-                    "`%s` came from tasks that were started inside steps, and step %s has none: "
-                    "where they run ahead, give them their step: with log.at(k)", name, self._last[1],
-                )  # fmt: skip
-
-
-class Misplaced:
+class DroppedRows:
     """What a run does with such rows."""
 
     def __init__(self, failures: Failures, meter: Meter, *, strict: bool) -> None:
@@ -76,10 +38,6 @@ class Misplaced:
         """A packet was consumed once more by one step."""
         self._note(RuntimeFailure.of("DL513.twice", step=step, place=packet.place), packet.rows)
 
-    def unused(self, packet: Fate) -> None:
-        """A packet that nobody consumed."""
-        self._note(RuntimeFailure.of("DL513.unused"), packet.rows, packet.place)
-
     def never_bound(self, rows: int) -> None:
         """What waited for a step when the run ended."""
         self._note(RuntimeFailure.of("DL513.unbound"), rows)
@@ -98,6 +56,6 @@ class Misplaced:
             raise UsageError.of(key, **facts)
         self._note(RuntimeFailure.of(key, **facts), rows)
 
-    def _note(self, failure: RuntimeFailure, rows: int, where: str | None = None) -> None:
+    def _note(self, failure: RuntimeFailure, rows: int) -> None:
         self._meter.dropped += rows
-        self._failures.count(failure, rows, where or place())
+        self._failures.count(failure, rows, place())

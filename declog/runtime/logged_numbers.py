@@ -9,17 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import Plan
-from declog.runtime.scopes import Scope, here, origin
-
-if TYPE_CHECKING:
-    from declog.runtime.recorder import Recorder
+from declog.runtime.failures import Refused
+from declog.runtime.scopes import Recording, Scope, here, origin
+from declog.runtime.session import Session
 
 REAL = "biuf"  # kinds of numpy's that are numbers
 
@@ -74,58 +73,70 @@ def _fits(plan: Plan, name: str, number: bool) -> bool:
     return plain if number else not plain or any(op.dtype is DType.TEXT for op in ops)
 
 
-class Reported:
+class LoggedNumbers:
     """The step whose numbers still come, of one recorder."""
 
-    def __init__(self, log: Recorder) -> None:
+    def __init__(self, log: Recording, session: Session) -> None:
         self._log = log
+        self._session = session
         self._held: Scope | None = None  # keeps the window of the last step open
         self._lock = threading.RLock()
 
     def take(self, values: Mapping[str, Any], step: int | None, between: str) -> dict[str, Any]:
-        """Record the numbers of one call; returns what is none."""
-        log = self._log
-        signals, numbers, rest = split(log.plan, values, between)
+        """Record the numbers of one call; returns what is none. A signal that is refused costs no other number."""
+        log, refused = self._log, Refused(self._session.failures)
+        signals, numbers, rest = split(self._session.plan, values, between)
         with self._lock:
             scope, once = (log._here(), False) if step is None else self._scope(step)
-            if signals and scope is not None:
-                log._observe_in(scope, (), signals)
-            elif signals:
-                log._observe((), signals, "next")
-            if numbers:
-                log._metrics_in(scope, numbers)
-            if once and scope is not None:
-                log._session.end(scope, failed=False)
+            try:
+                if signals:
+                    self._observe(scope, signals, refused)
+                if numbers:
+                    log._metrics_in(scope, numbers)
+            finally:
+                if once and scope is not None:
+                    self._session.end(scope, failed=False)
+        refused.check()
         return rest
+
+    def _observe(self, scope: Scope | None, signals: Mapping[str, Any], refused: Refused) -> None:
+        try:
+            if scope is not None:
+                self._log._observe_in(scope, (), signals)
+            else:
+                self._log._observe((), signals, "next")
+        except Exception as error:  # noqa: BLE001  (raised when the numbers are recorded)
+            refused.add(error)
 
     def end(self) -> None:
         """No more numbers come for the last step: its window is complete, and a log event where it is the trainer's."""
+        session = self._session
         with self._lock:
             held, self._held = self._held, None
-            if held is None or self._log.closed:
+            if held is None or session.closed:
                 return
-            self._log._session.train.held = None
-            self._log._session.end(held, failed=False)
-            if not self._log.plan.modes["train"].every:  # `every: trainer`: each step that is logged
+            session.train.held = None
+            session.end(held, failed=False)
+            if not session.plan.modes["train"].every:  # `every: trainer`: each step that is logged
                 self._log.flush()
 
     def _scope(self, step: int) -> tuple[Scope, bool]:
         """Where the numbers of a step belong, and whether that is for this call only."""
-        log, around = self._log, here(self._log)
-        opened = log._session.step
+        session, around = self._session, here(self._log)
+        opened, last = session.step, session.train.last
         for scope in (around, opened, self._held):
             if scope is not None and not scope.closed and (scope.number == step or scope.mode != "train"):
                 return scope, False
-        if around is None and opened is None and (log.last_step is None or step > log.last_step):
+        if around is None and opened is None and (last is None or step > last):
             self.end()
-            with log.step(step):
+            with self._log.step(step):
                 held = self._held = self._opened(step)
-                log._session.train.held = step
+                session.train.held = step
             return held, False
         return self._opened(step), True
 
     def _opened(self, step: int) -> Scope:
         """A contribution to a step that is not entered: what else is recorded here is not of it."""
         scope = Scope(self._log, "at", step)
-        self._log._session.open(scope, None, origin())
+        self._session.open(scope, None, origin())
         return scope

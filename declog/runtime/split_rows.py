@@ -1,0 +1,50 @@
+"""Rows that came in parts which could not be paired: batches of one step that have different values, told once.
+
+One call for each reward function is one batch, where one task makes them. Where several tasks do, or where a value of
+one batch never came, nothing says which rows belong together: each batch counts for rows of its own. Imports the open
+batches' types only.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from declog.plans.ops import Plan
+from declog.runtime.batch import OpenBatch
+from declog.runtime.steps import Step
+
+log = logging.getLogger("declog")
+Name = tuple[str, str | None]  # a required signal, or a member of a family
+
+
+class SplitRows:
+    """Compares the batches of a phase within a step."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._required = {
+            name: frozenset(op.name for op in phase.signals if not op.optional and not op.family)
+            for name, phase in plan.phases.items()
+        }
+        self._before: dict[str, tuple[Step, frozenset[str], frozenset[tuple[str, str]]]] = {}
+        self._told: set[str] = set()  # phases
+
+    def closed(self, step: Step, batch: OpenBatch, *, partial: bool) -> None:
+        """A batch of a step closed; one that is ``partial`` need not have what the profile requires."""
+        phase = batch.phase.name
+        if phase in self._told:
+            return
+        required = frozenset() if partial else self._required[phase] & batch.names
+        before, self._before[phase] = self._before.get(phase), (step, required, batch.members)
+        if before is None or before[0] is not step:
+            return
+        members = before[2] ^ batch.members if before[2] and batch.members else frozenset()
+        names = before[1] ^ required if before[1] and required else frozenset()
+        different = [*sorted(f"{name}[{member!r}]" for name, member in members), *sorted(names)]
+        if different:
+            self._told.add(phase)
+            log.warning(
+                "%s: in one step some batches of phase `%s` have it and others do not. What different tasks observe, "
+                "or a value that never came, cannot be paired with its rows: metrics of several signals miss values "
+                "there. Observe all values of the same rows in one task, or inside log.batch()",
+                ", ".join(f"`{name}`" for name in different), phase,
+            )  # fmt: skip

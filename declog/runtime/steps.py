@@ -1,0 +1,165 @@
+"""The steps of a mode: which batches each has, and up to which step all have come.
+
+A step is an object that outlives its block. A batch is put into its step once, whoever closes it, and whoever still
+works for the step holds it open. A window is all steps up to its end, when none of them is open. What comes before its
+step has a number is in a step without one, which the step that ends next absorbs.
+
+Each change is one store, or can be repeated: an interrupt at any line leaves whole batches, each in one step.
+Imports batches and windows only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from declog.engine.frame import Frame
+from declog.runtime.batch import BatchRecord
+from declog.runtime.window import Window
+
+
+class Step:
+    """The batches of one step that are not handed over yet, by phase, and how many it had in all.
+
+    ``scopes`` are the numbers of those that contribute to it, ``packets`` the ids of those that it consumed.
+    """
+
+    __slots__ = ("batches", "counts", "number", "packets", "scopes")
+
+    def __init__(self, number: int | None = None) -> None:
+        self.number = number  # None: it is not known yet
+        self.batches: dict[str, list[BatchRecord]] = {}
+        self.counts: dict[str, int] = {}
+        self.packets: set[str] = set()
+        self.scopes: set[int] = set()
+
+    def add(self, phase: str, record: BatchRecord) -> None:
+        """Take a closed batch; the same one again changes nothing."""
+        records = self.batches.get(phase)
+        if records is None:
+            records = self.batches[phase] = []
+        if not records or records[-1] is not record:
+            if self.number is not None:
+                record.step, record.batch = self.number, self.counts.get(phase, 0)
+            records.append(record)
+        self.counts[phase] = record.batch + 1
+
+    def absorb(self, pending: Step, only: str | None = None) -> None:
+        """Take what waited for this step's number; of one phase ``only``."""
+        for phase in [phase for phase in pending.batches if only in (None, phase)]:
+            records = pending.batches[phase]
+            while records:
+                self.add(phase, records[0])
+                del records[0]
+            del pending.batches[phase]
+        if only is None:
+            self.packets |= pending.packets
+            pending.packets.clear()
+
+
+@dataclass(eq=False)
+class WindowEnd:
+    """Where a window ends, or (``part``) where the rows of a long one are handed over before it does."""
+
+    step: int
+    count: int  # steps of the mode until here
+    spent: float = 0.0  # seconds that they took
+    part: bool = False
+    failed: bool = False  # the step ended with an error
+    begun: float = field(default_factory=time.monotonic)
+
+
+class Stream:
+    """The steps of a mode that are not logged yet; of a mode whose windows are its blocks, those of one block.
+
+    ``ordered``: step numbers rise, as optimizer steps do. ``last`` is the last step that ended, ``watermark`` the step
+    up to which windows are closed: what comes for it is late.
+    """
+
+    def __init__(self, mode: str, *, ordered: bool = False, every: int = 0, event: int | None = None) -> None:
+        self.mode = mode
+        self.ordered = ordered
+        self.every = every  # how many steps a window has, where they are counted
+        self.event = event  # which log event of the mode the window is, where that is known
+        self.last: int | None = None
+        self.watermark: int | None = None
+        self.flushed = False  # whether this block has flushed
+        self.whole = True  # whether all that should have been recorded was
+        self.earlier: dict[str, Frame] = {}  # rows of before a checkpoint
+        self.ends: deque[WindowEnd] = deque()  # windows that wait for scopes
+        self.held: int | None = None  # a step that ended, whose numbers the loop still logs, however long it takes
+        self.spent = 0.0  # seconds that steps and blocks took
+        self.counted = 0.0  # those of them that log events have
+        self._steps: dict[int, Step] = {}
+
+    def step(self, number: int) -> Step:
+        """A step by its number."""
+        step = self._steps.get(number)
+        if step is None:
+            step = self._steps[number] = Step(number)
+        return step
+
+    def late(self, number: int) -> bool:
+        """Whether the window of a step is closed."""
+        return self.watermark is not None and number <= self.watermark
+
+    @property
+    def complete(self) -> int | None:
+        """Up to this step all has come; None: nothing is sure yet."""
+        if self.last is None:
+            return None
+        waiting = [number for number, step in self._steps.items() if step.scopes and not self.late(number)]
+        return min(self.last, min(waiting) - 1) if waiting else self.last
+
+    def waits(self, wait_s: float) -> float | None:
+        """The seconds that the next window that ends still waits for scopes, if any; None: until one of them ends."""
+        end, complete = self.ends[0], self.complete
+        if end.part or not self.ordered or (complete is not None and complete >= end.step):
+            return 0.0
+        if self.held is not None and self.held <= end.step:
+            return None
+        return max(end.begun + wait_s - time.monotonic(), 0.0)
+
+    def upto(self, number: int | None) -> list[Step]:
+        """The steps up to one (None: all), in order."""
+        return [self._steps[step] for step in sorted(self._steps) if number is None or step <= number]
+
+    def window(self, number: int | None) -> Window:
+        """The rows up to a step (None: all), in the order of steps; they stay here until they are handed over."""
+        batches: dict[str, list[BatchRecord]] = {}
+        for step in self.upto(number):
+            for phase, records in step.batches.items():
+                if phase in batches:
+                    batches[phase] += records
+                else:
+                    batches[phase] = [*records]
+        return Window(batches, self.earlier, self.whole)
+
+    def seconds(self, end: WindowEnd | None) -> float:
+        """How long the steps up to an end (None: all) took, less those that log events have."""
+        return (self.spent if end is None else end.spent) - self.counted
+
+    def handed_over(self, number: int | None, end: WindowEnd | None) -> None:
+        """A log event has the rows up to a step (None: all), and the seconds up to an end (None: all)."""
+        for step in self.upto(number):
+            step.batches = {}
+        self.earlier, self.whole = {}, True
+        self.counted = self.spent if end is None else end.spent
+
+    def close(self, number: int | None) -> None:
+        """All windows up to a step are handed over: nothing can come for them any more."""
+        if number is not None:
+            self.watermark = number if self.watermark is None else max(self.watermark, number)
+            self._steps = {one: step for one, step in self._steps.items() if one > self.watermark or step.scopes}
+
+    def rewind(self, number: int) -> None:
+        """The steps after this one are made again. What came for steps that were not made yet is of those still."""
+        made = self.last if self.last is not None else number
+        self.last = number
+        self.watermark = None if self.watermark is None else min(self.watermark, number)
+        for one, step in [*self._steps.items()]:
+            if number < one <= made:
+                step.packets.clear()
+                if not step.scopes:
+                    del self._steps[one]
