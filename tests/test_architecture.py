@@ -197,6 +197,27 @@ def test_no_arrow_between_rooms_runs_back_up() -> None:
     assert sorted(way, key=heights.__getitem__) == list(way)
 
 
+def known_files(folder: str) -> dict[str, set[str]]:
+    """Which files of a folder name which others: at import, inside functions, or for type checkers only."""
+    files = [module for module in MODULES if module.startswith(f"{folder}.")]
+    found: dict[str, set[str]] = {}
+    for module in files:
+        statements = [
+            node for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom)
+        ]  # fmt: skip
+        targets = {own_module(f"{node.module}.{alias.name}") for node in statements for alias in node.names}
+        found[module] = {str(target) for target in targets} & {*files} - {module}
+    return found
+
+
+def test_no_circle_of_files_in_the_runtime() -> None:
+    """Not even of types: each file can be read after those that it names, and is in the order of what it needs."""
+    order = [*TopologicalSorter(known_files("runtime")).static_order()]
+    known = [order.index(f"runtime.{name}") for name in ("scopes", "steps", "batches", "session", "recorder")]
+    assert known[1:] == sorted(known[1:]) and known[0] < known[3]
+
+
 def test_a_circle_between_rooms_is_found() -> None:
     """One that no file is part of alone."""
     items = {"a": (Import("declog.sinks", False, 1),), "sinks": (Import("declog.engine.cells", True, 1),)}
