@@ -83,7 +83,7 @@ def test_whole_runs(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def recorder() -> declog.Recorder:
         found = declog.current()
-        assert found is not None
+        assert isinstance(found, declog.Recorder)
         return found
 
     monkeypatch.syspath_prepend(str(EXAMPLES))
