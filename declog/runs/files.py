@@ -5,22 +5,28 @@ What cannot be read is left out and reported. Arrow is imported when something i
 
 from __future__ import annotations
 
-import json
+import os
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from declog.runs.frame import OBJECT, SPECIAL
-from declog.sinks._shared import EVENT_RUN, as_float, json_text
+from declog.runs.guarded import Report, entries, json_lines, reason, strays
+from declog.sinks._files import open_regular
+from declog.sinks._shared import EVENT_RUN, EVENT_STEP, as_float, clean_text, json_text
 from declog.sinks.jsonl import METRICS
 
-Report = Callable[[str], None]
 RELIST = 20  # how often a dataset is listed anew, where its files are merged while it is read
-WRITTEN = {
-    "parquet": ("*/*/part-*.parquet", "tables/*/*/part-*.parquet"),
-    "jsonl": ("scalars.jsonl", "histograms.jsonl", "alerts.jsonl", "tables/*.jsonl"),
-}
+LOOSE_BYTES = 256 * 2**20  # what a dataset may take in memory besides so many times the bytes of its files
+UNPACKED = 300
+ROWS = 65536  # that are unpacked at once
+COLUMNS = 1024  # of a table
+PART = re.compile(r"part-\d+(-\d+)?\.parquet")
+LINES = ("scalars.jsonl", "histograms.jsonl", "alerts.jsonl")
 INT64 = range(-(2**63), 2**63)
 
 
@@ -51,98 +57,233 @@ class Source:
 
     def tables(self) -> list[str]:
         """The ids of the tables that it has."""
+        paths = entries(self.folder / "tables", _unsaid)
         if self.kind == "parquet":
-            return sorted(path.name for path in self.folder.glob("tables/*") if path.is_dir())
-        return sorted(path.stem for path in self.folder.glob("tables/*.jsonl"))
+            return [path.name for path in paths if os.path.isdir(path)]
+        return [path.stem for path in paths if path.suffix == ".jsonl"]
 
     def read(self, name: str, report: Report) -> Any:
         """``scalars``, ``histograms``, ``alerts`` or ``tables/<id>`` as an Arrow table; None where there is none."""
         if self.kind == "parquet":
-            return _parts(self.folder / name, report)
-        lines = list(_lines(self.folder / f"{name}.jsonl", report))
-        if not lines:
-            return None
-        if name == "scalars":
-            return _scalars(lines, self._metrics(report))
-        if name in ("histograms", "alerts"):
-            return _events(lines, name, self._metrics(report))
-        return _rows(lines)
+            return _parts(self.folder / name, KINDS.get(name), report)
+        if name in KINDS:
+            lines = list(json_lines(self.folder / f"{name}.jsonl", ACCEPTED[name], report))
+            make = _scalars if name == "scalars" else partial(_events, kind=name)
+            return make(lines, metrics=self._metrics(report)) if lines else None
+        table = _Table()
+        lines = list(json_lines(self.folder / f"{name}.jsonl", table.accepts, report))
+        return _rows(lines) if lines else None
 
     def _metrics(self, report: Report) -> dict[str, str]:
         """The metric of each name."""
-        return {line["name"]: line["metric"] for line in _lines(self.folder / METRICS, report)}
+        lines = json_lines(self.folder / METRICS, ACCEPTED["metrics"], report)
+        return {line["name"]: line["metric"] for line in lines}
 
 
 def sources(folder: Path) -> list[Source]:
     """The sinks that wrote into a folder itself, each rank's; empty where none did."""
     ranks = {0: folder}
-    for path in folder.glob("rank*"):
-        if path.name[4:].isdecimal() and path.is_dir():
+    for path in entries(folder, _unsaid):
+        if path.name.startswith("rank") and path.name[4:].isdecimal() and os.path.isdir(path):
             ranks[int(path.name[4:])] = path
+    kinds = {"parquet": _has_parts, "jsonl": _has_lines}
     return [
         Source(kind, place, rank)
-        for kind, patterns in WRITTEN.items()
-        if any(True for place in ranks.values() for pattern in patterns for _ in place.glob(pattern))
+        for kind, wrote in kinds.items()
+        if any(map(wrote, ranks.values()))
         for rank, place in sorted(ranks.items())
     ]
+
+
+def _has_parts(folder: Path) -> bool:
+    """Whether a parquet sink wrote here."""
+    datasets = [*(folder / name for name in KINDS), *entries(folder / "tables", _unsaid)]
+    return any(True for dataset in datasets for _ in _listed(dataset))
+
+
+def _has_lines(folder: Path) -> bool:
+    """Whether a jsonl sink wrote here."""
+    tables = (path for path in entries(folder / "tables", _unsaid) if path.suffix == ".jsonl")
+    return any(os.path.lexists(folder / name) for name in LINES) or any(tables)
+
+
+def _unsaid(problem: str) -> None:
+    """What cannot be listed is reported where the run's folders are found."""
 
 
 # -- parquet
 
 
-def _parts(folder: Path, report: Report) -> Any:
+def _listed(dataset: Path) -> Iterator[Path]:
+    """The files of a dataset."""
+    for block in entries(dataset, _unsaid):
+        if block.name.isdecimal():
+            yield from (path for path in entries(block, _unsaid) if PART.fullmatch(path.name))
+
+
+def _parts(folder: Path, names: Sequence[str] | None, report: Report) -> Any:
+    """A dataset of events with these columns, or of a table."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     read: dict[Path, Any] = {}
+    room = _Room(LOOSE_BYTES)
     for _ in range(RELIST):
-        parts = sorted(folder.glob("*/part-*.parquet"))
-        gone = False
+        parts = list(_listed(folder))
+        merged = False
         for part in parts:
             if part not in read:
                 try:
-                    read[part] = pq.ParquetFile(part).read()
+                    read[part] = _conforming(_unpacked(part, room), names)
                 except FileNotFoundError:  # merged meanwhile
-                    gone = True
+                    merged = True
                     break
-                except (pa.ArrowException, OSError) as error:
-                    report(f"{part} is left out: {_first_line(error)}")
+                except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
+                    report(f"{part} is left out: {reason(error)}")
                     read[part] = None
-        if not gone:
+        if not merged:
             break
     else:
         report(f"{folder} changes too fast: some of its rows are left out")
         parts = [part for part in parts if part in read]
-    tables = [read[part].replace_schema_metadata(None) for part in parts if read[part] is not None]
-    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+    blocks = [path for path in entries(folder, report) if path.name.isdecimal()]
+    for place, members in ((folder, blocks), *((block, parts) for block in blocks)):
+        strays(place, members, report)
+    tables = {part: read[part] for part in parts if read[part] is not None}
+    return _concatenated(tables, report) if tables else None
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+class _Room:
+    """The memory that a dataset may still take."""
+
+    def __init__(self, bytes: int) -> None:
+        self.bytes = bytes
+
+    def take(self, bytes: int) -> None:
+        """Raises ``ValueError`` where there is no room."""
+        if bytes > self.bytes:
+            raise ValueError("it unpacks to more than its size allows")
+        self.bytes -= bytes
+
+
+def _unpacked(part: Path, room: _Room) -> Any:
+    """A part's rows, in memory; what says or has more than fits is refused."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with open_regular(part) as file:
+        room.bytes += UNPACKED * os.fstat(file.fileno()).st_size
+    with pq.ParquetFile(part) as opened:
+        metadata = opened.metadata
+        declared = sum(metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups))
+        if max(declared, metadata.num_rows * metadata.num_columns // 8) > room.bytes:
+            raise ValueError("it says that it unpacks to more than its size allows")
+        batches = []
+        for batch in opened.iter_batches(ROWS):
+            room.take(batch.nbytes)
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, opened.schema_arrow).replace_schema_metadata(None)
+    table.validate(full=True)  # texts are UTF-8
+    return table
+
+
+def _conforming(table: Any, names: Sequence[str] | None) -> Any:
+    """A part's rows with the types that its columns have to have; ``ValueError`` where they cannot."""
+    import pyarrow as pa
+
+    if len(set(table.column_names)) < len(table.column_names):
+        raise ValueError("two of its columns have one name")
+    wanted = dict(schema(pa, names) if names is not None else ())
+    if names is None:
+        if len(table.column_names) > COLUMNS:
+            raise ValueError(f"it has more than {COLUMNS} columns")
+        step = EVENT_STEP if EVENT_STEP in table.column_names else "step"
+        run = EVENT_RUN if EVENT_RUN in table.column_names else "run_id"
+        wanted = {step: pa.int64(), run: pa.string()}
+    missing = {"mode", *({"step", "name"} & wanted.keys())} - set(table.column_names)
+    if missing:
+        raise ValueError(f"it has no column `{min(missing)}`")
+    fields = [field.with_type(wanted.get(field.name, field.type)) for field in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _concatenated(tables: Mapping[Path, Any], report: Report) -> Any:
+    """All parts; one whose column is of another type than most parts have is left out."""
+    import pyarrow as pa
+
+    try:
+        return pa.concat_tables(tables.values(), promote_options="permissive")
+    except pa.ArrowException:
+        types: dict[str, Counter[Any]] = {}
+        for table in tables.values():
+            for field in table.schema:
+                types.setdefault(field.name, Counter())[field.type] += 1
+        usual = {name: counts.most_common(1)[0][0] for name, counts in types.items()}
+        kept = []
+        for part, table in tables.items():
+            other = [field.name for field in table.schema if field.type not in (usual[field.name], pa.null())]
+            if other:
+                report(f"{part} is left out: its column `{other[0]}` is of another type than in other parts")
+            else:
+                kept.append(table)
+        return pa.concat_tables(kept, promote_options="permissive") if kept else None
 
 
 # -- jsonl
 
 
-def _lines(path: Path, report: Report) -> Iterator[dict[str, Any]]:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if not line:
-            continue
-        try:
-            # a lone surrogate is its escape in the file
-            found = json.loads(line)
-        except ValueError:
-            last = not data.endswith(b"\n") and number == data.count(b"\n") + 1
-            report(f"{path}:{number} is left out: it is " + ("cut off" if last else "no JSON"))
-            continue
-        if isinstance(found, dict):
-            yield found
-        else:
-            report(f"{path}:{number} is left out: it is no JSON object")
+def _is_event(line: Mapping[str, Any]) -> bool:
+    """Whether a line says of which step, mode, time and run it is."""
+    time, run = line.get("time"), line.get("run_id")
+    return (
+        _is_step(line.get("step")) and isinstance(line.get("mode"), str)
+        and (time is None or _is_number(time)) and (run is None or isinstance(run, str))
+    )  # fmt: skip
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and value in INT64
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and value in SPECIAL)
+
+
+def _are(values: Any, right: Callable[[Any], bool]) -> bool:
+    return isinstance(values, list) and all(map(right, values))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+ACCEPTED: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "scalars": lambda line: (
+        _is_event(line) and isinstance(line.get("scalars"), dict) and all(map(_is_number, line["scalars"].values()))
+        and _are(line.get("partial", []), _is_text)
+    ),
+    "histograms": lambda line: (
+        _is_event(line) and _is_text(line.get("name"))
+        and _are(line.get("counts"), _is_step) and _are(line.get("edges"), _is_number)
+    ),
+    "alerts": lambda line: _is_event(line) and all(_is_text(line.get(key)) for key in ("name", "level", "text")),
+    "metrics": lambda line: _is_text(line.get("name")) and _is_text(line.get("metric")),
+}  # fmt: skip
+
+
+class _Table:
+    """Which lines are rows of one table: each says its step, and all together have not too many columns."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def accepts(self, line: Mapping[str, Any]) -> bool:
+        step, run = line.get(EVENT_STEP, line.get("step")), line.get(EVENT_RUN, line.get("run_id"))
+        if not (_is_step(step) and "mode" in line and (run is None or _is_text(run))):
+            return False
+        if len(self._names | line.keys()) > COLUMNS:
+            return False
+        self._names |= line.keys()
+        return True
 
 
 def _number(value: Any) -> float:
@@ -166,7 +307,7 @@ def _scalars(lines: Sequence[Mapping[str, Any]], metrics: Mapping[str, str]) -> 
     return pa.table({name: pa.array(columns[name], type_) for name, type_ in schema(pa, SCALARS)})
 
 
-def _events(lines: Sequence[Mapping[str, Any]], kind: str, metrics: Mapping[str, str]) -> Any:
+def _events(lines: Sequence[Mapping[str, Any]], metrics: Mapping[str, str], kind: str) -> Any:
     import pyarrow as pa
 
     columns = {}
@@ -205,4 +346,4 @@ def _inferred(pa: Any, values: list[Any]) -> tuple[Any, bool]:
             return pa.array([None if value is None else _number(value) for value in values], pa.float64()), False
     if types <= {bool}:
         return pa.array(values, pa.bool_() if types else pa.null()), False
-    return pa.array([None if value is None else json_text(value) for value in values], pa.string()), True
+    return pa.array([None if value is None else clean_text(json_text(value)) for value in values], pa.string()), True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from declog.errors import UsageError
+from declog.runs.guarded import parsed
 
 OBJECT = b"declog.type"  # in the metadata of a column whose texts are JSON
 SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -70,12 +70,20 @@ class Frame:
             return column
         try:
             return pa.array(_values(column))
-        except (pa.ArrowException, OverflowError):  # of several shapes
+        except (pa.ArrowException, OverflowError, RecursionError):  # of several shapes
             return column
 
 
 def _values(column: Any) -> list[Any]:
-    return [None if text is None else revived(json.loads(text)) for text in column.to_pylist()]
+    return [None if text is None else _decoded(text) for text in column.to_pylist()]
+
+
+def _decoded(text: str) -> Any:
+    """The value that a text of JSON says; the text itself where it is none."""
+    try:
+        return revived(parsed(text))
+    except (ValueError, RecursionError):
+        return text
 
 
 def revived(value: Any, *, numbers: bool = False) -> Any:

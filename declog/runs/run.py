@@ -6,7 +6,6 @@ once. Nothing is written, and nobody who writes is held up.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +15,15 @@ from typing import Any
 
 from declog.errors import UsageError
 from declog.runs.files import KINDS, Source, schema, sources
+from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
 from declog.sinks._shared import EVENT_RUN, EVENT_STEP
 from declog.sinks.locks import alive
-from declog.sinks.run_folder import CONFIG, LOCK, PLAN, RUN, run_of
+from declog.sinks.run_folder import LOCK, RUN, run_of
 
 log = logging.getLogger("declog")
 
 RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
-DEPTH = 3  # how far below a run's folder a sink's may be
 KILLED = "killed"
 
 
@@ -38,12 +37,12 @@ def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | 
     DL607 where there is no run, or none of that id or sink.
     """
     given = Path(run)
-    folder = (given.parent if given.is_file() else given).resolve()
-    if not folder.is_dir():
+    folder = Path(os.path.realpath(given.parent if os.path.isfile(given) else given))
+    if not os.path.isdir(folder):
         raise UsageError.of("DL607.no_run", path=given, fix="give the folder of a run, its `output_dir`")
-    homes = [path for path in (folder, *folder.parents[:DEPTH]) if (path / RUN).exists()]
-    if not homes and not any(map(sources, _below(folder, DEPTH))) and len(below := _runs_below(folder)) == 1:
-        folder, homes = below[0], below
+    homes = [path for path in (folder, *folder.parents[:DEPTH]) if os.path.lexists(path / RUN)]
+    if not homes and not any(map(sources, below(folder, DEPTH, _unsaid))) and len(runs := runs_below(folder)) == 1:
+        folder, homes = runs[0], runs
     home = homes[0] if homes else folder
     within = [path for path in (folder, *folder.parents) if home in path.parents and sources(path)]  # of a sink
     return Run(home, run_id, os.path.relpath(within[-1], home) if within and sink is None else sink)
@@ -58,7 +57,7 @@ class Run:
     def __init__(self, path: Path, run_id: str | None, sink: str | None) -> None:
         self.path = path
         self.problems: list[str] = []
-        self._all = [dict(facts) for facts in _segments(path)]
+        self._all = facts_of(path, self._report)
         known = list(dict.fromkeys(facts["run_id"] for facts in self._all))
         self._chosen = run_id
         self._sinks = self._found(sink)
@@ -112,16 +111,12 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The profile in effect, resolved, as plain data; empty where it was not kept."""
-        return _config_of(self.path, self.info)
+        return config_of(self.path, self.info, self._report)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
         """What the profile compiled to: outputs with their meanings, alerts, tables; empty where it was not kept."""
-        try:
-            loaded = json.loads((self.path / str(self.info.get("plan", PLAN))).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return {}
-        return loaded if isinstance(loaded, dict) else {}
+        return plan_of(self.path, self.info, self._report)
 
     @property
     def ids(self) -> list[str]:
@@ -131,8 +126,8 @@ class Run:
     @property
     def constants(self) -> dict[str, Any]:
         """The profile's constants, with their values in this run."""
-        given = self.config.get("constants") or {}
-        return {name: one.get("default") if isinstance(one, dict) else one for name, one in given.items()}
+        constants = self.config.get("constants") or {}
+        return {name: spec.get("default") if isinstance(spec, dict) else spec for name, spec in constants.items()}
 
     @property
     def run_config(self) -> dict[str, Any]:
@@ -143,15 +138,15 @@ class Run:
     def trainer_config(self) -> dict[str, Any]:
         """How the trainer was configured, as far as declog was told, as plain data; empty where it was not."""
         name = self.info.get("trainer_config")
-        return _yaml_of(self.path / str(name)) if name else {}
+        return yaml_of(self.path / Path(name).name, self._report) if name else {}
 
     @property
     def redactions(self) -> dict[str, dict[str, list[str]]]:
         """By table schema and column the keys of the texts that were taken out before anything was written."""
         found: dict[str, dict[str, list[str]]] = {}
         for name, columns in (self.config.get("schemas") or {}).items():
-            for column, spec in (columns or {}).items():
-                if isinstance(spec, dict) and spec.get("redact"):
+            for column, spec in (columns if isinstance(columns, dict) else {}).items():
+                if isinstance(spec, dict) and isinstance(spec.get("redact"), dict | list):
                     found.setdefault(name, {})[column] = list(spec["redact"])
         return found
 
@@ -245,23 +240,28 @@ class Run:
         """The ranks of each sink that wrote files: of parquet first, which keeps types."""
         folders = [self.path / sink] if sink is not None else self._folders()
         found: dict[tuple[str, Path], list[Source]] = {}
+        seen: set[tuple[str, str]] = set()  # a link is no other rank
         for folder in folders:
             for one in sources(folder):
-                found.setdefault((one.kind, folder.resolve()), []).append(one)
+                if (key := (one.kind, os.path.realpath(one.folder))) not in seen:
+                    seen.add(key)
+                    found.setdefault((one.kind, folder), []).append(one)
         if sink is not None and not found:
             known = sorted({os.path.relpath(place, self.path) for place in self._folders() if sources(place)})
             fix = f"sinks that wrote files: {', '.join(known)}" if known else "none wrote files"
             raise UsageError.of("DL607.sink", path=self.path, sink=sink, fix=fix)
         if not found and not self._all:
+            if os.path.isfile(self.path / RUN):
+                run_of(self.path)  # says what is wrong with it
             raise UsageError.of("DL607.no_run", path=self.path, fix=_what_to_give(self.path))
         return [found[key] for key in sorted(found, key=lambda key: key[0] != "parquet")]
 
     def _folders(self) -> list[Path]:
         """Where sinks may have written: where the profile says so, and below the run's folder."""
-        sinks = (_config_of(self.path, self._all[-1]).get("sinks") if self._all else None) or {}
-        named = [Path(spec["dir"]) for spec in sinks.values() if isinstance(spec, dict) and spec.get("dir")]
-        outside = [path for path in named if path.is_absolute() and path.is_dir()]
-        return list(dict.fromkeys([*_below(self.path, DEPTH), *outside]))
+        sinks = (config_of(self.path, self._all[-1], self._report).get("sinks") if self._all else None) or {}
+        named = [spec["dir"] for spec in sinks.values() if isinstance(spec, dict) and isinstance(spec.get("dir"), str)]
+        outside = [Path(folder) for folder in named if os.path.isabs(folder) and os.path.isdir(folder)]
+        return list(dict.fromkeys([*below(self.path, DEPTH, self._report), *outside]))
 
     def _latest(self) -> str:
         """The id of the run that wrote last, where only its files say so."""
@@ -294,42 +294,12 @@ class _Tables(Mapping[str, Frame]):
         return len(self._names)
 
 
-def _segments(path: Path) -> Iterator[dict[str, Any]]:
-    """What ``run.json`` says of the processes that wrote there, the oldest first."""
-    facts = run_of(path)
-    if facts is not None:
-        for one in (*facts.get("earlier", ()), facts):
-            yield {key: value for key, value in one.items() if key not in ("kind", "files", "earlier")}
-
-
-def _config_of(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    return _yaml_of(path / str(facts.get("config", CONFIG)))
-
-
-def _yaml_of(file: Path) -> dict[str, Any]:
-    import yaml
-
-    loaded = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
-    return loaded if isinstance(loaded, dict) else {}
-
-
-def _below(folder: Path, depth: int) -> Iterator[Path]:
-    """A folder and those below it that are not other runs', nor part of a sink's."""
-    yield folder
-    if depth and not sources(folder):
-        for path in sorted(folder.iterdir()):
-            if path.is_dir() and not path.name.startswith(".") and not (path / RUN).exists():
-                yield from _below(path, depth - 1)
-
-
-def _runs_below(path: Path) -> list[Path]:
-    """The runs in the folders below one, the latest first."""
-    found = [file for depth in range(1, DEPTH + 1) for file in path.glob(f"{'*/' * depth}{RUN}")]
-    return [file.parent for file in sorted(found, key=lambda file: file.stat().st_mtime, reverse=True)]
+def _unsaid(problem: str) -> None:
+    """What cannot be listed is reported by the run that is read."""
 
 
 def _what_to_give(path: Path) -> str:
-    found = _runs_below(path)
+    found = runs_below(path)
     if not found:
         return "give the folder of a run, its `output_dir`, with a parquet or jsonl sink"
     more = f" and {len(found) - 3} more" * (len(found) > 3)
@@ -351,10 +321,12 @@ def _by_step(table: Any) -> Any:
 
 
 def _steps(table: Any) -> Any:
+    import pyarrow as pa
     import pyarrow.compute as compute
 
     names = [name for name in (EVENT_STEP, "step") if name in table.column_names]
-    return compute.coalesce(*(table[name] for name in names)) if names else None
+    columns = [table[name] for name in names if pa.types.is_int64(table[name].type)]  # one of its own may be a text
+    return compute.coalesce(*columns) if columns else None
 
 
 def _merged(tables: Sequence[Any], key: Sequence[str]) -> Any:

@@ -9,12 +9,26 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 Exchange = Callable[[Path, Path], None]
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file, or a link to one, for reading. ``OSError`` for anything else, which is not even opened."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced meanwhile
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return file
 
 
 def fsync(path: Path) -> None:

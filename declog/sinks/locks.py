@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from declog.sinks._files import open_regular
+
 UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
 
 
@@ -149,13 +151,10 @@ class Lock:
 def alive(file: Path) -> bool:
     """Whether somebody may hold it, without touching it: a process of this machine that lives, or one of another."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        holder = _read(descriptor)
-    finally:
-        os.close(descriptor)
+        with open_regular(file) as opened:
+            holder = _read(opened.fileno())
+    except OSError as error:
+        return error.errno == errno.EACCES  # it is there, and what it says is not for everybody
     return holder is None or not holder.here or _alive(holder.pid)
 
 
@@ -175,7 +174,7 @@ def _flock(descriptor: int) -> bool | None:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
@@ -190,9 +189,10 @@ def _write(descriptor: int) -> None:
 
 def _read(descriptor: int) -> Holder | None:
     try:
-        return Holder(**json.loads(os.pread(descriptor, 4096, 0)))
-    except (ValueError, TypeError):
+        holder = Holder(**json.loads(os.pread(descriptor, 4096, 0)))
+    except (ValueError, TypeError, RecursionError):
         return None
+    return holder if type(holder.pid) is int and holder.pid > 0 and isinstance(holder.since, int | float) else None
 
 
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()

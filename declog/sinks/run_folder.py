@@ -13,17 +13,19 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from declog.errors import SinkError
+from declog.sinks._files import open_regular
 from declog.sinks.locks import Held, Lock
 
 log = logging.getLogger("declog")
 
 FORMAT = 2  # of `run.json` and the files beside it: 2 has `format` and `parent`
 RUN, LOCK, CONFIG, PLAN = "run.json", "run.lock", "config.yaml", "plan.json"
+MOST_BYTES = 64 * 2**20  # of `run.json`
 KIND = "declog-run"  # what `run.json` says of itself, so that nobody else's file of that name is taken for one
 
 
@@ -184,6 +186,8 @@ def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
         raise in_use(path, path / LOCK, held, fix) from None
     try:
         earlier = run_of(path)
+        if earlier is not None and (said := newer(earlier)):
+            raise SinkError.of("DL609.format", path=path, said=said)
         if earlier is not None and not (resume or append):
             left = [name for name in earlier.get("files", ()) if (path / name).exists()]
             if left:
@@ -245,20 +249,39 @@ def _holds(path: Path, run_id: str) -> bool:
 
 def segments(facts: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     """What ``run.json`` says of each process that wrote there, the oldest first."""
-    return [] if facts is None else [*facts.get("earlier", ()), facts]
+    earlier = [] if facts is None else facts.get("earlier", [])
+    return [] if facts is None else [*(earlier if isinstance(earlier, list) else [None]), facts]
 
 
 def run_of(path: Path) -> dict[str, Any] | None:
     """What ``run.json`` says of the run that the folder is of; None where there is none."""
     try:
-        found = json.loads((path / RUN).read_text(encoding="utf-8"))
+        with open_regular(path / RUN) as file:
+            facts = json.loads(file.read(MOST_BYTES).decode("utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or facts.get("kind") != KIND or not all(map(_is_segment, segments(facts))):
         raise SinkError.of("DL609.file", path=path / RUN)
-    return found
+    return facts
+
+
+def _is_segment(facts: Any) -> bool:
+    """Whether it says which run a process wrote, and of which that is a branch."""
+    if not isinstance(facts, dict) or not isinstance(facts.get("run_id"), str):
+        return False
+    parent = facts.get("parent", {"run_id": "", "output_dir": None, "step": 0})
+    return isinstance(parent, dict) and parent.keys() == {item.name for item in fields(Origin)}
+
+
+def newer(facts: Mapping[str, Any]) -> str:
+    """What to do where a folder is of a later format than this declog writes; empty where it is not."""
+    written = facts.get("format", 1)
+    if written in range(FORMAT + 1):
+        return ""
+    later = f"declog {facts.get('declog')}, which wrote it, or a later one"
+    return f"has format {written}, and this declog knows formats up to {FORMAT}: use {later}"
 
 
 def in_use(path: Path, file: Path, held: Held, fix: str) -> SinkError:

@@ -340,6 +340,7 @@ CODES = {
     "DL609.file": ("{path} is no file of declog's, and would be written over", "give the run another `output_dir`"),
     "DL609.folder": ("the folder {path} {what}",
         "give this run another `output_dir`, or none; or resume that run; or say `append: true`"),
+    "DL609.format": ("the folder {path} {said}", "or give this run another `output_dir`"),
     "DL609.in_use": ("the folder {path} is in use by {held}", "{fix}"),
     "DL609.sinks": ("the sinks `{other}` and `{sink}` would write to one folder, `{folder}`", "dir: {sink}"),
 }),

@@ -1,0 +1,147 @@
+"""A run's folder as whoever reads it finds it: what it says of its run, and where its sinks may have written.
+
+What is damaged, or of somebody else, is reported and left out. Standard library, PyYAML, and declog's folders.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from declog.errors import SinkError
+from declog.runs.files import sources
+from declog.runs.guarded import Report, entries, json_of, reason, text_of
+from declog.sinks.run_folder import CONFIG, PLAN, RUN, newer, run_of, segments
+
+DEPTH = 3  # how far below a run's folder a sink's may be
+NODES = 200_000  # values of a configuration, each counted as often as an alias names it
+SECTIONS = ("constants", "run_config", "schemas", "sinks")  # of a configuration, what a reader relies on
+SHAPES: Mapping[str, type | tuple[type, ...]] = {
+    "run_id": str, "name": str, "state": str, "started": str, "host": str, "pid": int, "world_size": int,
+    "fingerprint": str, "declog": str, "python": str, "torch": str, "packages": dict, "overrides": list, "git": dict,
+    "config": str, "trainer_config": str, "plan": str, "failures": dict, "missing": dict, "resumed_after": int, "parent": dict, "ended": str,
+}  # fmt: skip
+ENTRIES: Mapping[str, Mapping[str, type]] = {  # of lists in plan.json, what a reader relies on
+    "outputs": {"name": str, "metric": str, "words": str, "formula": str, "tags": list},
+    "alerts": {"id": str, "reads": list}, "tables": {"id": str},
+}  # fmt: skip
+
+
+def facts_of(path: Path, report: Report) -> list[dict[str, Any]]:
+    """What ``run.json`` says of each process that wrote there, the oldest first; what is no fact is left out."""
+    try:
+        found = segments(run_of(path))
+    except SinkError as error:
+        report(f"{path / RUN} is left out: {error.message}")
+        return []
+    except OSError as error:
+        report(f"{path / RUN} is left out: {reason(error)}")
+        return []
+    if found and (said := newer(found[-1])):
+        report(f"{path / RUN} {said}")
+    return [_shaped(facts, path / RUN, report) for facts in found]
+
+
+def _shaped(facts: Mapping[str, Any], file: Path, report: Report) -> dict[str, Any]:
+    kept = {key: value for key, value in facts.items() if key not in ("kind", "format", "files", "earlier")}
+    for key, shape in SHAPES.items():
+        if kept.get(key) is not None and not isinstance(kept[key], shape):
+            report(f"{file}: `{key}` is left out: it is {kept.pop(key)!r}"[:200])
+    if "failures" in kept and not all(type(count) is int for count in kept["failures"].values()):
+        report(f"{file}: `failures` is left out: they are no counts")
+        del kept["failures"]
+    return kept
+
+
+def config_of(path: Path, facts: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    """The profile in effect that a run kept; empty where it kept none."""
+    file = path / Path(facts.get("config") or CONFIG).name
+    config = yaml_of(file, report)
+    for key in SECTIONS:
+        if not isinstance(config.get(key) or {}, dict):
+            report(f"{file}: `{key}` is left out: it is no map")
+            del config[key]
+    return config
+
+
+def yaml_of(file: Path, report: Report) -> dict[str, Any]:
+    """The map in a file of YAML; empty where there is none."""
+    import yaml
+
+    text = text_of(file, report)
+    if text is None:
+        return {}
+    try:
+        value = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        report(f"{file} is left out: {reason(error)}")
+        return {}
+    if not isinstance(value, dict) or _nodes(value) > NODES:
+        report(f"{file} is left out: it is no configuration")
+        return {}
+    return value
+
+
+def _nodes(value: Any) -> int:
+    """How many values there are in one, at most one more than ``NODES``."""
+    count, stack = 0, [value]
+    while stack and count <= NODES:
+        item = stack.pop()
+        count += 1
+        if isinstance(item, dict | list):
+            stack += item.values() if isinstance(item, dict) else item
+    return count
+
+
+def plan_of(path: Path, facts: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    """What the profile compiled to, as the run kept it; empty where it kept nothing."""
+    file = path / Path(facts.get("plan") or PLAN).name
+    plan = json_of(file, report)
+    for key, shape in ENTRIES.items():
+        items = plan.get(key, [])
+        right = [
+            item for item in (items if isinstance(items, list) else ())
+            if isinstance(item, dict) and all(isinstance(item.get(name), type_) for name, type_ in shape.items())
+        ]  # fmt: skip
+        if right != items:
+            report(f"{file}: some of its {key} are left out: they are none")
+            plan[key] = right
+    for key in ("modes", "prefixes"):
+        if not isinstance(plan.get(key, {}), dict if key == "modes" else list | dict):
+            del plan[key]
+    return plan
+
+
+def below(folder: Path, depth: int, report: Report) -> Iterator[Path]:
+    """A folder and those below it that are not other runs', nor part of a sink's; no link leads out of it."""
+    yield from _below(folder, depth, os.path.realpath(folder), set(), report)
+
+
+def _below(folder: Path, depth: int, root: str, seen: set[str], report: Report) -> Iterator[Path]:
+    seen.add(os.path.realpath(folder))
+    yield folder
+    if not depth or sources(folder):
+        return
+    for path in entries(folder, report):
+        if path.name.startswith(".") or not os.path.isdir(path) or os.path.lexists(path / RUN):
+            continue
+        real = os.path.realpath(path)
+        if not Path(real).is_relative_to(root):
+            report(f"{path} is left out: it leads out of the run's folder")
+        elif real not in seen:
+            yield from _below(path, depth - 1, root, seen, report)
+
+
+def runs_below(path: Path) -> list[Path]:
+    """The runs in the folders below one, the latest first."""
+    found: list[tuple[float, Path]] = []
+    folders = [path]
+    for _ in range(DEPTH):
+        folders = [
+            child for folder in folders for child in entries(folder, lambda problem: None)
+            if os.path.isdir(child) and not os.path.islink(child)
+        ]  # fmt: skip
+        found += [(os.lstat(child / RUN).st_mtime, child) for child in folders if os.path.lexists(child / RUN)]
+    return [folder for _, folder in sorted(found, reverse=True)]

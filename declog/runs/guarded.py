@@ -1,0 +1,151 @@
+"""Files that anybody may have put into a run's folder: regular ones are read, within bounds; others are said.
+
+Nothing here blocks at a FIFO, reads a device, or takes more memory than a bound says. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from declog.sinks._files import open_regular
+from declog.sinks._shared import clean_text
+
+Report = Callable[[str], None]
+FILE_BYTES = 64 * 2**20  # of run.json, plan.json, config.yaml
+LINE_BYTES = 16 * 2**20
+SKIPPED_BYTES = 256 * 2**20  # of lines that are too long; a file with more of them is not read further
+REPORTED = 3  # lines of one file that are named
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).splitlines() or [type(error).__name__])[0] or type(error).__name__
+
+
+def entries(folder: Path, report: Report) -> list[Path]:
+    """What is in a folder, sorted; nothing, and a report, where it cannot be listed."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        report(f"{folder} is left out: {reason(error)}")
+        return []
+
+
+def text_of(path: Path, report: Report) -> str | None:
+    """The text of a small file; None where it is not there, or cannot be read, which is reported."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(FILE_BYTES + 1)
+        if len(data) > FILE_BYTES:
+            raise ValueError(f"it has more than {FILE_BYTES} bytes")
+        return data.decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        report(f"{path} is left out: {reason(error)}")
+        return None
+
+
+def json_of(path: Path, report: Report) -> dict[str, Any]:
+    """The JSON object in a small file; empty where there is none."""
+    text = text_of(path, report)
+    if text is None:
+        return {}
+    try:
+        value = parsed(text)
+    except (ValueError, RecursionError) as error:
+        report(f"{path} is left out: {reason(error)}")
+        return {}
+    if not isinstance(value, dict):
+        report(f"{path} is left out: it is no JSON object")
+        return {}
+    return value
+
+
+def parsed(text: str) -> Any:
+    """A value of JSON, with texts that UTF-8 can hold: of a lone surrogate its escape is left."""
+    value = json.loads(text)
+    return _clean(value) if "\\ud" in text or "\\uD" in text else value
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean_text(key): _clean(item) for key, item in value.items()}
+    return value
+
+
+def json_lines(path: Path, accepts: Callable[[dict[str, Any]], bool], report: Report) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines that ``accepts`` takes; what is written meanwhile is not read."""
+    refused = 0
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            for number, line in _lines(file, size, path, report):
+                value = _object(line, accepts)
+                if not isinstance(value, str):
+                    yield value
+                    continue
+                last = not line.endswith(b"\n") and file.tell() >= size
+                refused += 1
+                if refused <= REPORTED:
+                    report(f"{path}:{number} is left out: it is {'cut off' if last and value == NO_JSON else value}")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        report(f"{path} is left out: {reason(error)}")
+    if refused > REPORTED:
+        report(f"{path}: {refused - REPORTED} more of its lines are left out")
+
+
+NO_JSON = "no JSON"
+
+
+def _object(line: bytes, accepts: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | str:
+    """The object of a line, or what is wrong with it."""
+    try:
+        value = parsed(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return NO_JSON
+    if not isinstance(value, dict):
+        return "no JSON object"
+    return value if accepts(value) else "no line of this file"
+
+
+def _lines(file: Any, size: int, path: Path, report: Report) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file of ``size`` bytes with their numbers, those that are too long left out."""
+    number, skipped = 0, 0
+    while (left := size - file.tell()) > 0:
+        line = file.readline(min(left, LINE_BYTES + 1))
+        number += 1
+        if len(line) <= LINE_BYTES:
+            if line.strip():
+                yield number, line
+            continue
+        while not line.endswith(b"\n") and (left := size - file.tell()) > 0:
+            skipped += len(line)
+            if skipped > SKIPPED_BYTES:
+                report(f"{path}: from line {number} on it is left out: a line has more than {SKIPPED_BYTES} bytes")
+                return
+            line = file.readline(min(left, LINE_BYTES))
+        report(f"{path}:{number} is left out: it has more than {LINE_BYTES} bytes")
+
+
+def strays(folder: Path, known: Sequence[Path], report: Report) -> None:
+    """Report what is in a folder and is not known there."""
+    unknown = [path for path in entries(folder, report) if path not in known]
+    for path in unknown[:REPORTED]:
+        report(f"{path} is left out: it is no part of the dataset")
+    if len(unknown) > REPORTED:
+        report(f"{folder}: {len(unknown) - REPORTED} more are left out")
