@@ -268,6 +268,8 @@ class World:
             case "columns":
                 found = [self.value(args[0], at._replace(member=member)) for member in self.members(args[0], ever=True)]
                 return sum(value is not ABSENT for value in found) or ABSENT
+            case "pass_at" | "pass_all" | "best_at" | "majority_at" | "jaccard" if self.too_few(tree, at):
+                return ABSENT
             case "pass_all" | "best_at":
                 return of_drawn(op, [self.value(args[0], row) for row in self.group(at)], args[1])
             case "majority_at":
@@ -366,7 +368,15 @@ class World:
             points = [point._replace(member=at.member) for point in points]
             if not points:  # no group begins in this batch
                 return ABSENT
-        return aggregate(name, [self.judged(tree, point) for point in points])
+        found = [self.judged(tree, point) for point in points]
+        return ABSENT if name in ("std", "var") and sum(map(there, found)) == 1 else aggregate(name, found)
+
+    def too_few(self, tree: Tree, at: Point) -> bool:
+        """Whether a group has values, and fewer than what is computed of it takes."""
+        op, *args = tree
+        read = args[1] if op == "majority_at" else args[0]
+        least = 2 if op == "jaccard" else args[2] if len(args) > 2 else 1 if op == "majority_at" else args[1]
+        return 0 < sum(there(self.judged(read, row)) for row in self.group(at)) < least
 
     def ranked(self, within: str, tree: Tree, at: Point) -> Any:
         """One more than how many come before, of those that are not missing."""
