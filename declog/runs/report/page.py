@@ -19,8 +19,8 @@ ASSETS = files("declog.runs.report") / "assets"
 STYLES = ("vendor/uPlot.min.css", "page.css")
 LIBRARY = "vendor/uPlot.iife.min.js"
 SCRIPTS = ("dom.js", "data.js", "cards.js", "onsets.js", "overview.js", "compare.js", "charts.js", "curves.js",
-           "changes.js", "distributions.js", "tokens.js", "conversation.js", "samples.js", "logged.js",
-           "main.js")  # one scope, in this order  # fmt: skip
+           "changes.js", "distributions.js", "tokens.js", "conversation.js", "where.js", "finders.js", "samples.js",
+           "logged.js", "main.js")  # one scope, in this order  # fmt: skip
 
 
 def write(path: Path, run: Run, others: Sequence[Run] = (), *, samples: bool = True) -> None:

@@ -11,6 +11,7 @@ from declog.runs.report.blobs import Blobs
 from declog.sinks._shared import strict
 
 CHUNK = 64  # rows
+LABEL = 40  # characters
 STAMPS = ("step", "mode", "declog_step", "run_id", "declog_run_id")
 COMPLETION = re.compile(r"completion|response|answer|output", re.I)
 PROMPT = re.compile(r"prompt|question|query|input", re.I)
@@ -23,7 +24,8 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
     """One table: which of its columns is the completion (``main``), the score, what is ``long``, what is ``plain``."""
     columns = list(rows[0]) if rows else []
     words = [column for column in columns if any(_is_long(row[column]) for row in rows)]
-    long = [column for column in words if column not in (*STAMPS, "why")]
+    texts = [column for column in words if column not in (*STAMPS, "why")]
+    long = [column for column in texts if not _is_label(column, rows)] or texts
     plain = [column for column in columns if column not in long]
     prompt = _first(long, PROMPT)
     main = _first([column for column in long if column != prompt and not _of_tokens(rows, column)], COMPLETION)
@@ -51,6 +53,17 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
 
 def _is_long(value: Any) -> bool:
     return isinstance(value, str | list | dict | tuple)
+
+
+def _is_label(column: str, rows: Rows) -> bool:
+    """Whether a column names what a row is of, such as its source: short texts, which several rows share."""
+    values = [row[column] for row in rows if row[column] is not None]
+    short = all(isinstance(value, str) and len(value) <= LABEL for value in values)
+    return (
+        short
+        and len(set(values)) <= max(4, len(rows) // 2)
+        and not (COMPLETION.search(column) or PROMPT.search(column))
+    )
 
 
 def _of_tokens(rows: Rows, column: str) -> bool:

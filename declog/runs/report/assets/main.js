@@ -38,8 +38,8 @@ async function followHash() {
     if (!state.tables.some((one) => one.id === id && Number(row) < one.rows)) return;
     await openTable(id);
     if (!state.rows.includes(Number(row))) {
-      Object.assign(state, { step: "", mode: "", query: "" });
-      for (const control of ["#bystep", "#bymode", "#search"]) $(control).value = "";
+      Object.assign(state, { step: "", mode: "", query: "", where: "" });
+      for (const control of ["#bystep", "#bymode", "#search", "#where"]) $(control).value = "";
       await applyFilters();
     }
     await openRow(Number(row), true);

@@ -1,7 +1,7 @@
 // Samples: a list that is ordered, filtered and searched, and beside it one row whole, or its group side by side.
 
 const ROW_HEIGHT = 86; // of the list, as in samples.css
-const state = { table: null, columns: null, rows: [], selected: -1, order: "", step: "", mode: "", query: "", side: false };
+const state = { table: null, columns: null, rows: [], selected: -1, order: "", step: "", mode: "", query: "", where: "", side: false };
 let filtering = 0; // which call of applyFilters is the latest
 
 const ORDERS = { worst: "worst first", best: "best first", step: "by step", latest: "latest first", longest: "longest first" };
@@ -14,7 +14,7 @@ function goToStep(step) {
   const steps = [...new Set(state.columns.step)];
   state.step = String(steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), steps[0]));
   $("#bystep").value = state.step;
-  $("#search").value = state.query = "";
+  $("#search").value = state.query = $("#where").value = state.where = "";
   pin(step);
   applyFilters();
   $("#samples").scrollIntoView();
@@ -36,13 +36,16 @@ async function samples() {
     });
   }
   let waiting;
-  $("#search").addEventListener("input", (event) => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => {
-      state.query = event.target.value;
-      applyFilters();
-    }, 150);
-  });
+  for (const [selector, key] of [["#search", "query"], ["#where", "where"]]) {
+    $(selector).addEventListener("input", (event) => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => {
+        state[key] = event.target.value;
+        applyFilters();
+      }, 150);
+    });
+  }
+  finders();
   const list = $("#list");
   list.addEventListener("scroll", paintList);
   list.addEventListener("click", (event) => {
@@ -85,9 +88,9 @@ async function openTable(id) {
   if (!table || table === state.table) return;
   const columns = await jsonOf(table.light);
   for (const name of table.plain) columns[name] &&= columns[name].map((value) => (WORDS.has(value) ? WORDS.get(value) : value));
-  Object.assign(state, { table, columns, step: "", mode: "", query: "", selected: -1 });
+  Object.assign(state, { table, columns, step: "", mode: "", query: "", where: "", selected: -1 });
   $("#bytable").value = id;
-  $("#search").value = "";
+  $("#search").value = $("#where").value = "";
   state.scores = table.score ? range(columns[table.score]) : [0, 0];
   const options = (values, all) => [el("option", { value: "", textContent: all }), ...values.map((value) => el("option", { value, textContent: value }))];
   $("#bystep").replaceChildren(...options([...new Set(columns.step)], "all"));
@@ -122,6 +125,7 @@ async function applyFilters() {
   let rows = Array.from({ length: table.rows }, (_, row) => row);
   if (step !== "") rows = rows.filter((row) => String(columns.step[row]) === step);
   if (mode !== "") rows = rows.filter((row) => columns.mode[row] === mode);
+  rows = await answering(rows);
   if (state.query) {
     const query = state.query.toLowerCase();
     const found = [];
@@ -143,7 +147,29 @@ async function applyFilters() {
     paintList();
     $("#detail").replaceChildren(el("p", { class: "dim", textContent: "No sample matches." }));
   }
+  showFinder();
   $("#found").textContent = `${rows.length} of ${table.rows}`;
+}
+
+/** The rows that answer the question; all of them where it is not understood, which is said. */
+async function answering(rows) {
+  const { plain, long } = state.table;
+  $("#fault").hidden = true;
+  if (!state.where.trim()) return rows;
+  try {
+    const { names, test } = condition(state.where, [...plain, ...long]);
+    const texts = long.filter((name) => names.has(name));
+    const kept = [];
+    for (const row of rows) {
+      const values = Object.fromEntries(plain.map((name) => [name, state.columns[name]?.[row]]));
+      if (texts.length) Object.assign(values, Object.fromEntries(Object.entries(await textsOf(row)).map(([name, value]) => [name, value == null ? null : spokenText(value)])));
+      if (test(values)) kept.push(row);
+    }
+    return kept;
+  } catch (error) {
+    Object.assign($("#fault"), { hidden: false, textContent: error.message });
+    return rows;
+  }
 }
 
 function ordered(rows) {
