@@ -126,7 +126,7 @@ def text_of(value: Any) -> str:
         if isinstance(value.get("tokens"), list):
             return "".join(map(str, value["tokens"]))
         if isinstance(value.get("text"), str):  # a part of a message
-            return value["text"]
+            return str(value["text"])
         return text_of(value["content"]) if "content" in value else " ".join(map(text_of, value.values()))
     if isinstance(value, list | tuple):
         return "\n".join(map(text_of, value))

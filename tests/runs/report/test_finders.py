@@ -55,7 +55,7 @@ def test_the_page_answers_as_declog_does(shared: Path, opened: Open) -> None:
     with declog.start(profile, sinks=[sink]) as log:
         observe(log)
     lengths = [row["length"] for row in SHARED["rows"]]
-    tables = {f"t{place}": [] for place in range(len(cases))}
+    tables: dict[str, list[int]] = {f"t{place}": [] for place in range(len(cases))}
     tables |= {
         name: [lengths.index(one) for one in table.data["length"]] for name in tables for _, table in sink.tables(name)
     }
