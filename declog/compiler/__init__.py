@@ -76,6 +76,9 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(checks.empty),
         Pass(checks.quantiles, reads="metrics tables"),
         Pass(checks.surprises, reads="metrics tables"),
+        Pass(checks.constants),
+        Pass(checks.conditions, reads="metrics formulas alerts"),
+        Pass(checks.glued, reads="metrics formulas modes sinks"),
         Pass(checks.tensors, reads="metrics tables"),
     ),
     (

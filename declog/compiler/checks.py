@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from declog.compiler import ranges
 from declog.compiler.draft import Draft
 from declog.errors import Path, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import Node, walk
 from declog.language.reductions import quantile_level
+from declog.plans.needs import read
 
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 
@@ -63,6 +66,60 @@ def surprises(draft: Draft) -> None:
                     f"{'.'.join(map(str, path))}: `{node}` is true where a value is missing; "
                     f"`{left} {_ORDERED[compared.op]} {right}` is not"
                 )
+
+
+def constants(draft: Draft) -> None:
+    """What is not finite whatever comes: a division by the constant 0, the logarithm of 0, a root of -1."""
+    for text, part, value in draft.graph.not_finite:
+        what = "divides by the constant 0" if value is None else f"is {value} whatever comes"
+        draft.warn(f"`{part}` {what}" + ("" if part == text else f", in `{text}`"))
+
+
+def conditions(draft: Draft) -> None:
+    """Alerts that always fire or never, and healthy ranges that a metric cannot have."""
+    known = ranges.of_outputs(draft.outputs)
+    for op in draft.alerts:
+        always = ranges.verdict(op.when, known)
+        spec = draft.spec.alerts[op.id]
+        if spec.above is not None and spec.below is not None and spec.above <= spec.below:
+            draft.warn(
+                f"alerts.{op.id}: above {spec.above:g} and below {spec.below:g} leave no room: it "
+                f"{'always fires' if always else 'fires at any other value'}; it is for values outside of "
+                f"`below: {spec.above:g}, above: {spec.below:g}`"
+            )
+        elif always is not None:
+            found = {name: known.get(name, ranges.ANY) for name in read(op.when)}
+            bounds = [f"`{name}` is {_span(span)}" for name, span in found.items() if span != ranges.ANY]
+            why = f": {', '.join(bounds)}" if bounds and ranges.verdict(op.when, {}) is None else ""
+            text = spec.when or op.when
+            draft.warn(f"alerts.{op.id}: `{text}` {'always holds' if always else 'never holds'}{why}")
+    for metric in draft.outputs:
+        healthy = metric.about.healthy
+        low, high = known[metric.key]
+        if healthy is not None and (healthy[0] > high or healthy[1] < low):
+            draft.warn(f"metrics.{metric.id}: `healthy` is {_span(healthy)}, and the metric {_span((low, high))}")
+
+
+def _span(bounds: tuple[float, float]) -> str:
+    low, high = bounds
+    return (
+        f"at least {low:g}" if high == math.inf else f"at most {high:g}" if low == -math.inf else f"{low:g} to {high:g}"
+    )
+
+
+def glued(draft: Draft) -> None:
+    """A prefix that has nothing between it and the names behind it."""
+    name = next(
+        (item.template for op in draft.outputs if op.shown for item in op.names if item.template[:1].isalnum()), ""
+    )
+    prefixes = [(f"modes.{mode.name}", mode.prefix) for mode in draft.modes.values()]
+    prefixes += [(f"sinks.{sink.id}", sink.prefix) for sink in draft.sinks]
+    for place, prefix in prefixes:
+        if prefix[-1:].isalnum() and name:
+            draft.warn(
+                f"{place}.prefix: nothing stands between `{prefix}` and a name: `{prefix}{name}`; "
+                f"write `{prefix}/` or `{prefix}_`"
+            )
 
 
 def tensors(draft: Draft) -> None:

@@ -1,4 +1,4 @@
-"""What YAML 1.1 makes of a plain word: `on` is true, `010` is eight.
+"""What YAML 1.1 makes of a plain word: `on` is true, `010` is eight, `1:30` is ninety.
 
 Only the standard library. The words are those of PyYAML's resolvers; OmegaConf keeps them.
 """
@@ -9,6 +9,7 @@ import re
 
 _BOOL = re.compile("(?:[Yy]es|YES|[Oo]n|ON)|(?P<no>[Nn]o|NO|[Oo]ff|OFF)")
 _OCTAL = re.compile("[-+]?0[0-7_]+")
+_SIXTIES = re.compile(r"(?P<sign>[-+]?)(?P<digits>[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
 
 
 def surprise(word: str) -> tuple[str, str] | None:
@@ -19,6 +20,12 @@ def surprise(word: str) -> tuple[str, str] | None:
         number = int(word.replace("_", ""), 8)
         decimal = re.sub("^([-+]?)0+(?=.)", r"\1", word)
         return f"`{word}` is {number} in YAML: a zero in front makes it octal", f"{decimal}  or  {number}"
+    if (found := _SIXTIES.fullmatch(word)) is not None:
+        total = 0.0
+        for part in found["digits"].replace("_", "").split(":"):
+            total = 60 * total + float(part)
+        shown = f"{found['sign'].strip('+')}{total:.12g}"
+        return f"`{word}` is {shown} in YAML: a colon makes it a number of sixties", f"{shown}  or  '{word}'"
     return None
 
 
@@ -28,7 +35,7 @@ def suspicious(text: str) -> bool:
 
 
 _SUSPICIOUS = re.compile(
-    r"(?:[:\-,\[{]\s+|[\[{])[-+]?0[0-7_]+\s*(?:[,\]}#]|$)"
+    r"(?:[:\-,\[{]\s+|[\[{])[-+]?(?:0[0-7_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)\s*(?:[,\]}#]|$)"
     r"|(?:^|[{,])\s*(?:[Yy]es|YES|[Nn]o|NO|[Oo]n|ON|[Oo]ff|OFF)\s*:(?:\s|$)",
     re.MULTILINE,
 )

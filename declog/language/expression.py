@@ -89,6 +89,10 @@ class Compiler:
         line, end = self.text.encode(), node.end_col_offset or node.col_offset + 1
         return len(line[: node.col_offset].decode(errors="replace")), len(line[:end].decode(errors="replace"))
 
+    def part(self, node: Located) -> str:
+        """The text of a syntax node."""
+        return self.text[slice(*self.span(node))]
+
     def fail(self, node: Located, key: str, /, **facts: object) -> NoReturn:
         """Refuse ``node``."""
         refuse(key, self.text, self.span(node), **facts)
@@ -373,6 +377,8 @@ class Compiler:
         made = self.graph.make(name, args, type=result, mask=mask, **site.params)
         if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
             return self._folded(node, function, args, result)
+        if name == "div" and args[1].op == CONST and args[1].param("value") == 0:
+            self.graph.not_finite.append((self.text, self.part(node), None))
         return made
 
     def _joined(self, args: list[Node], places: list[ast.expr]) -> list[Node]:
@@ -401,6 +407,9 @@ class Compiler:
             self.fail(node, "DL308.constant", error=error)
         if type.dtype is DType.INT and isinstance(value, float):  # digits of what was written would be lost
             self.fail(node, "DL308.constant_size")
+        finite = all(isinstance(given, str) or math.isfinite(given) for given in values)
+        if isinstance(value, float) and finite and not math.isfinite(value):
+            self.graph.not_finite.append((self.text, self.part(node), None if function.name == "div" else value))
         return self.graph.constant(value)
 
 

@@ -132,6 +132,8 @@ class Graph:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[Any, ...], Node] = {}
+        # what is not finite whatever comes: an expression, the part that is at fault, and its value, None for x / 0
+        self.not_finite: list[tuple[str, str, float | None]] = []
 
     def make(
         self, op: str, args: Iterable[Node] = (), *, type: Type, mask: Iterable[Node] | None = None, **params: Any

@@ -21,7 +21,7 @@ from declog.engine.window_state import WindowState
 from declog.errors import CommError, RuntimeFailure
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
-from declog.plans.ops import PhaseOp, Plan
+from declog.plans.ops import NO_SINK, PhaseOp, Plan
 from declog.runtime import self_metrics
 from declog.runtime.arrivals import arrivals
 from declog.runtime.comm import Comm, Event
@@ -59,6 +59,7 @@ class Collector:
         self._dispatcher = dispatcher
         self._failures = failures
         self._queued = queued  # what the sinks' queues say about themselves
+        self._unseen = not (plan.sinks or plan.in_code or plan.capture)  # nobody gets what is logged
         self._windows = {
             mode: {period: WindowState(plan, period, functions) for period in plan.periods} for mode in plan.modes
         }
@@ -136,6 +137,9 @@ class Collector:
                 periods = self._plan.periods if item.tail else tuple(due)
                 self._dispatcher.inactive.judge(item.mode, item.event, item.step, item.count, periods, Found())
             return {}
+        if self._unseen and item.answer is None:
+            self._unseen = False
+            log.warning("%s", NO_SINK)
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
         self._figures.clear()
         return self._dispatcher.dispatch(

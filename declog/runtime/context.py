@@ -7,6 +7,7 @@ Imports the scopes only.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,8 +17,10 @@ from typing import Any
 
 from declog.runtime.scopes import Recording, here
 
+log = logging.getLogger("declog")
 _running: list[Recording] = []  # all that were started and are not closed, the latest last
 _giver: ContextVar[str | None] = ContextVar("giver", default=None)  # whose values are recorded
+_told = False  # whether this process was told that no run is open
 _lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
 
 
@@ -82,40 +85,52 @@ def running() -> Recording | None:
 
 
 def observe(*given: Any, step: Any = None, **signals: Any) -> None:
-    """``Recorder.observe`` of the active recorder, from anywhere; where no run is open nothing."""
-    recorder = running()
+    """``Recorder.observe`` of the active recorder, from anywhere; where no run is open nothing, which is said once."""
+    recorder = running() or _nobody("observe")
     if recorder is not None:
         recorder.observe(*given, step=step, **signals)
 
 
 def merge(exports: Iterable[bytes], wait_s: float | None = None) -> None:
     """``Recorder.merge`` of the active recorder: a driver's, of what its actors exported; outside one nothing."""
-    recorder = current()
+    recorder = current() or _nobody("merge")
     if recorder is not None:
         recorder.merge(exports, wait_s)
 
 
 def timer(name: str) -> AbstractContextManager[None]:
     """``Recorder.timer`` of the active recorder, from anywhere; outside one nothing is timed."""
-    recorder = current()
+    recorder = current() or _nobody("timer")
     return nullcontext() if recorder is None else recorder.timer(name)
 
 
 def log_metric(name: str, value: Any) -> None:
     """``Recorder.log_metric`` of the active recorder, from anywhere; outside one nothing."""
-    recorder = current()
+    recorder = current() or _nobody("log_metric")
     if recorder is not None:
         recorder.log_metric(name, value)
 
 
 def scalars(values: Mapping[str, Any], step: int | None = None) -> dict[str, Any]:
     """``Recorder.scalars`` of the active recorder, from anywhere; where no run is open nothing is taken."""
-    recorder = running()
+    recorder = running() or _nobody("scalars")
     return dict(values) if recorder is None else recorder.scalars(values, step)
 
 
 def log_extra(column: str, values: Any) -> None:
     """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
-    recorder = current()
+    recorder = current() or _nobody("log_extra")
     if recorder is not None:
         recorder.log_extra(column, values)
+
+
+def _nobody(function: str) -> Recording | None:
+    """No run is open for a call: that is said once in a process."""
+    global _told
+    if not _told:
+        _told = True
+        log.warning(
+            "declog.%s: no run is open here, so nothing is recorded; what it gives belongs inside "
+            "`with declog.start(...) as log:`, or behind `declog.attach(trainer)`", function,
+        )  # fmt: skip
+    return None

@@ -9,8 +9,25 @@ import declog
 from declog.config.yaml_lint import surprise, suspicious
 from tests.conftest import WritePreset
 
-WORDS = ["on", "Off", "YES", "no", "010", "-07", "0_17"]
-PLAIN = ["10", "0", "0.5", "0x1F", "1e3", "y", "n", "oN", "089", "true", "reward", "2026-11-21", "a:b", ""]
+WORDS = ["on", "Off", "YES", "no", "010", "-07", "0_17", "1:30", "-1:30:00", "190:20:30", "1:30.5", "2_0:05.25"]
+PLAIN = [
+    "10",
+    "0",
+    "0.5",
+    "0x1F",
+    "1e3",
+    "y",
+    "n",
+    "oN",
+    "089",
+    "true",
+    "reward",
+    "2026-11-21",
+    "a:b",
+    "1:75",
+    "12:",
+    "",
+]
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -20,7 +37,7 @@ def test_what_a_word_becomes_is_what_yaml_makes_of_it(word: str) -> None:
     reported = surprise(word)
     assert reported is not None
     assert reported[0].startswith(f"`{word}` is {str(value).lower()} in YAML")
-    assert isinstance(value, bool | int)
+    assert isinstance(value, bool | int | float)
 
 
 @pytest.mark.parametrize("word", PLAIN)
@@ -34,6 +51,7 @@ def test_what_is_as_it_looks_is_no_surprise(word: str) -> None:
     [
         ("a: {top: 010}", True), ("a: 010  # eight", True), ("- 010", True), ("on: 1", True),
         ("a: {no: 1}", True), ("a: 10", False), ("a: 0", False), ("a: 'top: 010'", False), ("a: on", False),
+        ("a: 1:30", True), ("a: [2:00, 3]", True), ("a: 1:30.5 # x", True), ("a: '1:30'", False), ("a: x:30", False),
         ("a: 0.5", False), ("a: \"010\"", False), ("one: 1", False),
     ],
 )  # fmt: skip

@@ -100,6 +100,7 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
     from declog.api import plan
     from declog.cli.targets import configured
     from declog.compiler import compile
+    from declog.plans.ops import NO_SINK
     from declog.replay.prepared import faults
 
     clock.append(time.perf_counter())
@@ -109,6 +110,7 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
         clock.append(time.perf_counter())
         done.plan = plan(config)
         done.warnings = list(map(str, done.plan.warnings))
+        done.warnings += [] if done.plan.sinks or done.plan.capture else [NO_SINK]
         make = partial(compile, imports=frozenset(config.imports))
         problems, stale = faults(config, make)
         if problems:

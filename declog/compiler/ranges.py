@@ -1,0 +1,125 @@
+"""What a value can be, as far as an expression proves it: for conditions that always or never hold.
+
+Imports the plan and the tree only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from declog.language.dtypes import DType
+from declog.language.nodes import CONST, METRIC, Node, walk
+from declog.language.reductions import quantile_level
+from declog.plans.ops import FormulaOp, MetricOp
+
+Range = tuple[float, float]
+ANY: Range = (-math.inf, math.inf)
+UP: Range = (0.0, math.inf)
+SHARE: Range = (0.0, 1.0)
+_ORDERED = ("lt", "le", "gt", "ge", "eq", "ne")
+_WITHIN = frozenset({"mean", "min", "max", "last", "first"})  # of some values, and between them
+_SIZES = frozenset({"std", "var", "pstd", "pvar", "count", "abs", "exp", "size", "sqrt"})
+MOST = 1000  # cases that are tried
+
+
+def of_node(node: Node, metrics: Mapping[str, Range]) -> Range:
+    """The least and the greatest value of an expression; ``metrics`` are those that a formula reads."""
+    if node.op == CONST:
+        value = node.param("value")
+        return ANY if isinstance(value, str) or value != value else (float(value), float(value))
+    if node.op == METRIC:
+        return metrics.get(str(node.param("name")), ANY)
+    if node.type.dtype is DType.BOOL:
+        return SHARE
+    if node.op == "if":
+        yes, no = of_node(node.args[1], metrics), of_node(node.args[2], metrics)
+        return min(yes[0], no[0]), max(yes[1], no[1])
+    if node.op in _WITHIN and len(node.args) == 1:
+        return of_node(node.args[0], metrics)
+    return UP if node.op in _SIZES else ANY
+
+
+def of_outputs(outputs: Sequence[MetricOp | FormulaOp]) -> dict[str, Range]:
+    """The range of each metric, by key."""
+    found: dict[str, Range] = {}
+    for op in outputs:
+        low, high = of_node(op.expr, found) if isinstance(op, FormulaOp) else _reduced(op)
+        if op.combine in ("sum", "std", "var"):  # of several steps, batches or ranks
+            low, high = UP if low >= 0 or op.combine != "sum" else ANY
+        found[op.key] = (low, high) if op.empty is None else (min(low, op.empty), max(high, op.empty))
+    return found
+
+
+def _reduced(op: MetricOp) -> Range:
+    name = op.reduction.name
+    if name in ("std", "var", "pstd", "count"):
+        return UP
+    if op.weight is not None or op.instead is not None or op.fold is not None or len(op.args) != 1:
+        return ANY
+    values = of_node(op.args[0], {})
+    if name in _WITHIN or quantile_level(name) is not None:
+        return values
+    return UP if name == "sum" and values[0] >= 0 else ANY
+
+
+def verdict(condition: Node, metrics: Mapping[str, Range]) -> bool | None:
+    """Whether a condition always holds, or never; None where it may do either, or nobody knows.
+
+    It is tried on both sides of every number that it compares metrics with: between them nothing changes.
+    """
+    if condition.op == CONST:
+        return bool(condition.param("value"))
+    names = {str(node.param("name")) for node in walk(condition) if node.op == METRIC}
+    marks: dict[str, set[float]] = {name: set() for name in names}
+    if not names or not _plain(condition, marks):
+        return None
+    points = {name: list(_points(marks[name], metrics.get(name, ANY))) for name in names}
+    if math.prod(map(len, points.values())) > MOST:
+        return None
+    found = {_holds(condition, dict(zip(points, case, strict=True))) for case in itertools.product(*points.values())}
+    return found.pop() if len(found) == 1 else None
+
+
+def _plain(node: Node, marks: dict[str, set[float]]) -> bool:
+    """Whether a condition is made of comparisons of a metric with a number; those numbers go to ``marks``."""
+    if node.op in ("and", "or", "not"):
+        return all(_plain(arg, marks) for arg in node.args)
+    if node.op == CONST:
+        return True
+    if node.op not in _ORDERED or {arg.op for arg in node.args} != {METRIC, CONST}:
+        return False
+    metric, number = node.args if node.args[0].op == METRIC else reversed(node.args)
+    value = number.param("value")
+    if isinstance(value, str) or value != value or ":" in str(metric.param("name")):
+        return False
+    marks[str(metric.param("name"))].add(float(value))
+    return True
+
+
+def _points(marks: set[float], bounds: Range) -> Iterator[float]:
+    low, high = bounds
+    edges = sorted({mark for mark in marks | {low, high} if math.isfinite(mark)})
+    if not edges:
+        yield from (-1.0, 1.0)
+        return
+    between = [(one + other) / 2 for one, other in itertools.pairwise(edges)]
+    for point in (edges[0] - 1, *edges, *between, edges[-1] + 1):
+        if low <= point <= high:
+            yield point
+
+
+def _holds(node: Node, values: Mapping[str, float]) -> bool:
+    if node.op == CONST:
+        return bool(node.param("value"))
+    if node.op == "not":
+        return not _holds(node.args[0], values)
+    if node.op in ("and", "or"):
+        both = [_holds(arg, values) for arg in node.args]
+        return all(both) if node.op == "and" else any(both)
+    left, right = (
+        float(arg.param("value")) if arg.op == CONST else values[str(arg.param("name"))] for arg in node.args
+    )
+    return {"lt": left < right, "le": left <= right, "gt": left > right, "ge": left >= right, "eq": left == right,
+            "ne": left != right}[node.op]  # fmt: skip

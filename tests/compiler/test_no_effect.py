@@ -1,0 +1,131 @@
+"""What is allowed and does nothing, or always the same, is said when it is compiled: alerts, constants, prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import declog
+from declog.config.compose import presets
+
+ROWS: dict[str, Any] = {
+    "a": "completion",
+    "b": {"axis": "completion", "type": "bool"},
+    "t": {"axis": "token", "mask": "all"},
+}
+METRICS: dict[str, Any] = {
+    "a": "mean(a)", "spread": {"expr": "a", "reduce": "std"}, "share": "mean(b)", "hit": "mean(1 if a > 0 else 0)",
+    "n": {"expr": "a", "reduce": "count"}, "size": "mean(abs(a))", "odds": {"formula": "share if share > 0 else 1"},
+    "total": {"expr": "b", "reduce": "sum"},
+    "summed": {"expr": "b", "reduce": "mean", "pool": "step", "combine": "sum"},
+}  # fmt: skip
+
+
+def warned(**others: Any) -> list[str]:
+    """What a profile is warned of."""
+    config = {"name": "small", "signals": ROWS, "metrics": METRICS, "sinks": {"jsonl": {}}}
+    for key, value in others.items():
+        config[key] = {**config.get(key, {}), **value}  # type: ignore[dict-item]
+    return [str(warning) for warning in declog.plan(config).warnings]
+
+
+ALERTS: Mapping[str, tuple[Any, str | None]] = {
+    "both bounds, crossed": ({"metric": "a", "above": 1, "below": 2}, "1 and below 2 leave no room: it always fires"),
+    "both bounds, equal": ({"metric": "a", "above": 1, "below": 1}, "leave no room: it fires at any other value"),
+    "both bounds": ({"metric": "a", "above": 2, "below": 1}, None),
+    "a condition that covers all": ("a >= 1 or a < 1", "`a >= 1 or a < 1` always holds"),
+    "one that covers nothing": ("a > 2 and a < 1", "never holds"),
+    "one that leaves a point": ("a > 1 or a < 1", None),
+    "by `not`": ("not (a > 1) and a > 3", "never holds"),
+    "two metrics": ("a > 1 and n > 5 and a < 0", "never holds"),
+    "a constant": ("1 > 2", "`1 > 2` never holds"),
+    "a share above one": ("share > 1.5", "never holds: `share` is 0 to 1"),
+    "a percentage": ("share > 90", "never holds: `share` is 0 to 1"),
+    "a share of a conditional": ("hit < 0", "never holds: `hit` is 0 to 1"),
+    "a spread below zero": ("spread < 0", "never holds: `spread` is at least 0"),
+    "a spread at zero": ("spread <= 0", None),
+    "a count": ("n >= 0", "always holds: `n` is at least 0"),
+    "a mean of magnitudes": ("size < 0", "never holds: `size` is at least 0"),
+    "a formula": ("odds > 1", "never holds: `odds` is 0 to 1"),
+    "a sum of bools": ("total > 3", None),
+    "a share that is summed over steps": ("summed > 3", None),
+    "a comparison of metrics": ("a > n", None),
+    "a function": ("not isfinite(a)", None),
+    "arithmetic": ("share * 100 > 90", None),
+    "an ordinary one": ("share > 0.5", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALERTS)
+def test_alerts_that_always_or_never_fire(case: str) -> None:
+    """By their bounds, by their condition alone, or by what the metric can be; else nothing is said."""
+    alert, expected = ALERTS[case]
+    found = warned(alerts={"x": alert})
+    assert len(found) == (expected is not None)
+    assert expected is None or (expected in found[0] and found[0].startswith("alerts.x: "))
+
+
+CONSTANTS: Mapping[str, tuple[dict[str, Any], str | None]] = {
+    "a formula": ({"formula": "a / 0"}, "`a / 0` divides by the constant 0"),
+    "within": ({"formula": "1 + 2 * (a / 0)"}, "`a / 0` divides by the constant 0, in `1 + 2 * (a / 0)`"),
+    "of rows": ({"expr": "a / (1 - 1)"}, "`a / (1 - 1)` divides by the constant 0"),
+    "of tokens": ({"expr": "t / 0"}, "divides by the constant 0"),
+    "a condition": ({"expr": "a", "where": "a > 1 / 0"}, "`1 / 0` divides by the constant 0, in `a > 1 / 0`"),
+    "a weight": ({"expr": "a", "weight": "a * log(0)"}, "`log(0)` is -inf whatever comes"),
+    "a root": ({"expr": "a + sqrt(-1)"}, "`sqrt(-1)` is nan whatever comes"),
+    "a constant of the profile": ({"expr": "a / beta"}, "`a / beta` divides by the constant 0"),
+    "too great": ({"expr": "a * exp(1000)"}, "`exp(1000)` is inf whatever comes"),
+    "infinity as such": ({"expr": "minimum(a, inf)"}, None),
+    "by infinity": ({"expr": "a / inf"}, None),
+    "a guard": ({"expr": "a / beta if beta != 0 else 0"}, None),
+    "a value": ({"expr": "a / a"}, None),
+    "switched off": ({"expr": "a / beta", "enabled": "beta != 0"}, None),
+}
+
+
+@pytest.mark.parametrize("case", CONSTANTS)
+def test_constants_that_are_not_finite(case: str) -> None:
+    """Wherever an expression stands; not where infinity is meant, and not in a branch that is never taken."""
+    metric, expected = CONSTANTS[case]
+    found = warned(metrics={"x": metric}, constants={"beta": 0})
+    assert len(found) == (expected is not None)
+    assert expected is None or expected in found[0]
+
+
+PREFIXES: Mapping[str, tuple[dict[str, Any], str | None]] = {
+    "a mode": (
+        {"modes": {"train": {}, "eval": {"prefix": "eval", "every": "end"}}},
+        "modes.eval.prefix: nothing stands",
+    ),
+    "a sink": (
+        {"sinks": {"jsonl": {"prefix": "run1"}}},
+        "sinks.jsonl.prefix: nothing stands between `run1` and a name",
+    ),
+    "a slash": ({"modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}}}, None),
+    "an underscore": ({"sinks": {"jsonl": {"prefix": "run1_"}}}, None),
+    "none": ({"sinks": {"jsonl": {"prefix": ""}}}, None),
+}
+
+
+@pytest.mark.parametrize("case", PREFIXES)
+def test_prefixes_that_glue_names(case: str) -> None:
+    """`evalreward` is nobody's name: what stands in between is missing."""
+    others, expected = PREFIXES[case]
+    found = warned(**others)
+    assert len(found) == (expected is not None)
+    assert expected is None or found[0].startswith(expected)
+
+
+def test_healthy_ranges_that_cannot_be() -> None:
+    """A share with a range in percent is never healthy."""
+    (found,) = warned(metrics={"x": {"expr": "b", "healthy": [20, 80]}})
+    assert found == "metrics.x: `healthy` is 20 to 80, and the metric 0 to 1"
+    assert warned(metrics={"x": {"expr": "b", "healthy": [0.2, 80]}}) == []
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_presets_have_an_effect(preset: str) -> None:
+    """Nothing of the kind is in what is shipped."""
+    assert declog.plan(preset).warnings == ()
