@@ -169,11 +169,26 @@ class Placement:
                     self.draft.report("DL310.split_text", "axes.group.split", node=node)
         return self._column(TEXTVALUE, node, name)
 
+    def _of_later(self, node: Node, arg: Node, phase: str, source: str) -> Node:
+        """A column of an earlier phase, of the rows of a later one that are the same: each rank has both."""
+        name = self.locals.get((node.index, phase))
+        if name is None:
+            expr = self.lower(arg, source)
+            name = self.locals[node.index, phase] = f"local{len(self.locals)}"
+            self.local_ops.append(LocalOp(name=name, phase=phase, expr=expr, source=source))
+            ids = self.draft.spec.axes.completion.ids
+            if ids is not None:
+                self.if_there.update((one, ids) for one in (source, phase))
+        return self._column(TEXTVALUE, node, name)
+
     def _join(self, node: Node, phase: str) -> Node:
         """A column of a later phase, looked up in an earlier one when all ranks' rows are known."""
         (arg,) = node.args
         source = arg.type.phase
         assert source is not None
+        order = self.draft.phase_order
+        if order.get(source, 0) > order.get(phase, 0):
+            return self._of_later(node, arg, phase, source)
         expr = self.label(arg, source)
         name = f"join{len(self.draft.joins)}"
         axis = Axis.STEP if node.type.axis is Axis.STEP else Axis.COMPLETION

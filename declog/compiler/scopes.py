@@ -8,7 +8,7 @@ from typing import Any
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem
 from declog.language.dtypes import AXES, Axis, DType, Type
-from declog.language.expression import compile_expression
+from declog.language.expression import compile_expression, join
 from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import MetricOp
@@ -217,6 +217,7 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
     try:
         node = compile_expression(str(spec.expr), SignalScope(draft), draft.graph, draft.functions)
         node = node if spec.mask is None else _masked(draft, name, node)
+        node = node if spec.phase is None else _of_phase(draft, name, spec.phases, node)
         if node.op not in LEAVES:
             node.names.append(name)
         return node
@@ -250,6 +251,16 @@ def _masked(draft: Draft, name: str, node: Node) -> Node:
     if node.type.axis is not Axis.TOKEN:
         raise ExpressionError(Problem.of("DL310.mask", name=name, type=node.type))
     return draft.graph.make(node.op, node.args, type=node.type, mask=mask_of(draft, name), **dict(node.params))
+
+
+def _of_phase(draft: Draft, name: str, phases: tuple[str, ...], node: Node) -> Node:
+    """A derived value of another phase, for the rows of its own: those of a step are looked up, as far as they are."""
+    if node.type.phase in (None, *phases):
+        return node
+    per_batch = node.type.axis is Axis.STEP and draft.phase_order.get(str(node.type.phase), 0) < 0
+    if len(phases) != 1 or not (node.type.axis is Axis.COMPLETION or per_batch):
+        raise ExpressionError(Problem.of("DL313.derived", name=name, type=node.type, phase=node.type.phase))
+    return join(draft.graph, node, phases[0], lambda phase: draft.phase_order.get(phase, 0))
 
 
 def mask_of(draft: Draft, name: str) -> frozenset[Node]:

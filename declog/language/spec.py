@@ -107,7 +107,7 @@ class SignalSpec(Model):
     family: bool | list[str] = False
     """One value per member: a mapping of member to values is observed; a list names the only members that there are."""
     phase: str | dict[str, str] | None = None
-    """Where in the step it is observed; a map of label to phase where in several."""
+    """Where in the step it is observed, by a label of each where in several; of a derived one the phase of its rows."""
     from_: str | None = Field(None, alias="from")
     """The name it is observed under."""
     mask: str | None = None

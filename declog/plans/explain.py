@@ -28,7 +28,8 @@ def explain(plan: Plan) -> str:
             what += f" = {definition(fold.expr)}" if fold.expr is not None and fold.expr.names else ""
             lines.append(f"  {fold.name}: {', '.join(fold.stats)} of {what}  [{mask}]")
         for local in phase.locals:
-            lines.append(f"  {local.name}: {local.expr}, where its text is")
+            where = "where its text is" if local.source is None else f"of the same rows in {local.source}"
+            lines.append(f"  {local.name}: {local.expr}, {where}")
     if shared := _shared(plan):
         lines += ["computed once", *shared]
     if plan.outputs:

@@ -77,7 +77,8 @@ def _columns(plan: Plan) -> dict[str, frozenset[Need]]:
     found: dict[str, frozenset[Need]] = {}
     for phase in plan.phases.values():
         found |= {fold.name: frozenset(Need(phase.name, name) for name in fold.reads) for fold in phase.folds}
-        found |= {op.name: frozenset(_signals(op.expr, phase.name, found)) for op in phase.locals}
+    for phase in plan.phases.values():
+        found |= {op.name: frozenset(_signals(op.expr, op.source or phase.name, found)) for op in phase.locals}
     found |= {op.name: frozenset(_signals(op.expr, op.source, found)) for op in plan.joins}
     return found | {op.name: frozenset(_signals(op.expr, op.phase, found)) for op in plan.previous}
 

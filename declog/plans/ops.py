@@ -118,11 +118,15 @@ class FoldOp:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOp:
-    """A value computed from text where the text is, before the window is sent: a numeric or label column."""
+    """A value computed where the rows are, before the window is sent: a numeric or label column.
+
+    It is of text, or of the rows of a later phase, ``source``, which are those of this one again.
+    """
 
     name: str
     phase: str
     expr: Node
+    source: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

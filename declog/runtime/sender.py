@@ -42,9 +42,7 @@ class Sender:
         """This rank's frames with its local columns, and why they lack some of those."""
         frames = item.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
         try:
-            for name, phase in self._plan.phases.items():
-                if name in frames and phase.locals:
-                    frames[name] = with_locals(frames[name], phase, self._functions)
+            frames = with_locals(frames, self._plan, self._functions)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
             return frames, f"rank {self._rank}: {error_text(error)}"
         if self._local is not None:

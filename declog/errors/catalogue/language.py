@@ -339,6 +339,9 @@ CODES = {
       weighted: mean(kl * reward)
     ```
     """, {
+    "DL313.derived": (
+        "`{name}` is {type} in phase `{phase}`, and only values per completion have rows in another phase",
+        "reduce it, such as with `over=token`, or name no `phase`"),
     "DL313.expression": ("`{name}` is per token in phase `{phase}`, and `{other}` is observed in `{other_phase}`",
         "observe it in `{phase}` too: `phase: {first: {other_phase}, second: {phase}}`"),
     "DL313.lengths": ("tokens of phase `{phase}` are packed by `{name}`, which is observed in `{other}`",
