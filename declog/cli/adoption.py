@@ -11,12 +11,15 @@ import re
 import struct
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from declog.config.diagnostics import shown_path
 from declog.errors import UsageError
+
+if TYPE_CHECKING:
+    from declog.plans.ops import Plan
 
 Row = Mapping[str, Any]
 
@@ -110,7 +113,7 @@ def adopted(logged: Logged, presets: Mapping[str, Sequence[str]]) -> Adopted:
     names = list(logged.values)
     best, known = None, list[str]()
     for preset, templates in presets.items():
-        pattern = re.compile("|".join(f"(?:eval_)?{_pattern(each)}" for each in (*templates, *BESIDE)))
+        pattern = re.compile("|".join(f"(?:eval[_/])?{_pattern(each)}" for each in (*templates, *BESIDE)))
         found = [name for name in names if pattern.fullmatch(name)]
         if len(found) > len(known):
             best, known = preset, found
@@ -120,6 +123,46 @@ def adopted(logged: Logged, presets: Mapping[str, Sequence[str]]) -> Adopted:
     distributions = [] if best else _distributions(rest, logged.values)
     computed = {name for each in distributions for name in each.names}
     return Adopted(logged, best, known, distributions, [name for name in rest if name not in computed])
+
+
+def verified(logged: Logged, presets: Mapping[str, Sequence[str]], plan_of: Callable[[str], Plan]) -> Adopted:
+    """What becomes of each name, as the written profile's plan logs it: a name that it does not have passes through.
+
+    A preset that logs fewer than half of the names is none that has them; the next one is tried.
+    """
+    left = dict(presets)
+    while True:
+        found = adopted(logged, left)
+        made = plan_of(found.text("adopted"))
+        known = re.compile("|".join((*(_pattern(each) for each in _shown(made)), *map(_pattern, BESIDE))))
+        kept = [name for name in found.by_preset if known.fullmatch(name)]
+        if found.preset is None or len(kept) * 2 >= len(logged.values):
+            others = [name for name in found.by_preset if name not in kept]
+            return replace(found, by_preset=kept, passed=sorted([*found.passed, *others]))
+        del left[found.preset]
+
+
+def _shown(made: Plan) -> set[str]:
+    """The templates of all names that sinks get, in every mode; not those that are anything at all."""
+    shown = set().union(*(made.profiles[sink.profile].outputs for sink in made.sinks))
+    names = {name.template for op in made.outputs if op.shown for name in op.names if (op.key, name.alias) in shown}
+    names |= _by_trainer(made) if not made.every else set()
+    prefixes = {mode.prefix for mode in made.modes.values()}
+    return {prefix + name for name in names if name[:1] != "{" for prefix in prefixes}
+
+
+def _by_trainer(made: Plan) -> set[str]:
+    """The names of metrics that are off by constants which a trainer gives: a trainer that logged them has them on."""
+    metrics: Mapping[str, Any] = made.config.get("metrics") or {}
+    found = set[str]()
+    for key, why in made.inactive:
+        section, _, id = key.partition(".")
+        entry = metrics.get(id)
+        if section == "metrics" and why.startswith("enabled: ") and isinstance(entry, Mapping):
+            reduce = entry.get("reduce")
+            words = reduce if isinstance(reduce, Mapping | list) else [""]
+            found |= {str(entry.get("name") or id).replace("{reduce}", str(word)) for word in words}
+    return found
 
 
 def _distributions(names: Iterable[str], values: Mapping[str, float]) -> list[Distribution]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,35 @@ def test_no_file_is_replaced(cli: Cli, tmp_path: Path) -> None:
     assert (found.code, (tmp_path / "mine.yaml").read_text()) == (2, "name: mine\n")
     assert "is there already" in found.err
     assert cli("adopt", str(DATA / "openrlhf.txt")).out.splitlines()[-1:] == ["name: adopted"]
+
+
+CLAIMED: dict[str, tuple[list[str], list[str]]] = {
+    "labels that no metric of it has": (
+        ["reward", "kl", "reward_p95_by_source/gsm8k", "reward_p95_by_source/math"],
+        ["reward_p95_by_source/gsm8k", "reward_p95_by_source/math"],
+    ),
+    "members of a family": (["reward", "rewards/correct/mean", "rewards/format/std"], []),
+    "a reduction that it does not have": (
+        ["reward", "rewards/correct/mean", "rewards/correct/p99"], ["rewards/correct/p99"],
+    ),
+    "a mode of its own": (["reward", "kl", "eval/reward", "eval/kl"], []),
+    "a mode that it does not have": (["reward", "kl", "loss", "validation/reward"], ["validation/reward"]),
+    "another separator": (["reward", "kl", "loss", "eval_reward"], ["eval_reward"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CLAIMED)
+def test_a_name_is_claimed_only_where_the_plan_logs_it(case: str, cli: Cli, tmp_path: Path) -> None:
+    """Families, labels, reductions and modes: whatever the written profile's plan does not have passes through."""
+    names, passed = CLAIMED[case]
+    source, file = tmp_path / "names.txt", tmp_path / "mine.yaml"
+    source.write_text("\n".join(names) + "\n")
+    out = cli("adopt", str(source), "-o", str(file)).out
+    assert out.splitlines()[0].endswith(f"{len(names) - len(passed)} names computed, {len(passed)} passed through")
+    made = declog.plan(file)
+    for name in set(names) - set(passed):
+        templates = [mode.prefix + each for mode in made.modes.values() for each in made.names()]
+        assert any(
+            re.fullmatch(re.sub(r"\\\{\w+\\\}", ".+", re.escape(each)), name) for each in templates if each[0] != "{"
+        )
+    assert all(f"#   {name}" in file.read_text() or name in file.read_text() for name in passed)

@@ -14,11 +14,15 @@ import argparse
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, paint, write_file
 from declog.errors.visible import visible, visible_lines
+
+if TYPE_CHECKING:
+    from declog.plans.ops import Plan
 
 SUMMARY = "write a profile that logs the same names as a run without declog"
 
@@ -33,11 +37,9 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Write it."""
-    from declog.api import plan
-    from declog.cli.adoption import adopted, read
-    from declog.config.compose import compose
+    from declog.cli.adoption import read, verified
 
-    found = adopted(read(Path(given.run)), _templates(tuple(sys.path)))
+    found = verified(read(Path(given.run)), _templates(tuple(sys.path)), _plan)
     name = "adopted" if given.output is None else Path(given.output).stem
     text = found.text(name)
     if given.output is None:
@@ -47,7 +49,6 @@ def run(given: argparse.Namespace) -> int:
     if file.exists():
         raise Wrong(f"{file} is there already", "name another file with -o")
     write_file(file, text, folders=True)
-    plan(compose(file.absolute()))  # what is written compiles
     signals = ["mask"] if any(each.axis == "token" for each in found.distributions) else []
     signals += [each.signal for each in found.distributions]
     print(f"{paint(str(file), GREEN)}: {found.computed} names computed, {len(found.passed)} passed through")
@@ -56,6 +57,17 @@ def run(given: argparse.Namespace) -> int:
     if found.passed:
         print(f"  log.log_metric({visible(found.passed[0])!r}, value)  # and the others that the file lists")
     return 0
+
+
+def _plan(text: str) -> Plan:
+    """What a profile compiles to, as it will be written."""
+    from declog.api import plan
+    from declog.config.compose import compose
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "adopted.yaml"
+        file.write_text(text, encoding="utf-8")
+        return plan(compose(file))
 
 
 @cache  # composing all presets takes seconds
