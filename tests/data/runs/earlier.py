@@ -1,4 +1,4 @@
-"""Writes the run beside this file, with the code of the commit that the folder is named after: python make.py FOLDER.
+"""Writes the folder `1f9550e` beside this file with the code of that commit: python earlier.py OUTPUT_DIR.
 
 `run` is the folder of a run of eight steps; `state.pt` is its state after step 5, with rows in an open window.
 """
@@ -9,12 +9,13 @@ import shutil
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import declog
 
-PROFILE = {
+PROFILE: dict[str, Any] = {
     "name": "earlier",
     "every": 4,
     "axes": {"group": {"size": 2}, "token": {"mask": "mask"}},
@@ -55,7 +56,7 @@ def observe(log: declog.Recorder, step: int) -> None:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    socket.gethostname = lambda: "host"
+    vars(socket)["gethostname"] = lambda: "host"
     with declog.start(PROFILE, output_dir=folder) as log:
         for step in range(8):
             with log.step(step):
@@ -65,5 +66,7 @@ if __name__ == "__main__":
                     observe(log, step)
             if step == 5:
                 torch.save(log.state_dict(), "state.pt")
-    shutil.copy("state.pt", Path(__file__).parent)
-    shutil.copytree(folder, Path(__file__).parent / "run")
+    target = Path(__file__).parent / "1f9550e"
+    target.mkdir()
+    shutil.copy("state.pt", target)
+    shutil.copytree(folder, target / "run")

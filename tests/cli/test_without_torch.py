@@ -1,0 +1,53 @@
+"""The verbs that look at profiles and runs, and `declog.read`, work where torch cannot be imported."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+RUN = Path(__file__).parents[1] / "data" / "runs" / "1f9550e" / "run"
+BLOCKED = """
+import contextlib, io, json, sys, traceback
+sys.modules["torch"] = None
+from declog.cli import main
+import declog
+found = {}
+for words in json.loads(sys.argv[1]):
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = main(words)
+    except BaseException:
+        code = traceback.format_exc()
+    found[" ".join(words)] = [code, out.getvalue()]
+with contextlib.redirect_stdout(io.StringIO()):
+    found["read"] = [0, str(len(declog.read("run").scalars.rows()))]
+    found["plan"] = [0, declog.plan("trl_grpo").explain()]
+assert sys.modules["torch"] is None
+print(json.dumps(found))
+"""
+VERBS = [
+    ["check", "mine.yaml"], ["diff", "mine.yaml", "grpo"], ["ls"], ["ls", "presets"], ["ls", "metrics", "grpo"],
+    ["ls", "functions"], ["ls", "sinks"], ["ls", "signals", "trl_grpo"], ["show", "mine.yaml"],
+    ["show", "--plan", "grpo"],    ["show", "--names", "trl_grpo"],
+    ["show", "--format", "json", "ppo"], ["why", "metrics.mine", "mine.yaml"],
+    ["lock", "mine.yaml"], ["check", "--locked", "mine.yaml"], ["diff", "--locked", "mine.yaml"],
+    ["report", "run"], ["samples", "run"], ["explain", "DL510"],
+]  # fmt: skip
+
+
+def test_what_needs_no_torch(tmp_path: Path) -> None:
+    """In a fresh process whose torch is blocked, each ends as it does with torch."""
+    (tmp_path / "mine.yaml").write_text("defaults: [grpo, _self_]\nmetrics: {mine: 'mean(reward)'}\n")
+    shutil.copytree(RUN, tmp_path / "run")
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, json.dumps(VERBS)], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {words: result for words, result in found.items() if result[0] != 0} == {}
+    assert all(output for words, (_, output) in found.items() if words != "report run")
+    assert "torch" not in done.stderr and found["read"][1] == "27"
