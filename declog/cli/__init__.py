@@ -22,7 +22,7 @@ from types import ModuleType
 from declog.cli import suggestions
 from declog.cli import verbs as _verbs
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import write_error, write_json
+from declog.cli.output import masked, write_error, write_json
 from declog.distribution import NAME, VERSION
 from declog.errors import CompositionError, ConfigError, DeclogError
 
@@ -42,6 +42,11 @@ def verb_of(name: str) -> ModuleType:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code. What a user can do wrong is reported without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with masked():
+        return _reported(words)
+
+
+def _reported(words: list[str]) -> int:
     try:
         return _run(words)
     except Wrong as wrong:

@@ -77,11 +77,13 @@ def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[l
 def entry(made: Plan, config: Composed) -> dict[str, Any]:
     """What is written of one profile."""
     found = zip(facts.SECTIONS, facts.sections(made, facts.names(made)), strict=True)
-    return {
+    written = {
         "packages": packages(made, config),
         ENTRIES: ids(config.data),
         **{title: {name: _short(parts) for name, parts in each.items()} for title, each in found if title in SECTIONS},
     }
+    masked: dict[str, Any] = config.masked_data(written)
+    return masked
 
 
 def _short(parts: tuple[str, ...]) -> list[str]:

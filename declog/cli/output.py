@@ -8,15 +8,54 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from declog.cli.arguments import Wrong
 from declog.errors import ConfigError, DeclogError, Problem
 from declog.errors.visible import visible, visible_json, visible_lines
 
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
+
+
+_masks: ContextVar[list[Callable[[str], str]]] = ContextVar("_masks")  # of the profiles of this command line
+
+
+class _Masked:
+    """A stream on which nothing appears that the environment gave to a profile of this command line."""
+
+    def __init__(self, stream: TextIO, masks: list[Callable[[str], str]]) -> None:
+        self._stream, self._masks = stream, masks
+
+    def write(self, text: str) -> int:
+        for mask in self._masks:  # threads write, too
+            text = mask(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def masked() -> Iterator[None]:
+    """A block in which standard output and standard error show no secret of a profile that ``hide`` was told of."""
+    masks: list[Callable[[str], str]] = []
+    token = _masks.set(masks)
+    try:
+        out, err = (cast(TextIO, _Masked(stream, masks)) for stream in (sys.stdout, sys.stderr))
+        with redirect_stdout(out), redirect_stderr(err):
+            yield
+    finally:
+        _masks.reset(token)
+
+
+def hide(mask: Callable[[str], str]) -> None:
+    """From here on the command line shows what ``mask`` makes of a text."""
+    if (masks := _masks.get(None)) is not None:
+        masks.append(mask)
 
 
 def coloured(stream: TextIO) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from declog.cli import suggestions
 from declog.cli.arguments import DIVIDER, Wrong
+from declog.cli.output import hide
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
@@ -67,7 +68,9 @@ def configured(given: argparse.Namespace, words: Sequence[str]) -> Composed:
     from declog.config.compose import composed
 
     imported(given)
-    return composed(replace(_origin(given, words), imports=tuple(given.modules or ())))
+    config = composed(replace(_origin(given, words), imports=tuple(given.modules or ())))
+    hide(config.masked)
+    return config
 
 
 def _origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:

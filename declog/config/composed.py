@@ -7,6 +7,7 @@ language; torch and the compiler stay out.
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -140,8 +141,19 @@ class Composed:
         """A text in which nothing is what the environment gave."""
         for secret in sorted(self.secrets, key=len, reverse=True):
             if len(secret) >= 4:  # what is shorter is no secret
-                text = text.replace(secret, self.secrets[secret])
+                for said in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
+                    text = text.replace(said, self.secrets[secret])
         return text
+
+    def masked_data(self, value: Any) -> Any:
+        """Plain data of texts in which nothing is what the environment gave."""
+        if not self.secrets:
+            return value
+        if isinstance(value, Mapping):
+            return {self.masked_data(key): self.masked_data(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.masked_data(item) for item in value]
+        return self.masked(value) if isinstance(value, str) else value
 
     def _clean(self, problem: Problem) -> Problem:
         above = [problem.path[:depth] for depth in range(len(problem.path), 0, -1)]

@@ -161,3 +161,61 @@ def test_in_an_application_an_answer_of_hydra_takes_no_secret_along(
     reported = capsys.readouterr().out
     assert "config-${oc.env:MY_KEY}" in reported
     assert KEY not in reported
+
+
+EVERYWHERE = """defaults: [grpo, _self_]
+name: 'n-${oc.env:MY_KEY}'
+run_config: {key: '${oc.env:MY_KEY}', quoted: '${oc.env:MY_QUOTES}'}
+constants: {secret: '${oc.env:MY_KEY}'}
+metrics:
+  mine:
+    expr: mean(reward)
+    name: 'x/${oc.env:MY_KEY}'
+    title: 'T ${oc.env:MY_KEY}'
+    help: 'H ${oc.env:MY_KEY} ${oc.env:MY_QUOTES}'
+    tags: ['${oc.env:MY_KEY}']
+    unit: '${oc.env:MY_KEY}'
+    runbook: 'https://x/${oc.env:MY_KEY}'
+signals: {extra: {axis: completion, optional: true, help: 'S ${oc.env:MY_KEY}'}}
+alerts: {far: {metric: reward, above: 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}}
+sinks: {jsonl: {prefix: '${oc.env:MY_KEY}/'}}
+modes: {eval: {prefix: 'e-${oc.env:MY_KEY}/'}}
+tables: {samples: {name: 'tab-${oc.env:MY_KEY}'}}
+"""
+QUOTES = 'tell "nobody"\\of größe'
+LISTED = ("metrics", "alerts", "signals", "tables", "filters", "constants", "modes", "profiles", "tags", "sinks")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check"], ["show"], ["show", "--names"], ["show", "--plan"], ["show", "--format", "json"],
+        ["show", "--names", "--format", "json"], ["why", "metrics.mine"], ["why", "alerts.far"], ["why", "name"],
+        ["why", "x/"], ["diff", "grpo"], ["diff", "--format", "json", "grpo"], ["lock"], ["test"], ["ls"],
+        *(["ls", word] for word in LISTED), *(["ls", word, "--format", "json"] for word in LISTED),
+        ["check", "metrics.mine.expr=nothing"], ["check", "--format", "json", "metrics.mine.name=7"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_no_verb_says_a_secret_wherever_it_stands(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In names, titles, tags and prefixes, in texts and in JSON, in errors, and in `declog.lock`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MY_QUOTES", QUOTES)
+    (tmp_path / "declog").mkdir()
+    (tmp_path / "declog" / "mine.yaml").write_text(EVERYWHERE)
+    options = [word for word in words[1:] if word[0] == "-" or word == "json"]
+    rest = [word for word in words[1:] if word not in options]
+    overrides = [word for word in rest if "=" in word]
+    behind = [word for word in rest if word not in overrides] if words[0] == "diff" else []
+    before = [word for word in rest if word not in overrides and word not in behind]
+    main([words[0], *options, *before, "declog/mine.yaml", *behind, *overrides])
+    printed = "".join(capsys.readouterr())
+    assert printed
+    written = "".join(file.read_text() for file in tmp_path.glob("declog.lock"))
+    for secret in (KEY, QUOTES, QUOTES.replace("\\", "\\\\").replace('"', '\\"')):
+        assert secret not in printed and secret not in written
+    if words == ["lock"]:
+        assert "${oc.env:MY_KEY}" in written
+        assert main(["check", "--locked", "declog/mine.yaml"]) == 0
