@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import ref
 
 from declog.compiler import captures, compile
+from declog.config.application import beside, without_secrets
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
 from declog.config.diagnostics import shown_path, shown_place
@@ -130,6 +131,7 @@ def start(
     start_s: float = 60.0,
     on_sigterm: Literal["close"] | None = None,
     capture: bool | Mapping[str, Any] | None = None,
+    run_config: Mapping[str, Any] | None = None,
     steps: Literal["blocks", "commit"] = "blocks",
     tokenizer: Any = None,
     functions: Functions = FUNCTIONS,
@@ -148,6 +150,10 @@ def start(
     ``declog preview``. Everything that is wrong
     with the profile raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
     different plans: ``PlanMismatchError``.
+
+    ``run_config`` is how the trainer is configured, for the run's folder, the report and every tracker. Of a Hydra
+    application it is all of its configuration beside ``declog``, without being asked for. Values that the environment
+    gave stay as they are written, and keys that name secrets are left out.
 
     ``tokenizer`` makes texts of token ids, for columns of `type: tokens`: a tokenizer of transformers, tokenizers or
     tiktoken, or a function from a list of ids to a list of texts. Without one, the ids stand there.
@@ -183,6 +189,7 @@ def start(
         wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),
         overrides=composed.overrides, locate=partial(locate, composed),
         places=partial(places, composed), mask=composed.masked, commits=steps == "commit",
+        run_config=without_secrets({**beside(config), **(run_config or {})}),
     )  # fmt: skip
     recorder = opening.open_run(made, channel, start)
     if on_sigterm == "close":

@@ -188,7 +188,7 @@ class RunInfo:
     """What a sink knows of the run when it is opened.
 
     ``output_dir`` exists when a sink is opened. ``config`` is the resolved declog configuration as plain
-    data, ``run_config`` the profile's run metadata; both are sent once, as run config. ``plan`` is the
+    data, ``run_config`` the profile's run metadata and the trainer's configuration; both are sent once. ``plan`` is the
     text of ``Plan.explain()``. ``sink`` is the sink's own id in the profile, filled in by its runner.
     """
 

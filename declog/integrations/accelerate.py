@@ -8,7 +8,6 @@ there is what there is. A loop whose processes have rows of their own calls ``st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +56,7 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
         self._config = declog.compose(config, overrides)
         declog.plan(self._config)
         self._sinks, self._output_dir = sinks, output_dir
+        self._run_config: dict[str, Any] = {}
         self._recorder: declog.Recorder | None = None
         self._number: int | None = None
 
@@ -67,10 +67,8 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
 
     @on_main_process  # type: ignore[untyped-decorator]
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """The run config's ``accelerate``; it comes before the run begins."""
-        data = self._config.data
-        config = {**(data.get("run_config") or {}), "accelerate": dict(values)}
-        self._config = replace(self._config, data={**data, "run_config": config})
+        """How the run is configured; it comes before the run begins."""
+        self._run_config = dict(values)
 
     @on_main_process  # type: ignore[untyped-decorator]
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
@@ -92,6 +90,7 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
     def _begun(self) -> declog.Recorder:
         if self._recorder is None:
             self._recorder = declog.start(
-                self._config, sinks=self._sinks, output_dir=self._output_dir, rank=0, world_size=1, steps="commit"
-            )
+                self._config, sinks=self._sinks, output_dir=self._output_dir, rank=0, world_size=1, steps="commit",
+                run_config=self._run_config,
+            )  # fmt: skip
         return self._recorder

@@ -96,7 +96,9 @@ class RunTee(Stands):
         if not run.disabled:  # it logs nothing, as on the ranks that have no run
             with block:
                 self.recorder = declog.start(
-                    config, sinks=[*mine, *sinks], **{"steps": "commit", **alone(options), **options}
+                    config,
+                    sinks=[*mine, *sinks],
+                    **{"steps": "commit", "run_config": dict(run.config), **alone(options), **options},
                 )
         self._row = 0 if self.recorder is None else int(run.step)
         self._shared = False  # whether wandb itself logs into the rows

@@ -183,6 +183,7 @@ class _Loop:
                 self._config, sinks=self._sinks, rank=args.process_index, world_size=args.world_size,
                 output_dir=folder if made.append else None, base_dir=None if made.append else folder,
                 wait_s=self._wait_s, start_s=self._start_s, tokenizer=self._tokenizer,
+                run_config=args.to_dict(),
             )  # fmt: skip
         return self.recorder
 

@@ -129,16 +129,16 @@ class Run:
         constants = self.config.get("constants") or {}
         return {name: spec.get("default") if isinstance(spec, dict) else spec for name, spec in constants.items()}
 
-    @property
-    def run_config(self) -> dict[str, Any]:
-        """The profile's run metadata."""
-        return dict(self.config.get("run_config") or {})
-
     @cached_property
-    def trainer_config(self) -> dict[str, Any]:
-        """How the trainer was configured, as far as declog was told, as plain data; empty where it was not."""
-        name = self.info.get("trainer_config")
-        return yaml_of(self.path / Path(name).name, self._report) if name else {}
+    def run_config(self) -> dict[str, Any]:
+        """The profile's run metadata, and how the trainer was configured, where declog was told (``configured``)."""
+        name = self.info.get("run_config")
+        return yaml_of(self.path / Path(name).name, self._report) if name else dict(self.config.get("run_config") or {})
+
+    @property
+    def configured(self) -> bool:
+        """Whether the run says how its trainer was configured."""
+        return "run_config" in self.info
 
     @property
     def redactions(self) -> dict[str, dict[str, list[str]]]:

@@ -54,9 +54,9 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def profile_text(config: Mapping[str, Any]) -> str:
-    """The profile in effect as YAML, which `declog.start` takes as it is."""
-    text: str = yaml.dump(_plain(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=120)
+def yaml_text(config: Mapping[str, Any]) -> str:
+    """A configuration as YAML: of the profile in effect, which `declog.start` takes as it is, or of the trainer."""
+    text: str = yaml.dump(plain(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
@@ -127,12 +127,12 @@ def _packages(made: Plan, modules: frozenset[str], packages: Iterable[str]) -> d
     return {name: version_of(name) for name in sorted(names)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What a safe YAML can say."""
     if isinstance(value, Mapping):
         return {
-            key if isinstance(key, str | int | float | bool) else str(key): _plain(item) for key, item in value.items()
+            key if isinstance(key, str | int | float | bool) else str(key): plain(item) for key, item in value.items()
         }
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)

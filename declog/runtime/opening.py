@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.sinks import Sink, run_folder
 from declog.sinks._shared import below
-from declog.sinks.run_folder import Choice, Origin, RunFolder
+from declog.sinks.run_folder import CONFIG, PLAN, RUN_CONFIG, Choice, Origin, RunFolder
 from declog.sinks.runner import SinkRunner
 
 log = logging.getLogger("declog")
@@ -65,6 +65,7 @@ class Start:
     places: Callable[[], Mapping[str, str]]
     mask: Callable[[str], str]
     commits: bool = False  # steps are committed, and no blocks
+    run_config: Mapping[str, Any] = field(default_factory=dict)  # how the trainer is configured
 
 
 def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
@@ -77,7 +78,7 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
     if resume is not None and resume.get("run_id"):
         origin = Origin(resume["run_id"], resume["output_dir"], resume["step"])
     chosen = partial(_folder, made, given, origin)
-    runners, routes, run, home, choice = _open(channel, made, given.sinks, chosen, start_s)
+    runners, routes, run, home, choice = _open(channel, made, given, chosen)
     folder = None if run is None else run.output_dir
     if channel.collects:
         if (version := namesake()) is not None:
@@ -91,7 +92,10 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
         if home is not None and run is not None:
             modules = [*given.modules, *(type(sink).__module__ for sink in given.sinks)]
             facts = manifest.facts(made, run.run_id, run.world_size, modules, given.packages, given.overrides)
-            home.begin(facts, manifest.profile_text(run.config), manifest.plan_text(made, given.places(), given.mask))
+            texts = {CONFIG: manifest.yaml_text(run.config), PLAN: manifest.plan_text(made, given.places(), given.mask)}
+            if given.run_config:
+                texts[RUN_CONFIG] = manifest.yaml_text(run.run_config)
+            home.begin(facts, texts)
     except BaseException:
         if home is not None:
             home.abandon()
@@ -227,11 +231,11 @@ def _folder(made: Plan, given: Start, origin: Origin | None) -> tuple[RunFolder,
 def _open(
     channel: Comm,
     made: Plan,
-    extra: Sequence[Sink],
+    given: Start,
     chosen: Callable[[], tuple[RunFolder, Choice, str]],
-    start_s: float,
 ) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None, RunFolder | None, Choice]:
     """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
+    start_s = given.start_s
     runners: dict[str, SinkRunner] = {}
     routes: list[Route] = []
     run: RunInfo | None = None
@@ -243,10 +247,10 @@ def _open(
         nonlocal run, home, choice
         until = time.monotonic() + start_s  # all sinks together
         home, choice, run_id = chosen()
-        run = _run_info(channel, made, home.path, run_id)
+        run = _run_info(channel, made, home.path, run_id, given.run_config)
         for op in made.sinks:
             _open_sink(op, made, run, runners, routes, _left(until), gathers=bool(each))
-        for place, sink in enumerate(extra):
+        for place, sink in enumerate(given.sinks):
             runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
             runner.open(run, _left(until))
             routes.append(Route(CODE, min(made.requested), 1, "", sink.accepts, runner.submit))
@@ -260,7 +264,7 @@ def _open(
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SinkError.of("DL601.run_folder", error=error) from error
-        run = _run_info(channel, made, Path(folder), run_id)
+        run = _run_info(channel, made, Path(folder), run_id, given.run_config)
         for op in made.sinks:
             if op.id in each:
                 _open_sink(op, made, run, runners, routes, _left(until), gathers=True)
@@ -322,7 +326,7 @@ def _all_or_none(
         raise failure or SinkError.of("DL601.rank", rank=failed, cause=answers[failed].removeprefix("[DL601] "))
 
 
-def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str) -> RunInfo:
+def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str, run_config: Mapping[str, Any]) -> RunInfo:
     return RunInfo(
         name=made.name,
         run_id=run_id,
@@ -331,7 +335,7 @@ def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str) -> RunInfo:
         rank=channel.rank,
         world_size=channel.world_size,
         config=made.config,
-        run_config=made.run_config,
+        run_config={**manifest.plain(run_config), **made.run_config},
         plan=made.explain(),
         version=VERSION,
     )

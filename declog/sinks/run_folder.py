@@ -24,7 +24,12 @@ from declog.sinks.locks import Held, Lock
 log = logging.getLogger("declog")
 
 FORMAT = 2  # of `run.json` and the files beside it: 2 has `format` and `parent`
-RUN, LOCK, CONFIG, PLAN = "run.json", "run.lock", "config.yaml", "plan.json"
+RUN, LOCK, CONFIG, PLAN, RUN_CONFIG = "run.json", "run.lock", "config.yaml", "plan.json", "run_config.yaml"
+KEPT = {
+    CONFIG: "config",
+    PLAN: "plan",
+    RUN_CONFIG: "run_config",
+}  # and what `run.json` calls them
 MOST_BYTES = 64 * 2**20  # of `run.json`
 KIND = "declog-run"  # what `run.json` says of itself, so that nobody else's file of that name is taken for one
 
@@ -82,14 +87,14 @@ class RunFolder:
         self._before = frozenset(entry.name for entry in path.iterdir())
         self._facts: dict[str, Any] = {}
 
-    def begin(self, facts: Mapping[str, Any], profile: str, plan: str) -> None:
-        """Write ``run.json``, the profile's effective YAML and what it compiled to: when all sinks are open."""
-        files = {entry.name for entry in self.path.iterdir()} - self._before - {RUN, LOCK, CONFIG, PLAN}
+    def begin(self, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+        """Write ``run.json``, and the texts of ``KEPT`` by their names: when all sinks are open."""
+        files = {entry.name for entry in self.path.iterdir()} - self._before - {RUN, LOCK, *KEPT}
         earlier = dict(self._earlier or {})
         runs = [*earlier.pop("earlier", []), earlier] if earlier else []
         self._facts = {
             "kind": KIND, "format": FORMAT, **facts, **self._parent_of(str(facts["run_id"])),
-            "config": self._keep(CONFIG, profile), "plan": self._keep(PLAN, plan), "state": "running", "ended": None,
+            **{KEPT[name]: self._keep(name, text) for name, text in texts.items()}, "state": "running", "ended": None,
             "missing": {}, "files": sorted(files | set(earlier.get("files", ()))), "earlier": runs,
         }  # fmt: skip
         self._write()
@@ -132,8 +137,9 @@ class RunFolder:
         ``SinkError`` DL609 where that folder is in use: then this one is kept.
         """
         other = named(path, resume=True, append=False)
-        texts = [(self.path / self._facts[key]).read_text(encoding="utf-8") for key in ("config", "plan")]
-        other.begin(self._facts | {"run_id": run_id}, *texts)
+        files = {name: self._facts[key] for name, key in KEPT.items() if key in self._facts}
+        texts = {name: (self.path / file).read_text(encoding="utf-8") for name, file in files.items()}
+        other.begin(self._facts | {"run_id": run_id}, texts)
         return other
 
     def abandon(self) -> None:

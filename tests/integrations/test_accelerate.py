@@ -42,7 +42,7 @@ def test_a_loop(ranks: int, tmp_path: Path) -> None:
             "loss": pytest.approx(sum(map(sum, window)) / 16),
             "time/forward": int(last) - 0.5,
         }
-    assert kept["config"]["run_config"]["accelerate"] == {"lr": 0.1, "nested": {"name": "x"}}
+    assert kept["config"] == {"lr": 0.1, "nested": {"name": "x"}}
 
 
 @pytest.mark.slow

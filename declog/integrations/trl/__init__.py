@@ -98,6 +98,7 @@ def attach(
             wait_s=wait_s,
             start_s=start_s,
             tokenizer=vars(trainer).get("processing_class"),
+            run_config=trainer.args.to_dict(),
         )
     except CommError as error:
         if error.code != "DL603":

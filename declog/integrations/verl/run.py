@@ -62,8 +62,6 @@ def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[s
     composed = profile(config)
     data = dict(composed.data)
     settings = {key: value for key, value in (config or {}).items() if key != "declog"}
-    about = {"project": project, "experiment": experiment, "verl": settings}
-    data["run_config"] = {**(data.get("run_config") or {}), **about}
     joined = [backends] if isinstance(backends, str) else backends
     sinks = data.get("sinks") or {}
     data["sinks"] = {name: named(sink, project, experiment, joined) for name, sink in sinks.items()}
@@ -73,8 +71,9 @@ def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[s
     made = declog.plan(composed)
     adds = made.append and made.output_dir is None
     log = declog.start(
-        composed, rank=0, world_size=1, output_dir=folder if adds else None, base_dir=None if adds else folder
-    )
+        composed, rank=0, world_size=1, output_dir=folder if adds else None, base_dir=None if adds else folder,
+        run_config={"project": project, "experiment": experiment, "verl": settings},
+    )  # fmt: skip
     run = Run(log)
     atexit.register(run.close)  # before the recorder's own
     _open.append(run)

@@ -49,8 +49,8 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
         "alerts": alerts, "rules": len(plan.get("alerts", [])), "failures": run.failures,
         "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
         "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **curves,
-        "profile": _profile(run), "configured": bool(run.trainer_config), "foot": _foot(run),
-        "notes": [*run.problems, *_others(run)],
+        "profile": _profile(run), "configured": run.configured, "settings": list(_leaves(run.run_config)),
+        "foot": _foot(run), "notes": [*run.problems, *_others(run)],
     }  # fmt: skip
 
 
@@ -120,7 +120,8 @@ def _settings(run: Run) -> dict[str, Any]:
     info = run.info
     ran = {key: info[key] for key in ("declog", "torch", "python", "world_size") if info.get(key) is not None}
     ran |= {"commit": info["git"]["commit"]} if info.get("git") else {}
-    return {"trainer": run.trainer_config, **run.config, "constants": run.constants, "run": ran}
+    profile = {key: value for key, value in run.config.items() if key != "run_config"}
+    return {**run.run_config, "declog": {**profile, "constants": run.constants}, "run": ran}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -16,7 +16,15 @@ function logged() {
         el("div", { class: "wide" }, table([["Name"], ["Formula"], ["Meaning"], ["Healthy"], ["Tags"], ["Last", "n"]], all.map(loggedRow))),
         definitionsOf(all, told)));
   }
+  $("#profile").append(configuration());
   if (RUN.profile) $("#profile").append(el("details", {}, el("summary", { textContent: "The profile in effect" }), appendText(el("pre", { class: "txt" }), RUN.profile)));
+}
+
+/** How the trainer was configured, folded; or that nobody said. */
+function configuration() {
+  if (!RUN.configured) return el("p", { class: "dim", textContent: "How the trainer was configured is not recorded: `declog.start(cfg)` of a Hydra application, `declog.attach`, or `run_config=` keeps it." });
+  const rows = RUN.settings.map(([key, value]) => el("tr", {}, el("td", {}, el("code", { textContent: visible(key) })), el("td", {}, el("code", { textContent: visible(value) }))));
+  return el("details", { id: "configuration" }, el("summary", { textContent: `Configuration: ${plural(rows.length, "setting")}` }), el("div", { class: "wide" }, table([["Key"], ["Value"]], rows)));
 }
 
 const linesOfFormula = (series) => visible(series.formula).split("\n");
