@@ -42,6 +42,7 @@ def test_the_rest_of_an_applications_configuration(tmp_path: Path, monkeypatch: 
     }  # fmt: skip
     sink, run = logged(cfg, tmp_path / "run")
     assert run.configured
+    assert sink.run is not None
     assert run.run_config == expected == dict(sink.run.run_config)
     assert "hunter2" not in "".join(file.read_text() for file in (tmp_path / "run").rglob("*.*"))
 
