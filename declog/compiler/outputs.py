@@ -27,17 +27,26 @@ EVERY = "*"
 
 def names(draft: Draft) -> None:
     """Two outputs with one name are an error; a family member that takes a declared name is refused at run time."""
-    seen: dict[str, str] = {}
+    seen: dict[str, MetricOp | FormulaOp] = {}
     for op in draft.outputs:
         for item in op.names if op.shown and not draft.implicit(op.id) else ():
             known = isinstance(op, MetricOp) and op.family and not op.labels and members_of(*op.args) is not None
             for name in _globs(op, item.template) if known else [item.template]:
-                other = seen.setdefault(name, op.key)
-                if other != op.key:
+                other = seen.setdefault(name, op)
+                if other.key != op.key and not _of_other_members(op, other):
                     draft.report(
-                        "DL402.outputs", ("metrics", op.id, "name"), related=(("metrics", other.split(".")[0]),),
-                        other=other, key=op.key, template=name,
+                        "DL402.outputs", ("metrics", op.id, "name"), related=(("metrics", other.id),),
+                        other=other.key, key=op.key, template=name,
                     )  # fmt: skip
+
+
+def _of_other_members(one: MetricOp | FormulaOp, other: MetricOp | FormulaOp) -> bool:
+    """Whether two metrics are of a family's members that match a pattern, and of those that do not."""
+    if not (isinstance(one, MetricOp) and isinstance(other, MetricOp) and one.args and other.args):
+        return False
+    (first, *_), (second, *_) = one.args, other.args
+    alike = first.args == second.args and first.params == second.params
+    return alike and {first.op, second.op} == {"only", "without"}
 
 
 def modes(draft: Draft) -> None:

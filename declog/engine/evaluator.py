@@ -20,6 +20,7 @@ from declog.language import segmented
 from declog.language.absence import QUESTIONS, Absence, either, elementwise
 from declog.language.dtypes import COLUMN, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
+from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS, floats
 from declog.language.nodes import LEAVES, WRITTEN, Node
 from declog.language.segmented import Segments
@@ -227,6 +228,9 @@ class View:
             if node.param("member") not in members:
                 return True
             return gone[members.index(node.param("member"))] if np.ndim(gone) > 1 else gone
+        if node.op in SELECTIONS:
+            places = selected(node, self.members(arg))
+            return True if not places else gone[places] if np.ndim(gone) > 1 else gone
         begun: Absence = False
         if node.over is Axis.GROUP:  # a batch in which no group begins has no values of its groups
             empty = self.frame.parts(Axis.GROUP, Axis.BATCH).counts == 0
@@ -325,7 +329,9 @@ class View:
         if function.stage == "elementwise":
             return self._elementwise(node, function)
         if node.type.family and node.args:
-            self._members[node.index] = self.members(node.args[0])
+            members = self.members(node.args[0])
+            places = selected(node, members) if node.op in SELECTIONS else range(len(members))
+            self._members[node.index] = tuple(members[place] for place in places)
         return np.asarray(function.run(self, node, *(self._own(arg) for arg in node.args)))
 
     def _own(self, node: Node) -> Array:

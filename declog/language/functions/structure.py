@@ -17,6 +17,7 @@ from declog.language.functions.base import BUILTIN, OVER, Call, Function, Param,
 from declog.language.functions.rules import broadcast, need
 from declog.language.moments import AGGREGATES, FORMULAS
 from declog.language.nodes import members_of
+from declog.language.patterns import PatternError, pattern
 
 if TYPE_CHECKING:
     from declog.language.nodes import Node
@@ -199,6 +200,38 @@ def _column(view: Any, node: Node, family: Any) -> Any:
 BUILTIN.rows(
     "columns", "family", rule=lambda call: _member(call).with_dtype(DType.INT), help="how many members of a family came"
 )(lambda view, node, family: np.sum(~np.broadcast_to(np.asarray(view.absent(node.args[0])), family.shape), 0))
+
+
+SELECTIONS: dict[str, bool] = {"only": True, "without": False}  # of members, by whether their names must match
+
+
+def _selected(call: Call) -> Type:
+    node = call.args[0]
+    if not node.type.family:
+        call.fail("DL306.member", arg=0, node=node)
+    try:
+        pattern(call.params["pattern"])
+    except PatternError as error:
+        call.fail("DL304.regex", error=error, fix=error.fix)
+    return node.type
+
+
+def selected(node: Node, members: Sequence[str]) -> list[int]:
+    """The places of the members that `only` and `without` leave."""
+    match = pattern(node.param("pattern")).found
+    return [place for place, member in enumerate(members) if bool(match(member)) is SELECTIONS[node.op]]
+
+
+def _register_selections() -> None:
+    names = {"only": "whose names a regular expression is found in", "without": "whose names it is not found in"}
+    for name, which in names.items():
+        params = (Param("family"), Param("pattern", "constant", types=(str,)))
+        BUILTIN.rows(name, *params, rule=_selected, help=f"the members of a family {which}")(
+            lambda view, node, family: family[selected(node, view.members(node.args[0]))]
+        )
+
+
+_register_selections()
 
 
 K = Param("k", "constant", types=(int,))
